@@ -7,11 +7,17 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cnnbench.errors import FlagError
 from cnnbench.records.codec import IMPLIED_KIND
-from cnnbench.records.files import real_path, resolve_output
+from cnnbench.records.files import real_path, resolve_output, write_bytes
+
+if TYPE_CHECKING:
+    from cnnbench.base.charts import Chart
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
 _ENDS = 1 << 16  # bytes that are read at both ends of a file
@@ -48,6 +54,13 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
         if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
             raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
     refuse_shared((one.flag, one.path or "") for one in wanted)
+
+
+def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:
+    """Draws charts, one below the other, into the file of --plot."""
+    from cnnbench.base.charts.draw import render  # late: most commands draw nothing
+
+    write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], title))
 
 
 def refuse_shared(files: Iterable[tuple[str, str]]) -> None:

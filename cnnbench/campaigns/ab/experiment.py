@@ -25,7 +25,6 @@ class Experiment:
       made: those of earlier sessions.
       planned: maximum number of pairs when it was begun; None if it begins now.
       question: settings that another session must agree with; empty for other commands.
-      stop_early: whether clear or futile interim analyses end it.
       burn_in: processes of each side before the first pair, which do not count.
       cool_down, timeout: seconds between processes and for each.
       turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
@@ -44,7 +43,6 @@ class Experiment:
     made: tuple[InterimAnalysis, ...] = ()
     planned: int | None = None
     question: Mapping[str, Any] = field(default_factory=dict)
-    stop_early: bool = True
     seed: int
     burn_in: int = 1
     cool_down: float = 0.0

@@ -165,12 +165,8 @@ class Pairs:
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
         last = analysis.pairs == self.experiment.pairs
-        clear = self.experiment.stop_early and all(r.verdict in CLEAR for r in results)
-        chance = (
-            None
-            if last or clear or not self.experiment.stop_early
-            else self._chance(comparison.entries)
-        )
+        clear = all(result.verdict in CLEAR for result in results)
+        chance = None if last or clear else self._chance(comparison.entries)
         look = {**vars(analysis), "verdicts": verdicts}
         self.results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
         futile = chance is not None and chance < SMALLEST_CHANCE
@@ -251,7 +247,8 @@ class Pairs:
             # Both or none: half a pair would leave the sides with unequal numbers.
             with uninterrupted():
                 for side in SIDES:
-                    self.results.accept(names[side], side)
+                    accepted = self.results.folder / side / f"{names[side]}.json"
+                    self.results.move(self.results.pending(names[side]), accepted)
                     self.records[side].append(samples[side].record)
         elif self._chooses:
             self._choose_steps([sample.record for sample in samples.values()])
@@ -293,7 +290,8 @@ class Pairs:
         if again:
             repeats.append(lost)
             for name in names.values():
-                self.results.set_aside(name, len(repeats))
+                for path_of in (self.results.pending, self.results.log):
+                    self.results.move(path_of(name), path_of(f"{name}-lost-{len(repeats)}"))
             self._expect(1)
             hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
             self.campaign.reporter.notice(f"{what} is measured again: {hows}")

@@ -64,19 +64,11 @@ class PairsFolder(ResultsFolder):
         """Path of a process's record until its pair is complete."""
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
 
-    def set_aside(self, name: str, attempt: int) -> None:
-        """Renames record and log of a process whose pair is measured again; attempts start at 1."""
-        for path_of in (self.pending, self.log):
-            _move(path_of(name), path_of(f"{name}-lost-{attempt}"))
-
-    def accept(self, name: str, side: str) -> None:
-        """Moves a record to the folder of its side, "a" or "b"."""
-        _move(self.pending(name), self.folder / side / f"{name}.json")
-
-
-def _move(source: Path, target: Path) -> None:
-    with writing(source):
-        source.replace(target)
+    @staticmethod
+    def move(source: Path, target: Path) -> None:
+        """Renames a file; BenchmarkError if that is impossible."""
+        with writing(source):
+            source.replace(target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,6 +159,14 @@ def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
     return tuple(_flags(item, f"an item of {what}") for item in items)
 
 
+_LAUNCH: Mapping[str, Reader] = {
+    "workers": _whole(MAX_PROCESSES),
+    "ps": _whole(MAX_PROCESSES),
+    "controller": _boolean,
+}
+"""The fields of `JobLayout` as keys."""
+
+
 def _bounds(node: Node, what: str) -> dict[str, Bound]:
     bounds = {}
     for metric, limits in _mapping(node, what, BOUNDS).items():
@@ -183,7 +191,8 @@ def _search(node: Node, what: str) -> BatchSizeSearch | None:
 
 
 def _launch(node: Node, what: str) -> JobLayout:
-    layout = JobLayout(**_decode(_LaunchKeys, node, what))
+    keys = _mapping(node, what, _LAUNCH)
+    layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
     if layout.workers + layout.ps > MAX_PROCESSES:
         raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
     return layout
@@ -230,15 +239,6 @@ class OnCpu:
 
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     filter: str = _key(_text, "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LaunchKeys:
-    """The fields of `JobLayout` as keys."""
-
-    workers: int = _key(_whole(MAX_PROCESSES), 1)
-    ps: int = _key(_whole(MAX_PROCESSES), 0)
-    controller: bool = _key(_boolean, False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,26 +34,6 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 
 @dataclass(frozen=True)
-class BoundVerdict:
-    """Verdict on the median of a metric over processes; `value` is None if not measured."""
-
-    bound: Bound
-    value: float | None
-    word: str
-
-    def __str__(self) -> str:
-        if self.value is None:
-            return f"{self.bound.metric} {self.word}"
-        text = f"{self.bound.metric} {number(self.value)}"
-        low, high = self.bound.minimum, self.bound.maximum
-        if low is not None and self.value < low:
-            return f"{text} below {number(low)}"
-        if high is not None and self.value > high:
-            return f"{text} above {number(high)}"
-        return f"{text} {self.word}"
-
-
-@dataclass(frozen=True)
 class SummaryRow:
     """One configuration.
 
@@ -62,7 +42,8 @@ class SummaryRow:
         successful process.
       batch_size: per device; None if unknown or mixed.
       problems: of failed processes: label, message, log.
-      reported: name in compare and report; "" for all-reduces, whose rows have names.
+      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and that in words.
+      reported: name in compare and report; "" of all-reduces, of which every row has a name.
     """
 
     name: str
@@ -72,7 +53,7 @@ class SummaryRow:
     ok: int
     failed: int
     problems: tuple[str, ...]
-    verdicts: tuple[BoundVerdict, ...]
+    verdicts: tuple[tuple[str, str], ...]
     reported: str = ""
 
     @property
@@ -121,7 +102,7 @@ def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
     """REGRESSION if a bound is violated; else FAILED, INCONCLUSIVE (a bound not judged), or OK."""
     listed = list(rows)
-    words = {verdict.word for row in listed for verdict in row.verdicts}
+    words = {word for row in listed for word, _ in row.verdicts}
     if VIOLATED in words:
         return ExitCode.REGRESSION
     if any(row.failed for row in listed):
@@ -184,7 +165,7 @@ def advice(
 
 def _cells(row: SummaryRow) -> tuple[str, ...]:
     runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
-    bad = [str(verdict) for verdict in row.verdicts if verdict.word != HELD]
+    bad = [text for word, text in row.verdicts if word != HELD]
     bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
     return (
         row.name,
@@ -227,16 +208,21 @@ def _row(
     )
 
 
-def _verdict(bound: Bound, records: Sequence[RunRecord]) -> BoundVerdict:
+def _verdict(bound: Bound, records: Sequence[RunRecord]) -> tuple[str, str]:
+    """The verdict on the median of a metric over processes, and the same in words."""
     found = [BOUNDS[bound.metric].value(record) for record in records]
-    values = sorted(value for value in found if value is not None)
+    values = [value for value in found if value is not None]
     if not values:
-        return BoundVerdict(bound, None, UNKNOWN)
-    value = median(values)
-    low = bound.minimum is None or value >= bound.minimum
-    high = bound.maximum is None or value <= bound.maximum
+        return UNKNOWN, f"{bound.metric} {UNKNOWN}"
+    value, low, high = median(values), bound.minimum, bound.maximum
+    text = f"{bound.metric} {number(value)}"
+    if low is not None and value < low:
+        return VIOLATED, f"{text} below {number(low)}"
+    if high is not None and value > high:
+        return VIOLATED, f"{text} above {number(high)}"
     # A NaN is within no bound.
-    return BoundVerdict(bound, value, HELD if low and high else VIOLATED)
+    word = VIOLATED if math.isnan(value) else HELD
+    return word, f"{text} {word}"
 
 
 def _scatter(row: SummaryRow) -> float:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts.draw import render
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.base.lock import LOGS, Scratch, hold
@@ -37,8 +36,8 @@ from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine.cpu import available_cores
-from cnnbench.records.files import prove_folder, write_bytes, write_text
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import prove_folder, write_text
+from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -215,7 +214,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     check_outputs(
         [
             Output("output", options.output, suffixes=(".csv",)),
-            Output("plot", options.plot, suffixes=(".svg", ".png", ".pdf")),
+            Output("plot", options.plot, suffixes=PICTURES),
         ]
     )
     shared = available_cores() < largest
@@ -253,8 +252,7 @@ def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) ->
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:
-        picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
-        write_bytes("plot", options.plot, picture)
+        write_plot(options.plot, [scaling.chart(points, label)], label)
     print_result("\n".join(scaling.table(points)))
 
 

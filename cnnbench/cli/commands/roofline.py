@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts.draw import render
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import print_result, print_warning
@@ -18,8 +16,8 @@ from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import RooflineRun, table, to_csv, with_profiled_steps
-from cnnbench.records.files import write_bytes, write_text
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import write_text
+from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.roofline import Roofline
 
 _ABOUT = """\
@@ -43,7 +41,6 @@ as many are timed without a profiler; times are means over the faster half of th
 Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
 """
 
-_SUFFIXES = (".svg", ".png", ".pdf")
 _REFUSED = (
     *("eval", "input_only", "num_epochs", "job_name", "worker_hosts", "ps_hosts"),
     *("controller_host", "cluster"),
@@ -80,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         [
             Output("csv", options.csv, "csv"),
             Output("json", options.json, "roofline"),
-            Output("plot", options.plot, suffixes=_SUFFIXES),
+            Output("plot", options.plot, suffixes=PICTURES),
         ]
     )
     progress = Progress(sys.stderr, params.progress)
@@ -130,7 +127,5 @@ def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
     if options.json is not None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
-        suffix = Path(options.plot).suffix.lower()[1:]
-        drawn = chart(roofline, title)
-        write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))
+        write_plot(options.plot, [chart(roofline, title)], f"roofline of {title}")
     print_result(table(roofline, f"roofline of {title}", options.rows))

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.charts.draw import render
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -23,8 +21,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
-from cnnbench.records.files import write_bytes
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.run.runtime.native import without_info_lines
 
@@ -49,8 +46,6 @@ All flags of cnnbench run are taken too, for every process.
 Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
 printed all the same); 2 wrong use; 130 interrupted: the table has what was measured.
 """
-
-_SUFFIXES = (".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_outputs(options: StrategiesFlags) -> None:
     kind = {"table": "table of strategies", "json": "strategies"}.get(options.format, "csv")
-    plot = Output("plot", options.plot, suffixes=_SUFFIXES)
+    plot = Output("plot", options.plot, suffixes=PICTURES)
     check_outputs([Output("output", options.output, kind), plot])
 
 
@@ -195,5 +190,4 @@ def _print(document: StrategiesDocument, plan: StrategiesPlan, options: Strategi
     write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     if options.plot is not None:
         drawn = chart(document)
-        content = render([drawn], Path(options.plot).suffix.lower()[1:], drawn.title)
-        write_bytes("plot", options.plot, content)
+        write_plot(options.plot, [drawn], drawn.title)

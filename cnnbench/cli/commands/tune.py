@@ -7,10 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts.draw import render
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import obstacle
@@ -47,8 +45,8 @@ from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.records.files import write_bytes, write_text
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import write_text
+from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.tune import OPEN, TuneDocument
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr import registry
@@ -76,7 +74,6 @@ or no candidate was tried; 4 a process of the flags as given failed, or the lead
 the same weights; 2 wrong use; 130 interrupted (go on with --resume).
 """
 
-_SUFFIXES = (".svg", ".png", ".pdf")
 _MOST_MINUTES = 10080.0
 _LANES = 8
 """Processes that are alive at once at most."""
@@ -192,7 +189,7 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
     check_outputs(
         [
             Output("output", options.output, "table of space" if options.list else kind),
-            Output("plot", options.plot, suffixes=_SUFFIXES),
+            Output("plot", options.plot, suffixes=PICTURES),
             Output("write_flagfile", options.write_flagfile, "flag file"),
         ],
         [options.space],
@@ -293,9 +290,7 @@ def _run(
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
         title = f"Race of flags: {config['model']} on {count(towers, 'device', 'devices')}"
-        drawn = chart(found, question.first, title)
-        content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
-        write_bytes("plot", options.plot, content)
+        write_plot(options.plot, [chart(found, question.first, title)], title)
     return _report(outcome, options, reporter)
 
 

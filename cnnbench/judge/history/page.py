@@ -26,12 +26,13 @@ from cnnbench.judge.report.document import (
     table,
 )
 from cnnbench.judge.report.formats import FORMATS
+from cnnbench.records.outputs import PICTURES
 from cnnbench.version import __version__
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
 """Formats of pages by suffix; other suffixes are pictures."""
 
-SUFFIXES = (*DOCUMENTS, ".svg", ".png", ".pdf")
+SUFFIXES = (*DOCUMENTS, *PICTURES)
 _TICKS = 6
 _DIGITS = 7
 _MOST_NAMED = 5

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
@@ -43,9 +42,8 @@ from cnnbench.lab.predict.workload import (
     packing_text,
 )
 from cnnbench.records.allreduce import Prediction
-from cnnbench.records.files import write_bytes
 from cnnbench.records.load import load_run
-from cnnbench.records.outputs import Output
+from cnnbench.records.outputs import PICTURES, Output, write_plot
 from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
@@ -78,7 +76,7 @@ def main(given: Mapping[str, Any]) -> int:
             raise FlagError(name, given[name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
-    files.prepare([Output("plot", params.plot, suffixes=SUFFIXES)], [params.record])
+    files.prepare([Output("plot", params.plot, suffixes=PICTURES)], [params.record])
     step = _step(params, sent)
     model = _model(params)
     if params.inter_link is None:
@@ -197,7 +195,6 @@ def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) 
     print_result("\n\n".join("\n".join(block) for block in blocks))
 
 
-SUFFIXES = (".svg", ".png", ".pdf")
 _SMALLEST, _LARGEST = 1024, 1024**3
 _POINTS_PER_CURVE = 41
 _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
@@ -215,11 +212,8 @@ def draw(
 
     Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
     """
-    from cnnbench.base.charts.draw import render
-
     charts = (_over_size(model, specs, devices), _over_devices(step, predictions))
-    label = f"All-reduce of {step.model}: cost model of cnnbench"
-    write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], label))
+    write_plot(path, charts, f"All-reduce of {step.model}: cost model of cnnbench")
 
 
 def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
