@@ -92,8 +92,7 @@ class ResultFilesWriter:
 
     def __init__(self, folder: Path) -> None:
         from cnnbench.records.load import load_run
-        from cnnbench.records.result_files import ResultFiles
-        from cnnbench.records.tables import RUNS
+        from cnnbench.records.result_files import RUNS, ResultFiles
 
         self._folder, self._load = folder, load_run
         self._json, self._csv = folder / "run.json", folder / "runs.csv"
@@ -103,7 +102,7 @@ class ResultFilesWriter:
         self._rows = 0
 
     def _write(self) -> None:
-        from cnnbench.records.tables import run_row
+        from cnnbench.records.result_files import run_row
 
         self._files.prepare()
         self._files.write(self._record, lambda: [run_row(self._record)])

@@ -15,7 +15,7 @@ from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
 from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.flags.reductions import all_reduce_of, check_all_reduce, reduces
-from cnnbench.records.outputs import refuse_shared
+from cnnbench.records.files import refuse_shared
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.spec import single

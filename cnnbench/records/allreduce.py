@@ -1,6 +1,4 @@
-"""The record of `cnnbench allreduce`, schema 1, and its predictions.
-
-Raw times are stored, statistics derived.
+"""The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
 
 Bandwidths are defined as in nccl-tests. With S bytes in all tensors of one device, n devices and t
 seconds per reduction, the algorithm bandwidth is S / t. The bus bandwidth is S / t * 2(n-1)/n: any
@@ -209,59 +207,3 @@ class AllReduceRecord(Document):
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
                 return copy.bound_seconds(point.bytes, point.devices) / point.median
         return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """One spec on one number of devices; its fields are the columns of the table.
-
-    Attributes:
-      model: whose gradients are reduced.
-      bytes: of the gradients of one device.
-      gradients: their number.
-      dtype: of the gradients.
-      packing: of the gradients.
-      parameters: the links; "fitted" in documents of versions that had --points.
-      devices: how many.
-      spec: the algorithms.
-      allreduce_seconds: of the reduction; None if there is no prediction.
-      compute_seconds: of the step without reduction, None if unknown.
-      step_seconds, efficiency, images_per_sec: without overlap of computing and reducing.
-      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: bounds of any
-        overlap.
-      not_predicted: why there is no prediction.
-    """
-
-    model: str
-    bytes: int
-    gradients: int
-    dtype: str
-    packing: str
-    parameters: str
-    devices: int
-    spec: str
-    allreduce_seconds: float | None
-    compute_seconds: float | None
-    step_seconds: float | None
-    efficiency: float | None
-    images_per_sec: float | None
-    overlapped_step_seconds: float | None
-    overlapped_efficiency: float | None
-    overlapped_images_per_sec: float | None
-    not_predicted: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predictions(Document):
-    """The part of a prediction that reports read, schema 1.
-
-    Attributes:
-      model: whose gradients are reduced.
-      rows: a spec on a number of devices each.
-    """
-
-    kind: ClassVar[str] = "allreduce_prediction"
-    schema: ClassVar[int] = 1
-
-    model: str
-    rows: tuple[Prediction, ...]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
-from cnnbench.records.allreduce import Predictions
+from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import StepProfile

@@ -7,7 +7,7 @@ import pytest
 
 from cnnbench.records.allreduce import AllReduceRecord, Copying
 from cnnbench.records.parts import ErrorInfo
-from cnnbench.records.tables import REDUCTIONS, allreduce_row
+from cnnbench.records.result_files import REDUCTIONS, allreduce_row
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 TIMES = (0.004, 0.002, 0.001)

@@ -11,9 +11,9 @@ import pytest
 from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.errors import FlagError
+from cnnbench.records.files import KINDS, Output, check_outputs, is_replaceable
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.outputs import KINDS, Output, check_outputs, is_replaceable
-from cnnbench.records.tables import REDUCTIONS, RUNS
+from cnnbench.records.result_files import REDUCTIONS, RUNS
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = {

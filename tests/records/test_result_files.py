@@ -20,9 +20,8 @@ from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
-from cnnbench.records.result_files import ResultFiles, write_json
+from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles, run_row, write_json
 from cnnbench.records.subject import Subject
-from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
 
 
 def a_run(**config):

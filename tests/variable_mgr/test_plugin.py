@@ -11,7 +11,7 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base import plugins
-from cnnbench.campaigns.strategies.plan import make_plan
+from cnnbench.campaigns.strategies.session import make_plan
 from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags, validate

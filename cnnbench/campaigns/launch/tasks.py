@@ -23,9 +23,8 @@ from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord
-from cnnbench.records.tables import REDUCTIONS, RUNS
 from cnnbench.run.driver import outputs
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes

@@ -19,7 +19,7 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.codec import encode
-from cnnbench.records.outputs import check_outputs
+from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import outputs
 from cnnbench.run.driver.estimates import RunWork, batch_limits, total_of_job, work_of
 from cnnbench.run.driver.plan import make_plan

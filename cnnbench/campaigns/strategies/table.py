@@ -12,8 +12,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
-from cnnbench.campaigns.strategies.plan import StrategiesPlan
-from cnnbench.campaigns.strategies.session import CaseRuns
+from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesPlan
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
 from cnnbench.machine import repository

@@ -19,7 +19,7 @@ from cnnbench.campaigns.ab.results import SIDES, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
+from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,

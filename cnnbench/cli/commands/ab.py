@@ -46,9 +46,9 @@ from cnnbench.cli.commands.settling import resumption, settling_pairs
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict, processes_needed
-from cnnbench.judge.compare.answer import undecided
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
+from cnnbench.judge.compare.result import undecided
 from cnnbench.machine import facts, repository
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation

@@ -31,7 +31,7 @@ from cnnbench.cli.commands.judging import JudgingFlags, policy_of
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.compare.judge import Verdict
-from cnnbench.judge.explain.text import table
+from cnnbench.judge.explain.explain import table
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 

@@ -28,11 +28,10 @@ from cnnbench.cli.commands.ab_sides import (
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.text import table, to_markdown
+from cnnbench.judge.explain.explain import table, to_markdown
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.files import write_text
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs, write_text
 from cnnbench.records.step_profile import StepProfile
 
 _ABOUT = """\

@@ -35,8 +35,7 @@ from cnnbench.judge.history.series import order_of_commits
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.models.registry import all_names
-from cnnbench.records.files import write_bytes
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs, write_bytes
 
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]

@@ -16,8 +16,7 @@ from cnnbench.judge.report.exports import Figure, of_comparison
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour
-from cnnbench.records.files import write_text
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs, write_text
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 

@@ -36,8 +36,14 @@ from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine.cpu import available_cores
-from cnnbench.records.files import prove_folder, write_text
-from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
+from cnnbench.records.files import (
+    PICTURES,
+    Output,
+    check_outputs,
+    prove_folder,
+    write_plot,
+    write_text,
+)
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 

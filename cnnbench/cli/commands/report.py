@@ -19,8 +19,8 @@ from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.report import ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import csv
+from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.load import Loaded
-from cnnbench.records.outputs import Output, check_outputs
 
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]

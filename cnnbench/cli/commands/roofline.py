@@ -16,8 +16,7 @@ from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import RooflineRun, table, to_csv, with_profiled_steps
-from cnnbench.records.files import write_text
-from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
+from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.roofline import Roofline
 
 _ABOUT = """\

@@ -16,7 +16,7 @@ from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
 from cnnbench.flags import FLAGS
 from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
-from cnnbench.judge.compare.answer import too_noisy, undecided
+from cnnbench.judge.compare.result import too_noisy, undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 
 _MOST_LINES = 3

@@ -12,8 +12,13 @@ from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.plan import StrategiesPlan, make_plan, weights_tolerance
-from cnnbench.campaigns.strategies.session import StrategiesFolder, StrategiesSession
+from cnnbench.campaigns.strategies.session import (
+    StrategiesFolder,
+    StrategiesPlan,
+    StrategiesSession,
+    make_plan,
+    weights_tolerance,
+)
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import FLAGS, parse_flags
@@ -21,7 +26,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
-from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
+from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.run.runtime.native import without_info_lines
 

@@ -45,8 +45,7 @@ from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.records.files import write_text
-from cnnbench.records.outputs import PICTURES, Output, check_outputs, write_plot
+from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.tune import OPEN, TuneDocument
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr import registry

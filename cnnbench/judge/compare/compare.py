@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.compare.comparability import Group, differences
+from cnnbench.judge.compare.comparability import (
+    Group,
+    differences,
+    groups,
+    match,
+    sides_of_experiment,
+)
 from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
 from cnnbench.judge.compare.draft import Draft, Terms, draft_of
 from cnnbench.judge.compare.estimate import aa_spread, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
-from cnnbench.judge.compare.matching import groups, match, sides_of_experiment
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.comparable_facts import expand

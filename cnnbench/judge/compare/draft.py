@@ -10,11 +10,17 @@ from statistics import fmean
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer, number, percent
 from cnnbench.judge.compare import disturbance
-from cnnbench.judge.compare.comparability import Difference, Group, differences
+from cnnbench.judge.compare.comparability import (
+    Difference,
+    Group,
+    differences,
+    in_pairs,
+    share_pairs,
+    sides_of_experiment,
+)
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import TwoSamples
 from cnnbench.judge.compare.judge import Judgement, Verdict
-from cnnbench.judge.compare.matching import in_pairs, share_pairs, sides_of_experiment
 from cnnbench.judge.compare.result import MetricResult
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement

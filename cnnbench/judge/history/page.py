@@ -26,7 +26,7 @@ from cnnbench.judge.report.document import (
     table,
 )
 from cnnbench.judge.report.formats import FORMATS
-from cnnbench.records.outputs import PICTURES
+from cnnbench.records.files import PICTURES
 from cnnbench.version import __version__
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}

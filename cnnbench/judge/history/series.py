@@ -15,8 +15,8 @@ from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import FlagError
+from cnnbench.judge.compare.comparability import home, pair_of
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.matching import home, pair_of
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.measurement import (

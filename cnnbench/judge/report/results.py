@@ -13,14 +13,14 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare import Comparison, Policy, compare_records
-from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.comparability import Group, groups
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.matching import groups
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
-from cnnbench.records.allreduce import AllReduceRecord, Predictions
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
+from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, RunSteadyState, run_steady_state, share_of_peak
 from cnnbench.records.step_profile import StepProfile

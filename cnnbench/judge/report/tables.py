@@ -14,8 +14,8 @@ from cnnbench.base.text.escape import spreadsheet
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
+from cnnbench.records.result_files import RUNS, allreduce_row, run_row
 from cnnbench.records.run import run_steady_state
-from cnnbench.records.tables import RUNS, allreduce_row, run_row
 
 if TYPE_CHECKING:
     from pandas import DataFrame

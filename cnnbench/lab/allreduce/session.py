@@ -23,8 +23,7 @@ from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import EMULATED_GPU, Conditions, ErrorInfo, recorded_device
-from cnnbench.records.result_files import ResultFiles
-from cnnbench.records.tables import REDUCTIONS, allreduce_row
+from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines

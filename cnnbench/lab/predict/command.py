@@ -41,9 +41,9 @@ from cnnbench.lab.predict.workload import (
     gradient_tensors,
     packing_text,
 )
-from cnnbench.records.allreduce import Prediction
+from cnnbench.records.files import PICTURES, Output, write_plot
 from cnnbench.records.load import load_run
-from cnnbench.records.outputs import PICTURES, Output, write_plot
+from cnnbench.records.prediction import Prediction
 from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep, packing_text
-from cnnbench.records.allreduce import Prediction, Predictions
+from cnnbench.records.prediction import Prediction, Predictions
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 

@@ -36,9 +36,8 @@ from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import EMULATED_GPU, SkippedRecords
-from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import RunRecord
-from cnnbench.records.tables import RUNS, run_row
 from cnnbench.run.driver import checkpoint_folder, estimates, outputs
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags

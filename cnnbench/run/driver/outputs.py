@@ -13,8 +13,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates, trains
-from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
-from cnnbench.records.outputs import Output
+from cnnbench.records.files import SAVED_MODEL, Output, prove_folder, real_path, resolve_folder
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.driver import checkpoint_folder
 

@@ -1,6 +1,6 @@
 """Turns of this process where several processes step in turn; standard library only.
 
-`cnnbench.campaigns.processes.turns` starts them and gives each one end of a socket pair, whose
+`cnnbench.campaigns.processes.campaign` starts them and gives each one end of a socket pair, whose
 number is in an environment variable. A waiting process sends a byte, sleeps until a byte comes
 back, and then has the machine to itself until it waits again. It waits only between steps, so that
 no wait is part of a step's time.

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from forked import PATIENCE, gone, wait_for
 
-from cnnbench.campaigns.processes import turns as processes
+from cnnbench.campaigns.processes import campaign as processes
+from cnnbench.campaigns.processes.campaign import execute_in_turn
 from cnnbench.campaigns.processes.child import Command
-from cnnbench.campaigns.processes.turns import execute_in_turn
 from cnnbench.run.runtime.turns import GO_ON, WAITS
 
 ROOT = Path(__file__).parents[3]
@@ -126,7 +126,7 @@ def test_both_die_with_the_process_that_runs_them(tmp_path):
         import sys; sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path, PosixPath
         from cnnbench.campaigns.processes.child import Command
-        from cnnbench.campaigns.processes.turns import execute_in_turn
+        from cnnbench.campaigns.processes.campaign import execute_in_turn
         execute_in_turn({commands!r}, 60.0, 0.01)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])

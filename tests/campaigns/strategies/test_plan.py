@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.strategies.plan import StrategiesPlan, make_plan
+from cnnbench.campaigns.strategies.session import StrategiesPlan, make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_args, parse_flags
 from cnnbench.variable_mgr import names

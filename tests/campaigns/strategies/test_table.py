@@ -12,10 +12,9 @@ import pytest
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
-from cnnbench.campaigns.strategies.session import CaseRuns
+from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesPlan, StrategyCase
 from cnnbench.campaigns.strategies.weights import WeightDistance
-from cnnbench.records.outputs import KINDS
+from cnnbench.records.files import KINDS
 from cnnbench.records.parts import Measured, StartupSeconds
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import (

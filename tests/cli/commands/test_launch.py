@@ -20,7 +20,7 @@ from cnnbench import cli
 from cnnbench.base.jobs.probe import REFUSED, probe
 from cnnbench.base.lock import LOGS, FolderLock
 from cnnbench.campaigns.launch import session
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
 LENET = ("--", "--model=lenet", "--device=cpu")

@@ -16,7 +16,7 @@ from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.strategies import weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
-from cnnbench.records.outputs import KINDS
+from cnnbench.records.files import KINDS
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import StrategiesDocument, StrategyRow
 

@@ -25,7 +25,7 @@ from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
-from cnnbench.records.outputs import KINDS
+from cnnbench.records.files import KINDS
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.compare.answer import advice, answer, two_speeds
+from cnnbench.judge.compare.result import advice, answer, two_speeds
 
 FAST, SLOW = 200.0, 36.0
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.answer import answer
 from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
+from cnnbench.judge.compare.result import answer
 from cnnbench.records.parts import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]

@@ -1,7 +1,7 @@
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.matching import groups, match, pair_of
+from cnnbench.judge.compare.comparability import groups, match, pair_of
 from cnnbench.judge.metrics.comparable_facts import expand
 
 

@@ -25,9 +25,8 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.records import result_files
-from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
-from cnnbench.records.tables import RUNS
 from cnnbench.run.driver import benchmark_cnn, outputs
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.records.outputs import KINDS
+from cnnbench.records.files import KINDS
 from cnnbench.run.observe.graphs import collecting_partitions
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare, scope_flops
-from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.step_profile import REST
 from cnnbench.run.observe.layers import Layer, chart, layers_of, of_step, table
 from cnnbench.run.observe.operations import Operation

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from cnnbench.records.outputs import KINDS, is_replaceable
+from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.run.observe import xplane
 from cnnbench.run.observe.operations import Operation, operations, table
 

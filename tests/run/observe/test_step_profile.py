@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
-from cnnbench.records.outputs import KINDS, is_replaceable
+from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.records.step_profile import (
     FORWARD,
     GAPS,

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cnnbench.base.text.escape import plain
-from cnnbench.judge.compare.answer import opening
 from cnnbench.judge.compare.judge import Level, Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
 
 _SHOWN = 10
 

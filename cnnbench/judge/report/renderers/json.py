@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cnnbench.judge.compare.answer import advice, answer
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.judge import Judgement, Verdict
 from cnnbench.judge.compare.result import (
@@ -15,6 +14,8 @@ from cnnbench.judge.compare.result import (
     Comparison,
     GeometricMean,
     MetricResult,
+    advice,
+    answer,
 )
 from cnnbench.judge.metrics.measurement import KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy

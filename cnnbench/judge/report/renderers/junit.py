@@ -5,9 +5,8 @@ from __future__ import annotations
 from xml.etree import ElementTree as xml
 
 from cnnbench.base.text.escape import plain
-from cnnbench.judge.compare.answer import opening
 from cnnbench.judge.compare.judge import Level, Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 

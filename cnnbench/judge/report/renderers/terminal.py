@@ -9,10 +9,16 @@ from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted_rows, wrapped
 from cnnbench.base.text.terminal import is_terminal
-from cnnbench.judge.compare.answer import advice, answer, why
 from cnnbench.judge.compare.judge import Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.explain.text import body
+from cnnbench.judge.compare.result import (
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+    advice,
+    answer,
+    why,
+)
+from cnnbench.judge.explain.explain import body
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 

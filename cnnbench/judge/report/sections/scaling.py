@@ -29,7 +29,7 @@ from cnnbench.judge.report.results import (
     apart,
     by_family,
 )
-from cnnbench.records.allreduce import Predictions
+from cnnbench.records.prediction import Predictions
 
 _FOLLOWING = frozenset(
     (

@@ -9,12 +9,12 @@ import pytest
 from pages import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
-from cnnbench.judge.compare.answer import advice, answer
+from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import FORMATS, render
 from cnnbench.judge.report.renderers import terminal as table
 from cnnbench.judge.report.renderers.github import render as github
 from cnnbench.judge.report.renderers.markdown import LIMIT
-from cnnbench.records.outputs import KINDS
+from cnnbench.records.files import KINDS
 from cnnbench.records.parts import ModelInfo
 
 GOLDEN = Path(__file__).parent / "golden"
