@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +17,6 @@ import numpy as np
 
 from cnnbench.base.stats.descriptive import faster_half
 from cnnbench.base.text.numbers import binary, count, number, percent
-from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
@@ -27,7 +26,7 @@ from cnnbench.records.codec import encode
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
-from cnnbench.run.driver.plan import COMPUTE_DTYPES
+from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import peak_flops
@@ -75,70 +74,51 @@ def rows_of(
     return in_order(rows)
 
 
-class RooflineRun:
-    """Profiles as many of the last warm-up steps of a run as it has timed steps."""
+def measured(params: Params, **options: Any) -> tuple[Roofline, Plan]:
+    """Runs, profiling as many of the last warm-up steps as are timed; also the plan of the run.
 
-    def __init__(
-        self,
-        params: Params,
-        *,
-        command: Iterable[str] = (),
-        explicit_flags: Iterable[str] = (),
-        messages: Messages | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self.benchmark = BenchmarkCNN(
-            params,
-            command=tuple(command),
-            explicit_flags=tuple(explicit_flags),
-            messages=messages,
-            progress=progress,
-            looks=lambda plan, graph: self._profiler.looks(plan, graph),
-        )
-        plan = self.benchmark.plan
-        self._profiler = StepProfiler(plan, plan.num_batches)
+    The machine's limits are measured after it. `options` are those of `BenchmarkCNN`.
+    """
+    benchmark = BenchmarkCNN(
+        params, **options, looks=lambda plan, graph: profiler.looks(plan, graph)
+    )
+    plan = benchmark.plan
+    profiler = StepProfiler(plan, plan.num_batches)
+    record = benchmark.run()
+    machine, steps = _machine(benchmark.params, record), profiler.steps
+    profiled = record.warmup_step_seconds[-len(steps) :]
+    kept, plain = faster_half(profiled), faster_half(record.step_seconds)
+    seconds = fmean(profiled[step] for step in kept)
+    # Without result files a run does not measure the peak.
+    figures = dataclasses.replace(
+        record.measured,
+        peak_flops_per_sec=machine.flops_per_sec,
+        peak_flops_source=machine.flops_source,
+    )
+    of_steps = [steps[step].seconds for step in kept]
+    roofline = Roofline(
+        rows_of(of_steps, profiler.works, profiler.flops, machine, seconds),
+        machine,
+        seconds,
+        fmean(record.step_seconds[step] for step in plain),
+        dataclasses.replace(record, measured=figures),
+    )
+    return roofline, plan
 
-    def run(self) -> Roofline:
-        """Runs, profiles, and measures the machine's limits."""
-        record = self.benchmark.run()
-        machine = self._machine(record)
-        profiler, steps = self._profiler, self._profiler.steps
-        profiled = record.warmup_step_seconds[-len(steps) :]
-        kept, plain = faster_half(profiled), faster_half(record.step_seconds)
-        seconds = fmean(profiled[step] for step in kept)
-        # Without result files a run does not measure the peak.
-        measured = dataclasses.replace(
-            record.measured,
-            peak_flops_per_sec=machine.flops_per_sec,
-            peak_flops_source=machine.flops_source,
-        )
-        return Roofline(
-            rows_of(
-                [steps[step].seconds for step in kept],
-                profiler.works,
-                profiler.flops,
-                machine,
-                seconds,
-            ),
-            machine,
-            seconds,
-            fmean(record.step_seconds[step] for step in plain),
-            dataclasses.replace(record, measured=measured),
-        )
 
-    def _machine(self, record: RunRecord) -> Machine:
-        params, placement = self.benchmark.params, record.placement
-        assert placement is not None
-        dtype = COMPUTE_DTYPES[params.precision]
-        devices = placement.devices
-        peak = peak_flops.peak(placement.kind, devices, dtype, params.peak_flops)
-        if peak is None:
-            raise BenchmarkError(
-                f"the peak of the device in {dtype} is not known; give it by --peak_flops"
-            )
-        rate, source = _copy_rate(placement.kind, devices[0])
-        parts = len(devices) if placement.kind == "gpu" else 1
-        return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
+def _machine(params: Params, record: RunRecord) -> Machine:
+    placement = record.placement
+    assert placement is not None
+    dtype = COMPUTE_DTYPES[params.precision]
+    devices = placement.devices
+    peak = peak_flops.peak(placement.kind, devices, dtype, params.peak_flops)
+    if peak is None:
+        raise BenchmarkError(
+            f"the peak of the device in {dtype} is not known; give it by --peak_flops"
+        )
+    rate, source = _copy_rate(placement.kind, devices[0])
+    parts = len(devices) if placement.kind == "gpu" else 1
+    return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
@@ -184,12 +164,6 @@ def _shortest(copy: Callable[[], object]) -> float:
         copy()
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def with_profiled_steps(params: Params, steps: int, warm_up: int) -> Params:
-    """The parameters of a run that warms up, profiles steps and times as many."""
-    before = warm_up if params.num_warmup_batches is None else params.num_warmup_batches
-    return dataclasses.replace(params, num_batches=steps, num_warmup_batches=before + steps)
 
 
 def table(roofline: Roofline, title: str, most: int) -> str:

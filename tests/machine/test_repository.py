@@ -106,7 +106,7 @@ def test_reading_runs_nothing(trapped, traps):
     history = History(trapped)
     assert history.suspects([first], head) == [head]
     assert history.ordered([head], first, head) == (head,)
-    assert history.describe(head).subject == "second"
+    assert history.show(head) == "second"
     assert history.parent(head) == first
     assert traps.sprung() == set()
 

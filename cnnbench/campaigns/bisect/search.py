@@ -24,16 +24,6 @@ from cnnbench.machine.repository import GitError, git
 
 
 @dataclass(frozen=True)
-class Commit:
-    """Description of a commit: first line of the message, the author's name, ISO date."""
-
-    hash: str
-    subject: str
-    author: str
-    date: str
-
-
-@dataclass(frozen=True)
 class History:
     """The history of a repository; with `first_parent` a merge counts as one commit."""
 
@@ -55,10 +45,9 @@ class History:
         listed = self._git("rev-list", "--reverse", "--topo-order", bad, f"^{good}")
         return tuple(line for line in listed.splitlines() if line in commits)
 
-    def describe(self, commit: str) -> Commit:
-        """Subject, author and date of a commit."""
-        text = self._git("show", "--no-patch", "--format=%H%x00%s%x00%an%x00%as", commit)
-        return Commit(*text.split("\0"))
+    def show(self, commit: str, form: str = "%s") -> str:
+        """The first line of a commit's message, or another format of git."""
+        return self._git("show", "--no-patch", f"--format={form}", commit)
 
     def parent(self, commit: str) -> str:
         """The first parent of a commit that has one."""

@@ -142,7 +142,7 @@ class Bisection:
         differ = done[0] if done else None
         what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
         self._reporter.notice(self._outlook(left + (differ is None), differ))
-        self._reporter.notice(f"{what}: {commit[:12]} {self._history.describe(commit).subject}")
+        self._reporter.notice(f"{what}: {commit[:12]} {self._history.show(commit)}")
         before = self._folder.steps.get(commit)
         again = before is not None and before.undecided
         step = self._bench.measure(len(done), commit, differ, again)
@@ -228,14 +228,14 @@ def _row(step: Step, history: History) -> tuple[str, ...]:
         _change(step),
         _interval(step) if known else NONE,
         str(step.pairs),
-        history.describe(step.commit).subject,
+        history.show(step.commit),
     )
 
 
 def _culprit(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
     (commit,) = outcome.suspects
-    about, step = history.describe(commit), outcome.of(commit)
-    assert step is not None  # a single suspect was measured
+    step = outcome.of(commit)
+    assert step is not None  # only what was measured is bad for certain
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = ["cnnbench", "ab", *sides, "--", *setting.flags]
     what = word(step, outcome.differ)
@@ -244,8 +244,8 @@ def _culprit(outcome: BisectionOutcome, setting: Setting, history: History) -> l
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
     return [
         f"{commit} is the first bad commit",
-        f"      {about.subject}",
-        f"      {about.author}, {about.date}",
+        f"      {history.show(commit)}",
+        f"      {history.show(commit, '%an, %as')}",
         f"      {what}",
         f"      against the commit before it: {shlex.join(again)}",
     ]
@@ -257,7 +257,7 @@ def _range(outcome: BisectionOutcome, history: History) -> list[str]:
     for commit in outcome.suspects:
         step = outcome.of(commit)
         why = "" if step is None else word(step, outcome.differ)
-        text.append(f"      {commit[:12]} {history.describe(commit).subject}")
+        text.append(f"      {commit[:12]} {history.show(commit)}")
         text.append(f"            {BAD if step is not None and step.answer == BAD else why}")
     return text
 

@@ -48,15 +48,18 @@ _OF_THE_COMMAND = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class StrategyCase:
-    """One row of the table.
+    """One row of the table, and its processes.
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
       flags: of ``cnnbench run``, without those of files.
       apart: why its weights are not compared; "" if they are.
       weights_flags: of the process that trains the weights to compare; empty for none.
+      rounds: processes by number, from 1.
+      weights: the process that has trained the weights.
+      checkpoint: the folder with them; None if there are none.
     """
 
     name: str
@@ -64,6 +67,20 @@ class StrategyCase:
     resolved: Resolved
     apart: str = ""
     weights_flags: tuple[str, ...] = ()
+    rounds: dict[int, Ended] = field(default_factory=dict)
+    weights: Ended | None = None
+    checkpoint: Path | None = None
+
+    @property
+    def records(self) -> dict[int, RunRecord]:
+        """Maps the number of each successful round to its record."""
+        return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
+
+    @property
+    def problem(self) -> str:
+        """The reason of a failed process, after which the case is not run again; else ""."""
+        ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
+        return next((one.message for one in ended if one.status != "ok"), "")
 
 
 @dataclass(frozen=True)
@@ -185,30 +202,6 @@ _CHECKPOINTS = "checkpoints"
 _SUMMARY = "strategies.json"
 
 
-@dataclass
-class CaseRuns:
-    """The processes of one case: rounds by number, from 1, and the training of weights.
-
-    `checkpoint` is the folder with the weights; None if there are none.
-    """
-
-    case: StrategyCase
-    rounds: dict[int, Ended] = field(default_factory=dict)
-    weights: Ended | None = None
-    checkpoint: Path | None = None
-
-    @property
-    def records(self) -> dict[int, RunRecord]:
-        """Maps the number of each successful round to its record."""
-        return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
-
-    @property
-    def problem(self) -> str:
-        """The reason of a failed process, after which the case is not run again; else ""."""
-        ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
-        return next((one.message for one in ended if one.status != "ok"), "")
-
-
 class StrategiesFolder(ResultsFolder):
     """A new results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
 
@@ -245,7 +238,7 @@ class StrategiesSession:
         self._rounds = rounds
         self._coins = random.Random(seed)
         self._timeout = timeout
-        self.cases = tuple(CaseRuns(case) for case in plan.cases)
+        self.cases = plan.cases
 
     @property
     def progress(self) -> str:
@@ -258,47 +251,47 @@ class StrategiesSession:
 
         A case that fails is not run again. On KeyboardInterrupt earlier results are kept.
         """
-        training = [one for one in self.cases if one.case.weights_flags]
-        due: list[tuple[CaseRuns, int]] = []
+        training = [one for one in self.cases if one.weights_flags]
+        due: list[tuple[StrategyCase, int]] = []
         for number in range(1, self._rounds + 1):
             shuffled = list(self.cases)
             self._coins.shuffle(shuffled)
             due += ((one, number) for one in shuffled)
-        self._campaign.expect(f"{one.case.name} weights" for one in training)
-        self._campaign.expect(one.case.name for one, _ in due)
+        self._campaign.expect(f"{one.name} weights" for one in training)
+        self._campaign.expect(one.name for one, _ in due)
         for one in training:
             self._train(one)
         for one, number in due:
             if not one.problem:
                 self._measure(one, number)
 
-    def _train(self, runs: CaseRuns) -> None:
+    def _train(self, case: StrategyCase) -> None:
         """Trains the weights to compare; the record is kept only if the process fails."""
-        folder = self._results.checkpoints / runs.case.name
-        flags = (*runs.case.weights_flags, f"--train_dir={folder}")
-        runs.weights = self._process(runs, "weights", flags, lambda record: "ok")
-        if runs.problem:
-            self._keep(runs, "weights", runs.weights)
+        folder = self._results.checkpoints / case.name
+        flags = (*case.weights_flags, f"--train_dir={folder}")
+        case.weights = self._process(case, "weights", flags, lambda record: "ok")
+        if case.problem:
+            self._keep(case, "weights", case.weights)
         else:
-            runs.checkpoint = folder
+            case.checkpoint = folder
 
-    def _measure(self, runs: CaseRuns, number: int) -> None:
-        ended = self._process(runs, f"r{number}", runs.case.flags, headline)
-        self._keep(runs, f"r{number}", ended)
-        runs.rounds[number] = ended
+    def _measure(self, case: StrategyCase, number: int) -> None:
+        ended = self._process(case, f"r{number}", case.flags, headline)
+        self._keep(case, f"r{number}", ended)
+        case.rounds[number] = ended
 
     def _process(
         self,
-        runs: CaseRuns,
+        case: StrategyCase,
         stem: str,
         flags: tuple[str, ...],
         said: Callable[[RunRecord], str],
     ) -> Ended:
-        name = f"{runs.case.name}-{stem}"
+        name = f"{case.name}-{stem}"
         self._campaign.begin(name)
-        pending = self._results.folder / runs.case.name / f"{name}.part"
+        pending = self._results.folder / case.name / f"{name}.part"
         command = measuring(
-            Side(flags=flags, resolved=runs.case.resolved),
+            Side(flags=flags, resolved=case.resolved),
             pending,
             self._results.log(name),
             facts=self._campaign.facts,
@@ -306,10 +299,10 @@ class StrategiesSession:
         (ended,) = self._campaign.run([command], self._timeout)
         pending.unlink(missing_ok=True)
         if ended.status != "ok":
-            self._campaign.drop(runs.case.name)
+            self._campaign.drop(case.name)
         self._campaign.end(name, ended.message or said(ended.record), ended.seconds)
         return ended
 
-    def _keep(self, runs: CaseRuns, stem: str, ended: Ended) -> None:
-        target = self._results.folder / runs.case.name / f"{stem}.json"
+    def _keep(self, case: StrategyCase, stem: str, ended: Ended) -> None:
+        target = self._results.folder / case.name / f"{stem}.json"
         self._results.keep(ended.document, target)

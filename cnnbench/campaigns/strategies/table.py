@@ -12,7 +12,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
-from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesPlan
+from cnnbench.campaigns.strategies.session import StrategiesPlan, StrategyCase
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
 from cnnbench.machine import repository
@@ -38,7 +38,7 @@ _SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "me
 
 
 def rows(
-    results: Sequence[CaseRuns],
+    results: Sequence[StrategyCase],
     distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> tuple[StrategyRow, ...]:
@@ -48,12 +48,12 @@ def rows(
 
 
 def _row(
-    result: CaseRuns,
+    case: StrategyCase,
     alone: Mapping[int, float | None],
     distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> StrategyRow:
-    case, records = result.case, list(result.records.values())
+    records = list(case.records.values())
     speeds = _values(records, throughput)
     low, high = speeds.interval or speeds.range or (None, None)
     reference = next(iter(distances), None)
@@ -72,7 +72,7 @@ def _row(
         images_per_sec=speeds.median,
         low=low,
         high=high,
-        overhead=_overhead(result, alone),
+        overhead=_overhead(case, alone),
         peak_memory_bytes=_values(records, lambda r: r.measured.peak_memory_bytes).median,
         build_seconds=_values(records, lambda r: r.startup_seconds.build).median,
         first_step_seconds=_values(records, lambda r: r.startup_seconds.first_step).median,
@@ -82,15 +82,15 @@ def _row(
         weights=weights,
         weight_distance=None if distance is None else distance.value,
         weight_variable="" if distance is None else distance.variable,
-        problem=result.problem,
+        problem=case.problem,
     )
 
 
-def _overhead(result: CaseRuns, alone: Mapping[int, float | None]) -> float | None:
-    if result.case.name == ONE_TOWER:
+def _overhead(case: StrategyCase, alone: Mapping[int, float | None]) -> float | None:
+    if case.name == ONE_TOWER:
         return None
     found = []
-    for at, record in result.records.items():
+    for at, record in case.records.items():
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
             # Devices on the CPU share its cores: together they can be as fast as one.
@@ -146,7 +146,7 @@ def to_csv(found: Sequence[StrategyRow]) -> str:
 
 
 def document(
-    results: Sequence[CaseRuns],
+    results: Sequence[StrategyCase],
     found: Sequence[StrategyRow],
     plan: StrategiesPlan,
     tolerance: float,
@@ -166,7 +166,7 @@ def document(
         rows=tuple(found),
         processes=tuple(
             StrategyProcess(
-                mode=one.case.name,
+                mode=one.name,
                 round=at,
                 run_id=record.run_id,
                 images_per_sec=throughput(record),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cnnbench.campaigns.strategies.session import CaseRuns
+from cnnbench.campaigns.strategies.session import StrategyCase
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver import checkpoint_folder
 from cnnbench.run.driver.checkpoints import stored_variables
@@ -30,16 +30,16 @@ class WeightDistance:
         return self.value <= tolerance  # NaN is not
 
 
-def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
+def distances(results: Sequence[StrategyCase]) -> dict[str, WeightDistance]:
     """The distances of all modes that should train alike from the first of them, by name.
 
     The checkpoints are of equally many steps on the same data; empty for fewer than two.
     """
     return between(
         {
-            one.case.name: one.checkpoint
+            one.name: one.checkpoint
             for one in results
-            if one.checkpoint is not None and not one.case.apart
+            if one.checkpoint is not None and not one.apart
         }
     )
 

@@ -150,7 +150,7 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
 
 def exported(figures: Sequence[Figure], format: str) -> str:
     """Values in the format of another program; what it cannot express is reported on stderr."""
-    found = EXPORTS[format](figures)
-    if found.left_out:
-        print_notice(f"--format={format}: {found.left_out}")
-    return found.text
+    text, left_out = EXPORTS[format](figures)
+    if left_out:
+        print_notice(f"--format={format}: {left_out}")
+    return text

@@ -15,7 +15,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.report.sections.profiles import chart
-from cnnbench.lab.roofline import RooflineRun, table, to_csv, with_profiled_steps
+from cnnbench.lab.roofline import measured, table, to_csv
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.roofline import Roofline
 
@@ -80,16 +80,16 @@ def main(argv: Sequence[str]) -> int:
         ]
     )
     progress = Progress(sys.stderr, params.progress)
-    run = RooflineRun(
-        with_profiled_steps(params, params.num_batches or _STEPS, _WARM_UP),
+    steps, before = params.num_batches or _STEPS, params.num_warmup_batches
+    before = _WARM_UP if before is None else before
+    interrupt_on_signals()
+    roofline, plan = measured(
+        params.replace(num_batches=steps, num_warmup_batches=before + steps),
         command=("cnnbench", "roofline", *argv),
         explicit_flags=tuple(flags),
         messages=Messages(sys.stderr, progress),
         progress=progress,
     )
-    interrupt_on_signals()
-    roofline = run.run()
-    plan = run.benchmark.plan
     if (roofline.total.share_of_bound or 0.0) > 1:
         print_warning(
             "the step is faster than the bound: the machine's rates were measured while "

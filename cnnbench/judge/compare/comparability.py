@@ -1,4 +1,4 @@
-"""Matching of the configurations and runs of two sides; facts that differ and may block a verdict."""
+"""Matching of the configurations and runs of two sides, and facts that may block a verdict."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
 
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.stats.descriptive import median
@@ -163,25 +162,16 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-class Needed(NamedTuple):
-    """About how many pairs, or processes per side, in total settle an inconclusive case.
-
-    If `proves`, they prove a change as large as the one found; otherwise they distinguish "same"
-    from a change of twice the margin.
-    """
-
-    number: int
-    proves: bool
-
-
-def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
+def needed(case: TwoSamples, found: Evidence, alpha: float) -> tuple[int, bool] | None:
     """Estimated number of pairs, or processes per side, that settle an inconclusive case.
 
     With this number the verdict is "same" with a chance of 0.8 where nothing changed, and slower or
     faster, with a larger chance, where the change is twice the margin. A smaller number is returned
     if up to `_FEW_MORE` further runs prove a change as large as the one found with a chance of 0.8;
-    one that needs more may as well be chance. By the normal approximation with the measured
-    scatter; the rank tests need pi/3 times as many values as a t test (Hodges and Lehmann, 1956).
+    one that needs more may as well be chance. The second value is whether they prove such a change;
+    otherwise they distinguish "same" from a change of twice the margin. By the normal approximation
+    with the measured scatter; the rank tests need pi/3 times as many values as a t test (Hodges and
+    Lehmann, 1956).
     None if the scatter or the margin is 0 or unknown.
     """
     margin, scatter = _shift(found.margin, case.metric), found.scatter
@@ -199,8 +189,8 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
         beyond = abs(_shift(found.change, case.metric)) - _shift(found.floor, case.metric)
         change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
         if change < same and change <= case.fewest + _FEW_MORE:
-            return Needed(change, proves=True)
-    return Needed(same, proves=False)
+            return change, True
+    return same, False
 
 
 def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> float | None:

@@ -28,7 +28,6 @@ from cnnbench.base.stats import rank_tests
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare.estimate import (
     Evidence,
-    Needed,
     TwoSamples,
     gather,
     needed,
@@ -237,9 +236,7 @@ def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Po
         reason += _inconclusive(case, found, p <= alpha)
         enough = needed(case, found, _further(case) * alpha / family)
         reason += _outlook(case, found, enough)
-        return _judgement(
-            case, found, verdict, reason, p, None if enough is None else enough.number
-        )
+        return _judgement(case, found, verdict, reason, p, None if enough is None else enough[0])
     return _judgement(case, found, verdict, reason, p)
 
 
@@ -261,15 +258,15 @@ def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
     return f"the change may be smaller or larger than {margin}"
 
 
-def _outlook(case: TwoSamples, found: Evidence, enough: Needed | None) -> str:
+def _outlook(case: TwoSamples, found: Evidence, enough: tuple[int, bool] | None) -> str:
     """The scatter, and how many more runs give a verdict; "" without scatter."""
     metric = case.metric
     if enough is None or found.scatter is None:
         return ""
-    scatter = unscaled(found.scatter, metric)
+    scatter, (number, proves) = unscaled(found.scatter, metric), enough
     name = "pairs" if case.paired else "processes"
     text = f"; {name} differ by {metric.change_text(scatter, signed=False)}"
-    more = enough.number - case.fewest
+    more = number - case.fewest
     if more <= 0:
         margin = metric.change_text(found.margin, signed=False)
         return (
@@ -279,7 +276,7 @@ def _outlook(case: TwoSamples, found: Evidence, enough: Needed | None) -> str:
     if too_many(more):
         return f"{text}: more {name} will not help"
     one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
-    what = "would prove a change as large" if enough.proves else "settle it"
+    what = "would prove a change as large" if proves else "settle it"
     return f"{text}: about {more} more {one if more == 1 else many} {what}"
 
 
@@ -321,19 +318,13 @@ def _judgement(
     p_adjusted: float | None = None,
     enough: int | None = None,
 ) -> Judgement:
+    same = {name: value for name, value in vars(found).items() if name not in ("margin", "metric")}
     return Judgement(
+        **{**same, "p": None if p_adjusted is None else found.p},
         verdict=verdict,
         reason=reason + _medians_disagree(case, found),
-        base_median=found.base_median,
-        new_median=found.new_median,
-        change=found.change,
-        low=found.low,
-        high=found.high,
-        p=None if p_adjusted is None else found.p,
         p_adjusted=p_adjusted,
-        floor=found.floor,
         noise=case.noise,
-        scatter=found.scatter,
         needed=enough,
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.escape import code, markdown, plain
@@ -135,27 +135,19 @@ _MOST_FACTS = 12
 _SMALLEST = 1e-6  # seconds
 
 
-class ExplainedLine(NamedTuple):
-    """A line of the table, in seconds; see `ExplainedRow`."""
+def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
+    """The largest rows (all if `most` is 0), the sum of others, the rest, and the step.
 
-    layer: str
-    kind: str
-    direction: str
-    base: float
-    new: float
-    spread: float | None
-    share: float | None
+    The spread of sums and of the rest is not a number.
+    """
 
-
-def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedLine]:
-    """The largest rows (all if `most` is 0), the sum of others, the rest, and the step."""
-
-    def line(name: str, base: float, new: float, spread: float | None = None) -> ExplainedLine:
+    def line(name: str, base: float, new: float, spread: float = math.nan) -> ExplainedRow:
+        names = {"layer": name, "kind": "", "direction": ""}
         share = _share(new - base, found.difference)
-        return ExplainedLine(name, "", "", base, new, spread, share)
+        return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
 
     shown = found.rows[:most] if most else found.rows
-    lines = [ExplainedLine(**vars(row)) for row in shown]
+    lines = list(shown)
     if rest := found.rows[len(shown) :]:
         name = count(len(rest), "other row", "other rows")
         lines.append(line(name, sum(row.base for row in rest), sum(row.new for row in rest)))
@@ -210,16 +202,16 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
     """The differences of the largest rows with their spread."""
     rows = []
     for line in lines_of(found, most):
-        difference, spread = line.new - line.base, line.spread
-        tone = "bad" if difference > 0 else "good"
+        difference, spread = line.difference, line.spread
+        known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
         rows.append(
             DistributionRow(
                 label=name_of(line),
                 values=((1e3 * difference, f"{_in_ms(line.base)} to {_in_ms(line.new)} ms"),),
-                low=None if spread is None else 1e3 * (difference - spread),
-                high=None if spread is None else 1e3 * (difference + spread),
+                low=1e3 * (difference - spread) if known else None,
+                high=1e3 * (difference + spread) if known else None,
                 text=f"{_signed(difference)} ms",
-                tone="" if spread is None or abs(difference) <= spread else tone,
+                tone=tone if known and abs(difference) > spread else "",
             )
         )
     return Rows(
@@ -238,7 +230,7 @@ def cause_text(cause: Cause) -> str:
     return f"{_signed(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
-def name_of(line: ExplainedLine) -> str:
+def name_of(line: ExplainedRow) -> str:
     """Layer, kind and direction."""
     return ", ".join(filter(None, (line.layer, line.kind, line.direction)))
 
@@ -256,11 +248,11 @@ def about(found: Explanation) -> str:
     )
 
 
-def _cells(line: ExplainedLine) -> tuple[str, ...]:
+def _cells(line: ExplainedRow) -> tuple[str, ...]:
     return (
         *(line.layer, line.kind, line.direction, _in_ms(line.base), _in_ms(line.new)),
-        _signed(line.new - line.base),
-        "" if line.spread is None else _in_ms(line.spread),
+        _signed(line.difference),
+        "" if math.isnan(line.spread) else _in_ms(line.spread),
         percent(line.share, 0),
     )
 

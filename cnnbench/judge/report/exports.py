@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.labels import labels_of
@@ -166,6 +166,9 @@ def _key(figure: Figure) -> tuple[str, str]:
     return figure.title, figure.metric.name
 
 
+Exported: TypeAlias = tuple[str, str]
+"""The document of a format, and a sentence on values that the format cannot hold, or ""."""
+
 _LONGEST_NAME = 1024
 """Largest number of bytes in the name of a benchmark of Bencher."""
 
@@ -189,14 +192,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 """Base unit of OpenMetrics and factor of each unit of metrics."""
 
 
-class Export(NamedTuple):
-    """The document of a format, and a sentence on values that the format cannot hold."""
-
-    text: str
-    left_out: str = ""
-
-
-def bencher(figures: Sequence[Figure]) -> Export:
+def bencher(figures: Sequence[Figure]) -> Exported:
     """Bencher Metric Format (as of Bencher 0.6.12), for ``bencher run --adapter json``.
 
     Source: https://bencher.dev/docs/reference/bencher-metric-format/ and
@@ -212,10 +208,10 @@ def bencher(figures: Sequence[Figure]) -> Export:
         measure = f"{figure.metric.name} ({figure.metric.unit})"
         ends = zip(("lower_value", "upper_value"), figure.sample.interval or (), strict=False)
         benchmarks.setdefault(name, {})[measure] = {"value": figure.value, **dict(ends)}
-    return Export(_json(benchmarks), left_out)
+    return _json(benchmarks), left_out
 
 
-def github_action_benchmark(figures: Sequence[Figure]) -> Export:
+def github_action_benchmark(figures: Sequence[Figure]) -> Exported:
     """Custom JSON of the action benchmark-action/github-action-benchmark (v1, as of 1.22).
 
     Source: https://github.com/benchmark-action/github-action-benchmark, README and
@@ -251,10 +247,10 @@ def github_action_benchmark(figures: Sequence[Figure]) -> Export:
             f"a file is of one direction, here {'bigger' if bigger else 'smaller'} is better; "
             f"{', '.join(others)} left out (--metrics={','.join(others)} writes them)"
         )
-    return Export(_json(entries), "; ".join(remarks))
+    return _json(entries), "; ".join(remarks)
 
 
-def mlflow(figures: Sequence[Figure]) -> Export:
+def mlflow(figures: Sequence[Figure]) -> Exported:
     """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17): a run per subject.
 
     Source: https://mlflow.org/docs/latest/rest-api.html. ``create`` is the body of ``runs/create``
@@ -266,7 +262,7 @@ def mlflow(figures: Sequence[Figure]) -> Export:
     for one in figures:
         identity = (one.configuration, one.role, one.point, one.origin, one.machine)
         runs.setdefault(identity, []).append(one)
-    return Export(_json({"runs": [_mlflow_run(members) for members in runs.values()]}))
+    return _json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
 
 def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
@@ -319,7 +315,7 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": name, "value": text[:_LONGEST]} for name, text in values.items()]
 
 
-def openmetrics(figures: Sequence[Figure]) -> Export:
+def openmetrics(figures: Sequence[Figure]) -> Exported:
     """OpenMetrics 1.0 text, for Prometheus: ``promtool tsdb create-blocks-from openmetrics``.
 
     Source: https://prometheus.io/docs/specs/om/open_metrics_spec/: a family per quantity with its
@@ -329,7 +325,7 @@ def openmetrics(figures: Sequence[Figure]) -> Export:
     """
     metrics = {figure.metric.name: figure.metric for figure in figures}
     lines = [line for metric in metrics.values() for line in _families(metric, figures)]
-    return Export("\n".join([*lines, "# EOF"]) + "\n")
+    return "\n".join([*lines, "# EOF"]) + "\n", ""
 
 
 def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
@@ -393,7 +389,7 @@ def _json(document: object) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Figure]], Export]] = {
+FORMATS: dict[str, Callable[[Sequence[Figure]], Exported]] = {
     "bencher": bencher,
     "github-action-benchmark": github_action_benchmark,
     "openmetrics": openmetrics,

@@ -12,7 +12,7 @@ import pytest
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesPlan, StrategyCase
+from cnnbench.campaigns.strategies.session import StrategiesPlan, StrategyCase
 from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.records.files import KINDS
 from cnnbench.records.parts import Measured, StartupSeconds
@@ -53,7 +53,7 @@ def went_well(record: RunRecord) -> Ended:
 
 
 @pytest.fixture
-def results(lenet_runs) -> list[CaseRuns]:
+def results(lenet_runs) -> list[StrategyCase]:
     made = lenet_runs()
     found = []
     for one in PLAN.cases:
@@ -69,18 +69,18 @@ def results(lenet_runs) -> list[CaseRuns]:
                 record.placement, variables=8, variable_copies=16, reduction_operations=24
             )
             rounds[at] = went_well(dataclasses.replace(record, placement=placement))
-        found.append(CaseRuns(one, rounds))
+        found.append(dataclasses.replace(one, rounds=rounds))
     found[-1].rounds[2] = Ended(4, 1.0, status="failed", message="=no good")
     return found
 
 
-def rows_of(results: list[CaseRuns], **distances: WeightDistance) -> dict[str, StrategyRow]:
+def rows_of(results: list[StrategyCase], **distances: WeightDistance) -> dict[str, StrategyRow]:
     found = table.rows(results, {**DISTANCES, **distances}, TOLERANCE)
     return {row.mode: row for row in found}
 
 
 def summary(
-    results: list[CaseRuns],
+    results: list[StrategyCase],
     rows: tuple[StrategyRow, ...] | None = None,
     incomplete: str | None = None,
 ) -> StrategiesDocument:
@@ -96,7 +96,7 @@ def summary(
     )
 
 
-def test_rows(results: list[CaseRuns]) -> None:
+def test_rows(results: list[StrategyCase]) -> None:
     found = rows_of(results)
     assert list(found) == list(SPEEDS)
     server = found["parameter_server"]
@@ -129,7 +129,7 @@ def test_weights_that_differ_fail_the_command_and_are_named(results, value: floa
     )
 
 
-def test_the_table_for_people(results: list[CaseRuns], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_for_people(results: list[StrategyCase], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     found = tuple(rows_of(results).values())
     assert table.failed(found)
@@ -147,7 +147,7 @@ def test_the_table_for_people(results: list[CaseRuns], monkeypatch: pytest.Monke
 
 
 def test_six_processes_have_an_interval_in_a_narrow_terminal(
-    results: list[CaseRuns], monkeypatch: pytest.MonkeyPatch
+    results: list[StrategyCase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     results[1].rounds = dict(enumerate([*results[1].rounds.values()] * 2, start=1))
@@ -156,7 +156,9 @@ def test_six_processes_have_an_interval_in_a_narrow_terminal(
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_csv_and_json_have_all_digits(results: list[CaseRuns], holds: Callable[..., None]) -> None:
+def test_csv_and_json_have_all_digits(
+    results: list[StrategyCase], holds: Callable[..., None]
+) -> None:
     found = tuple(rows_of(results).values())
     lines = list(csv.DictReader(table.to_csv(found).splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)

@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
 def result(name: str, folder: Path | None, apart: str = "") -> SimpleNamespace:
-    return SimpleNamespace(case=SimpleNamespace(name=name, apart=apart), checkpoint=folder)
+    return SimpleNamespace(name=name, apart=apart, checkpoint=folder)
 
 
 @pytest.fixture

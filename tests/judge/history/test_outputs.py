@@ -185,7 +185,7 @@ def test_points_for_other_programs_are_of_one_subject_each(trends):
     assert [one.value for one in found] == [
         point.value for trend in trends for point in trend.series.points
     ]
-    lines = exports.openmetrics(found).text.splitlines()
+    lines = exports.openmetrics(found)[0].splitlines()
     samples = [line for line in lines if line.startswith("cnnbench_throughput_images_per_second{")]
     assert len(samples) == 20
     assert len({line.split("} ")[0] for line in samples}) == 20
@@ -203,7 +203,7 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
     found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
-    document = json.loads(exports.bencher(figures(points, SPEED)).text)
+    document = json.loads(exports.bencher(figures(points, SPEED))[0])
     assert {name.rpartition(", ")[2]: one for name, one in document.items()} == {
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},

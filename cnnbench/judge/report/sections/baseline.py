@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -10,7 +11,7 @@ from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.compare.result import opening
-from cnnbench.judge.explain.explain import ExplainedLine, about, chart, lines_of
+from cnnbench.judge.explain.explain import about, chart, lines_of
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import (
     Answer,
@@ -24,7 +25,7 @@ from cnnbench.judge.report.document import (
 )
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ReportSubject, apart
-from cnnbench.records.explanation import Cause, FactChange
+from cnnbench.records.explanation import Cause, ExplainedRow, FactChange
 
 _MOST_NAMED = 3
 _Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
@@ -184,14 +185,14 @@ _CAUSES: tuple[TableColumn[Cause], ...] = (
     numeric("B, ms", lambda cause: cause.new, scale=1e3),
     TableColumn("what", lambda cause: "; ".join((cause.text, *cause.evidence)), "prose"),
 )
-_EXPLAINED: tuple[TableColumn[ExplainedLine], ...] = (
+_EXPLAINED: tuple[TableColumn[ExplainedRow], ...] = (
     TableColumn("layer", lambda line: line.layer),
     TableColumn("kind", lambda line: line.kind),
     TableColumn("direction", lambda line: line.direction),
     numeric("A, ms", lambda line: line.base, scale=1e3),
     numeric("B, ms", lambda line: line.new, scale=1e3),
-    numeric("difference, ms", lambda line: line.new - line.base, scale=1e3),
-    numeric("+/-, ms", lambda line: line.spread, scale=1e3),
+    numeric("difference, ms", lambda line: line.difference, scale=1e3),
+    numeric("+/-, ms", lambda line: None if math.isnan(line.spread) else line.spread, scale=1e3),
     numeric("share", lambda line: line.share, percent),
 )
 _FACTS: tuple[TableColumn[FactChange], ...] = (
