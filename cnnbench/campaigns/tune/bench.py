@@ -24,15 +24,15 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.space import Candidate
+from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.machine.cpu import Memory
 from cnnbench.records.run import RunRecord
@@ -147,24 +147,30 @@ def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSetting:
-    """Settings of the processes of a search.
+class TuneQuestion:
+    """Definition of a search from the given flags, `first`.
 
     Attributes:
-      lanes: processes that are alive at once and step in turn; 1: one after the other.
+      policy: of the proof; its threshold is also that of adopting a candidate.
+      seconds: for all of it.
+      timeout: seconds for each process.
       memory: for processes that are alive at once; None if unknown.
-      layout: the processes of a job; None for runs in one process.
+      lanes: processes that are alive at once and step in turn; 1: one after the other.
     """
 
-    seed: int
+    space: Space
+    first: Candidate
+    policy: Policy
+    seconds: float
+    command: Sequence[str]
     timeout: float
-    lanes: int = 1
     memory: Memory | None = None
-    layout: JobLayout | None = None
+    seed: int = 0
+    lanes: int = 1
 
     def side(self, flags: Sequence[str], resolved: Resolved) -> Side:
         """The `Side` with these flags."""
-        return Side(flags=tuple(flags), layout=self.layout, resolved=resolved)
+        return Side(flags=tuple(flags), layout=self.space.layout, resolved=resolved)
 
     @property
     def turn_seconds(self) -> float:
@@ -181,12 +187,12 @@ class RaceBench:
     lengths: Lengths
 
     def __init__(
-        self, folder: TuneFolder, campaign: Campaign, budget: Budget, setting: BenchSetting
+        self, folder: TuneFolder, campaign: Campaign, budget: Budget, question: TuneQuestion
     ) -> None:
         self.folder = folder
         self.campaign = campaign
         self.budget = budget
-        self.setting = setting
+        self.question = question
         self._told = {(one.get("group"), one.get("round")): one for one in folder.events("time")}
         self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
         self._lost: Counter[str] = Counter()
@@ -194,8 +200,9 @@ class RaceBench:
         # The minutes of the search when each process was run, and its seconds.
         self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
 
-    def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
+    def begin(self) -> None:
         """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
+        first, fixed = self.question.first, self.question.space.fixed
         told = () if LENGTHS & set(fixed) else (f"--num_batches={_FIRST_STEPS}",)
         name = f"first-{first.key}"
         record = read(self.folder.record(name))
@@ -331,7 +338,7 @@ class RaceBench:
         In the first round, which may end early, those that change few flags come first.
         """
         first, *others = candidates
-        random.Random(f"{self.setting.seed} {group} {number}").shuffle(others)
+        random.Random(f"{self.question.seed} {group} {number}").shuffle(others)
         if number == 1:
             others.sort(key=lambda one: len(one.settings))
         return [first, *others]
@@ -339,7 +346,7 @@ class RaceBench:
     def _close(self, group: str, number: int, found: Round) -> None:
         """Adds earlier blocks, and notes a round to which something has been added."""
         before = self._done.get((group, number))
-        if self.setting.lanes < 2 and found.blocks:  # one after the other: all alike
+        if self.question.lanes < 2 and found.blocks:  # one after the other: all alike
             found.blocks[:] = [[key for block in found.blocks for key in block]]
         added = bool(found.blocks)
         if before is not None:
@@ -384,7 +391,7 @@ class RaceBench:
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
         """Processes that are alive at once, as memory allows."""
-        lanes, memory = self.setting.lanes, self.setting.memory
+        lanes, memory = self.question.lanes, self.question.memory
         if memory is not None and candidates:
             needed = max(one.resolved.needed_bytes for one in candidates)
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
@@ -398,13 +405,13 @@ class RaceBench:
         None for a killed process that will be measured again. Without `flags`, processes have the
         length of a race.
         """
-        setting = self.setting
+        question = self.question
         commands = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
             commands.append(
                 measuring(
-                    setting.side((*one.flags, *length), one.resolved),
+                    question.side((*one.flags, *length), one.resolved),
                     self.folder.record(name).with_suffix(".part"),
                     self.folder.log(name),
                     facts=self.campaign.facts,
@@ -412,8 +419,8 @@ class RaceBench:
             )
         labels = [f"{what}: {one.name}" for one in chunk.values()]
         self.campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
-        in_turn = setting.turn_seconds if len(commands) > 1 else 0.0
-        timeout = min(setting.timeout, max(self.budget.left, 10.0))
+        in_turn = question.turn_seconds if len(commands) > 1 else 0.0
+        timeout = min(question.timeout, max(self.budget.left, 10.0))
         ran = self.campaign.run(commands, timeout, in_turn)
         found: list[Ended | None] = []
         for command, label, (name, one), ended in zip(

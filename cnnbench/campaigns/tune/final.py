@@ -8,7 +8,6 @@ differently, which changes gradients near 0 by per cents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,9 +27,9 @@ from cnnbench.campaigns.tune.bench import (
     RaceBench,
 )
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
-from cnnbench.campaigns.tune.space import Candidate, Space, name_of
+from cnnbench.campaigns.tune.space import Candidate, name_of
 from cnnbench.errors import UsageError
-from cnnbench.judge.compare import DEFAULT_METRICS, Policy
+from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
 from cnnbench.records.codec import decode, encode
@@ -40,20 +39,6 @@ from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # events of the journal
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneQuestion:
-    """Definition of a search from the given flags, `first`, in `seconds` for all of it.
-
-    The threshold of the policy of the proof is also that of adopting a candidate.
-    """
-
-    space: Space
-    first: Candidate
-    policy: Policy
-    seconds: float
-    command: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +91,9 @@ class _TimedPairs(Pairs):
 class Final:
     """The end of a search, in the folder and within the time of its races."""
 
-    def __init__(self, question: TuneQuestion, bench: RaceBench) -> None:
-        self.question, self.bench = question, bench
+    def __init__(self, bench: RaceBench) -> None:
+        self.bench, self.question, self.budget = bench, bench.question, bench.budget
         self.folder, self.campaign = bench.folder, bench.campaign
-        self.budget, self.setting = bench.budget, bench.setting
 
     def prove(self, leader: Candidate) -> Proof:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
@@ -201,7 +185,7 @@ class Final:
         for name, one in zip(SIDES, (self.question.first, leader), strict=True):
             flags = (*one.flags, *self.bench.length_flags(one, FINAL))
             sides[name] = replace(
-                self.setting.side(flags, one.resolved),
+                self.question.side(flags, one.resolved),
                 own=tuple(f"--{flag}={text}" for flag, text in one.settings.items()),
                 subject=replace(repository.of_work(one.resolved.config), side=name),
             )
@@ -209,10 +193,10 @@ class Final:
         return Experiment(
             sides=sides,
             **course,
-            seed=self.setting.seed,
+            seed=self.question.seed,
             burn_in=0,
-            timeout=self.setting.timeout,
-            turn_seconds=self.setting.turn_seconds,
+            timeout=self.question.timeout,
+            turn_seconds=self.question.turn_seconds,
             policy=self.question.policy.replace(alpha=alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=tuple(work),
@@ -273,12 +257,12 @@ class Final:
         self.campaign.begin(f"weights: {name}")
         pending = self.folder.record(stem).with_suffix(".part")
         command = measuring(
-            self.setting.side(words, replace(one.resolved, explicit_flags=())),
+            self.question.side(words, replace(one.resolved, explicit_flags=())),
             pending,
             self.folder.log(stem),
             facts=self.campaign.facts,
         )
-        (ended,) = self.campaign.run([command], self.setting.timeout)
+        (ended,) = self.campaign.run([command], self.question.timeout)
         pending.unlink(missing_ok=True)
         self.campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)
         return ended.message

@@ -9,8 +9,8 @@ from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, Budget, RaceBench
-from cnnbench.campaigns.tune.final import Final, Proof, TuneQuestion, Weights
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, Budget, RaceBench, TuneQuestion
+from cnnbench.campaigns.tune.final import Final, Proof, Weights
 from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, SearchOutcome, search
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate
@@ -20,21 +20,21 @@ from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, 
 
 
 def tune(
-    question: TuneQuestion, folder: TuneFolder, campaign: Campaign, setting: BenchSetting
+    question: TuneQuestion, folder: TuneFolder, campaign: Campaign
 ) -> tuple[TuneDocument, SearchOutcome, int | None]:
     """Races the candidates, proves the leader, and compares what it trains.
 
     Returns the document, the races, and for how many minutes the search could continue; None where
     more time would not change the answer. Measurements in the folder are not repeated.
     """
-    space, first = question.space, question.first
+    space = question.space
     budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
     folder.begin(budget.minutes)
-    bench = RaceBench(folder, campaign, budget, setting)
-    bench.begin(first, space.fixed)
-    found = search(space, first, bench, question.policy.threshold)
+    bench = RaceBench(folder, campaign, budget, question)
+    bench.begin()
+    found = search(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(found).encode())
-    final = Final(question, bench)
+    final = Final(bench)
     proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
@@ -65,11 +65,11 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
 
 
 def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
-    question, setting, budget = final.question, final.setting, final.budget
+    question, budget = final.question, final.budget
     told, trains_alike = weights
     proven_by = {name: value for name, value in vars(proof).items() if name != "more"}
     fitted = fit_blocks(found.blocks) if found.blocks else None
-    first, layout = question.first, setting.layout
+    first, layout = question.first, question.space.layout
     proven = proof.verdict == FASTER and trains_alike is not False
     chosen = (found.leader if proven else first).flags
     words = run_words(layout, chosen)
@@ -83,7 +83,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         weights=told,
         trains_alike=trains_alike,
         given=first.flags,
-        seed=setting.seed,
+        seed=question.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
         scatter=None if fitted is None else fitted.scatter,

@@ -16,9 +16,8 @@ from cnnbench.campaigns.launch.tasks import chief_flags
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.campaigns.tune import text
-from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.bench import TuneQuestion
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE, SearchSituation
-from cnnbench.campaigns.tune.final import TuneQuestion
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import tune
 from cnnbench.campaigns.tune.space import (
@@ -239,6 +238,8 @@ def _question(
         policy=Policy().replace(threshold=options.threshold / 100),
         seconds=60 * options.minutes,
         command=("cnnbench", "tune", *argv),
+        timeout=options.timeout,
+        memory=main_memory(),
     )
 
 
@@ -252,7 +253,7 @@ def _run(
     name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
     earlier = seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
-    setting = _setting(question, options, seed, reporter)
+    question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))
     asked = {
         "flags": dict(question.space.fixed),
         "space": question.space.groups,
@@ -278,7 +279,7 @@ def _run(
         )
         interrupt_on_signals()
         try:
-            outcome, found, minutes = tune(question, folder, Campaign(reporter, facts), setting)
+            outcome, found, minutes = tune(question, folder, Campaign(reporter, facts))
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
             raise
@@ -293,27 +294,18 @@ def _run(
     return _report(outcome, options, reporter)
 
 
-def _setting(
-    question: TuneQuestion,
-    options: TuneFlags,
-    seed: int,
-    reporter: Reporter,
-) -> BenchSetting:
-    lanes, layout = 1, options.layout_if_several
-    if options.pairing != "alternate":
-        params = parse_args(chief_flags(layout, question.first.flags)).params
-        found = obstacle(params, make_plan(params))
-        if found is None:
-            lanes = _LANES
-        elif options.pairing == "turns":
-            raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
-        else:
-            reporter.notice(
-                f"processes run one after the other, since they cannot step in turn: {found}"
-            )
-    return BenchSetting(
-        seed=seed, timeout=options.timeout, lanes=lanes, memory=main_memory(), layout=layout
-    )
+def _lanes(question: TuneQuestion, pairing: str, reporter: Reporter) -> int:
+    """Processes that are alive at once; FlagError if --pairing=turns is impossible."""
+    if pairing == "alternate":
+        return 1
+    params = parse_args(chief_flags(question.space.layout, question.first.flags)).params
+    found = obstacle(params, make_plan(params))
+    if found is None:
+        return _LANES
+    if pairing == "turns":
+        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+    reporter.notice(f"processes run one after the other, since they cannot step in turn: {found}")
+    return 1
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:

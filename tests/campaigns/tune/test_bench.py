@@ -17,14 +17,15 @@ from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
     MOST_PAIRS,
-    BenchSetting,
     Budget,
     Lengths,
     RaceBench,
+    TuneQuestion,
 )
 from cnnbench.campaigns.tune.race import SearchOutcome, search
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Space
+from cnnbench.judge.compare import Policy
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN
 
@@ -70,13 +71,23 @@ def searched(
         seconds: float, alone: float, in_turn: float
     ) -> tuple[SearchOutcome, Clocked, RaceBench]:
         space = Space(fixed=FIXED, groups={"all": ({}, *CHOICES)})
+        question = TuneQuestion(
+            space=space,
+            first=space.make({}),
+            policy=Policy(),
+            seconds=seconds,
+            command=(),
+            timeout=60,
+            seed=1,
+            lanes=8,
+        )
         campaign = Clocked(runs, alone, in_turn)
         budget = Budget(seconds, clock=lambda: campaign.now)
         with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
             folder.begin(budget.minutes)
-            bench = RaceBench(folder, campaign, budget, BenchSetting(seed=1, timeout=60, lanes=8))
-            bench.begin(space.make({}), space.fixed)
-            found = search(space, space.make({}), bench, 0.01)
+            bench = RaceBench(folder, campaign, budget, question)
+            bench.begin()
+            found = search(space, question.first, bench, 0.01)
         return found, campaign, bench
 
     return searched

@@ -18,9 +18,9 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import final, session
-from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
+from cnnbench.campaigns.tune.bench import Budget, RaceBench, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import Settings
-from cnnbench.campaigns.tune.final import TuneQuestion, Weights
+from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
@@ -50,11 +50,16 @@ def weights(tmp_path: Path) -> Callable[..., Weights]:
         space = Refusing(fixed=fixed, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), {}, resume=True) as folder:
             question = TuneQuestion(
-                space=space, first=space.make({}), policy=Policy(), seconds=0.0, command=()
+                space=space,
+                first=space.make({}),
+                policy=Policy(),
+                seconds=0.0,
+                command=(),
+                timeout=120.0,
+                seed=1,
             )
-            setting = BenchSetting(seed=1, timeout=120.0, layout=layout)
-            bench = RaceBench(folder, by(Reporter(io.StringIO())), Budget(0.0), setting)
-            return final.Final(question, bench).weights(space.make(leader))
+            bench = RaceBench(folder, by(Reporter(io.StringIO())), Budget(0.0), question)
+            return final.Final(bench).weights(space.make(leader))
 
     return weights
 
