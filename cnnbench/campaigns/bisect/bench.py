@@ -22,6 +22,7 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.search import (
     BAD,
     SKIP,
+    History,
     Step,
     answer_to_changed_work,
     answer_to_slower,
@@ -43,16 +44,16 @@ class Setting:
     """Settings shared by all steps.
 
     Attributes:
-      repository: a folder in it.
-      good: hash of the commit that all others are measured against.
+      good, bad: hashes; all others are measured against the first.
       python: interpreter of the processes; this one if None.
       build: shell command that prepares a worktree; None for none.
       pairs, most_pairs: maximum where the answer is clear, and where it is not.
       pairing: how the processes of a pair share their time, see `turn_seconds`.
     """
 
-    repository: Path
+    history: History
     good: str
+    bad: str
     flags: tuple[str, ...]
     python: str | None
     build: str | None
@@ -75,9 +76,9 @@ class CommitBench:
     def __init__(
         self, setting: Setting, results: Path, reporter: Reporter, facts: Mapping[str, Any]
     ) -> None:
-        self._setting = setting
+        self.setting = setting
         self._results = results
-        self._reporter = reporter
+        self.reporter = reporter
         self._facts = facts
         self._stack = contextlib.ExitStack()
         self._seconds: float | None = None
@@ -90,8 +91,10 @@ class CommitBench:
         self._stack.close()
 
     def prepare(self) -> None:
-        """Makes GOOD's worktree, before any measurement; BenchmarkError if it does not build."""
-        good = self._setting.good
+        """Makes GOOD's worktree, if there is none yet; BenchmarkError if it does not build."""
+        if self._good is not None:
+            return
+        good = self.setting.good
         try:
             self._good = self._stack.enter_context(self._prepared(good, "a"))
         except _Unusable as error:
@@ -143,15 +146,15 @@ class CommitBench:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,
-                    campaign=Campaign(self._reporter, self._facts),
-                    timeout=self._setting.timeout,
+                    campaign=Campaign(self.reporter, self._facts),
+                    timeout=self.setting.timeout,
                 ).explain()
 
     @contextlib.contextmanager
     def _prepared(self, commit: str, name: str) -> Iterator[Side]:
         """A built worktree, with the flags as resolved there."""
-        setting = self._setting
-        with worktree(commit, setting.repository) as folder:
+        setting = self.setting
+        with worktree(commit, setting.history.repository) as folder:
             # Before the build, which may write to files that git knows.
             subject = replace(repository.of_folder(folder), side=name)
             if setting.build is not None:
@@ -168,7 +171,7 @@ class CommitBench:
     def _build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results / f"build-{commit[:12]}.log"
         build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
-        done = execute(build, self._setting.timeout)
+        done = execute(build, self.setting.timeout)
         if done.timed_out:
             raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
         if done.code != 0:
@@ -177,7 +180,7 @@ class CommitBench:
     def _compared(
         self, experiment: Experiment, commit: str, found: Step | None, again: bool
     ) -> Step:
-        setting = self._setting
+        setting = self.setting
         name = commit[:12]
         looks_at_work = is_about_work(found)
         finding = self._run(experiment, name)
@@ -185,7 +188,7 @@ class CommitBench:
         if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
             more = self._with_more_pairs(experiment, finding, name, again)
             if more is not None:
-                self._reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
+                self.reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
                 finding = self._run(more, name)
                 step = self._answered(finding, commit, looks_at_work)
         if found is None and step.verdict == Verdict.CHANGED_WORK.value:
@@ -197,7 +200,7 @@ class CommitBench:
     ) -> Experiment:
         """The first pairs of a step."""
         assert self._good is not None
-        setting, policy = self._setting, self._setting.policy
+        setting, policy = self.setting, self.setting.policy
         course = remaining(earlier, setting.pairs, policy.alpha)
         if is_about_work(found):
             course = {"analyses": (InterimAnalysis(1, policy.alpha),)}
@@ -210,7 +213,7 @@ class CommitBench:
             seed=setting.seed + number,
             burn_in=0 if is_about_work(found) else setting.burn_in,
             timeout=setting.timeout,
-            turn_seconds=turn_seconds(setting.pairing, sides, self._reporter),
+            turn_seconds=turn_seconds(setting.pairing, sides, self.reporter),
             policy=policy,
             metrics=("throughput",),
         )
@@ -222,27 +225,27 @@ class CommitBench:
         entry = entry_of(finding.comparison)
         if entry is None:
             return None
-        most, needed = self._setting.most_pairs, entry.main.judgement.needed
-        if needed is None:  # too few pairs for a verdict, or noise that more do not reduce
+        most, needed = self.setting.most_pairs, entry.main.judgement.needed
+        if needed is None:  # too few for any verdict, or more of them would change nothing
             fewest = processes_needed(experiment.policy, paired=True)
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:
             return None
-        course = remaining(begun(self._results / name), most, self._setting.policy.alpha)
+        course = remaining(begun(self._results / name), most, self.setting.policy.alpha)
         later = replace(experiment, burn_in=0, **course)
         return later if later.pairs > len(entry.base) else None
 
     def _run(self, experiment: Experiment, name: str) -> Finding:
         """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
         with PairsFolder(self._results / name, resume=True) as results:
-            pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
+            pairs = Pairs(experiment, results, Campaign(self.reporter, self._facts))
             finding = pairs.run()
         if finding.interrupted:
             raise KeyboardInterrupt
         self._seconds = pairs.seconds_per_pair or self._seconds
         base = [one for entry in finding.comparison.entries for one in entry.base]
         if any(one.status != "ok" for one in base):
-            raise BenchmarkError(f"GOOD ({self._setting.good[:12]}) fails: {finding.failure}")
+            raise BenchmarkError(f"GOOD ({self.setting.good[:12]}) fails: {finding.failure}")
         return finding
 
     def _answered(self, finding: Finding, commit: str, looks_at_work: bool) -> Step:
@@ -250,7 +253,7 @@ class CommitBench:
         if looks_at_work:
             answer = answer_to_changed_work(comparison)
         else:
-            usual = self._setting.policy.replace(alpha=finding.alpha)
+            usual = self.setting.policy.replace(alpha=finding.alpha)
             answer = answer_to_slower(comparison, usual)
         entry = entry_of(comparison)
         if entry is None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.numbers import NONE, count, duration, percent
-from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.ab.sequential import FIRST
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
@@ -83,31 +82,21 @@ class BisectFolder(ResumableFolder):
 class Bisection:
     """One bisection; answers that the folder already holds are not measured again."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        bad: str,
-        history: History,
-        bench: CommitBench,
-        folder: BisectFolder,
-        reporter: Reporter,
-    ) -> None:
-        self._setting = setting
-        self._bad = bad
-        self._history = history
+    def __init__(self, bench: CommitBench, folder: BisectFolder) -> None:
         self._bench = bench
         self._folder = folder
-        self._reporter = reporter
-        self._search = CommitSearch(history, setting.good, bad)
-        self._is_prepared = False
+        self._setting = setting = bench.setting
+        self._notice = bench.reporter.notice
+        self._search = CommitSearch(setting.history, setting.good, setting.bad)
 
     def run(self) -> BisectionOutcome:
         """Measures until an answer is found or no commit is left; whole pairs are kept."""
         known = {commit: step for commit, step in self._folder.steps.items() if self._holds(step)}
         if known:
-            self._reporter.notice(f"{count(len(known), 'step is', 'steps are')} done already")
+            self._notice(f"{count(len(known), 'step is', 'steps are')} done already")
         done: list[Step] = []
-        commit: str | None = self._bad
+        setting = self._setting
+        commit: str | None = setting.bad
         while commit is not None:
             step = known.get(commit) or self._measure(commit, done)
             if done:
@@ -115,7 +104,7 @@ class Bisection:
             done.append(step)
             commit = self._search.next() if _is_bad(done) else None
         suspects = self._search.suspects if _is_bad(done) else ()
-        ordered = self._history.ordered(suspects, self._setting.good, self._bad)
+        ordered = setting.history.ordered(suspects, setting.good, setting.bad)
         return BisectionOutcome(steps=tuple(done), suspects=ordered)
 
     def explain(self, outcome: BisectionOutcome) -> Explanation | None:
@@ -126,8 +115,8 @@ class Bisection:
         if len(outcome.suspects) != 1:
             return None
         (commit,) = outcome.suspects
-        parent = self._history.parent(commit)
-        self._reporter.notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
+        parent = self._setting.history.parent(commit)
+        self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
         return self._bench.explain(parent, commit)
 
     def _holds(self, step: Step) -> bool:
@@ -135,20 +124,18 @@ class Bisection:
         return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
 
     def _measure(self, commit: str, done: Sequence[Step]) -> Step:
-        if not self._is_prepared:
-            self._bench.prepare()
-            self._is_prepared = True
+        self._bench.prepare()
         left = self._search.steps_left
         differ = done[0] if done else None
         what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
-        self._reporter.notice(self._outlook(left + (differ is None), differ))
-        self._reporter.notice(f"{what}: {commit[:12]} {self._history.show(commit)}")
+        self._notice(self._outlook(left + (differ is None), differ))
+        self._notice(f"{what}: {commit[:12]} {self._setting.history.show(commit)}")
         before = self._folder.steps.get(commit)
         again = before is not None and before.undecided
         step = self._bench.measure(len(done), commit, differ, again)
         if differ is not None or step.verdict != Verdict.FAILED.value:
             self._folder.add(step)
-        self._reporter.notice(f"{commit[:12]} is {word(step, differ or step)}")
+        self._notice(f"{commit[:12]} is {word(step, differ or step)}")
         return step
 
     def _outlook(self, steps: int, differ: Step | None) -> str:
@@ -196,15 +183,15 @@ def _is_bad(done: Sequence[Step]) -> bool:
     return done[0].answer == BAD
 
 
-def lines(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
+def lines(outcome: BisectionOutcome, setting: Setting) -> list[str]:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    rows = [_TITLES, *(_row(step, history) for step in outcome.steps)]
+    rows = [_TITLES, *(_row(step, setting.history) for step in outcome.steps)]
     text = [*fitted(rows, left=(0, 1, 5)), ""]
     if len(outcome.suspects) == 1:
-        text += _culprit(outcome, setting, history)
+        text += _culprit(outcome, setting)
     elif outcome.suspects:
-        text += _range(outcome, history)
-    # Subjects of commits may contain control characters; leading blanks are kept.
+        text += _range(outcome, setting.history)
+    # Subjects and names may hold anything; the indentation is ours.
     return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
 
 
@@ -232,8 +219,8 @@ def _row(step: Step, history: History) -> tuple[str, ...]:
     )
 
 
-def _culprit(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
-    (commit,) = outcome.suspects
+def _culprit(outcome: BisectionOutcome, setting: Setting) -> list[str]:
+    (commit,), history = outcome.suspects, setting.history
     step = outcome.of(commit)
     assert step is not None  # only what was measured is bad for certain
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]

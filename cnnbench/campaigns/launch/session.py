@@ -15,7 +15,7 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.messages import error_line, fatal_message
-from cnnbench.campaigns.launch.tasks import log_of, on_cores
+from cnnbench.campaigns.launch.tasks import on_cores
 from cnnbench.campaigns.processes.child import Child, Command, Ended, start
 from cnnbench.campaigns.processes.outcome import end_of
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -118,7 +118,7 @@ class JobSession:
             stdout = sys.stdout.fileno()
         for task, own in zip(job.tasks, cores, strict=False):
             seen = replace(job, task=task)
-            log = log_of(self.logs, task)
+            log = self.logs / f"{task.job}-{task.index}.log"
             with on_cores(own):
                 command = Command(
                     words=self.command(seen),

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
@@ -231,8 +230,3 @@ def on_cores(cores: set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def log_of(folder: Path, task: Task) -> Path:
-    """The log file of a process."""
-    return folder / f"{task.job}-{task.index}.log"

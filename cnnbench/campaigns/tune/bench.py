@@ -73,7 +73,7 @@ class Budget:
         self.seconds = seconds
         self._clock = clock
         self._begun = clock() - races - pairs
-        self._pairs = pairs
+        self.pairs = pairs
 
     @property
     def minutes(self) -> float:
@@ -84,10 +84,6 @@ class Budget:
     def left(self) -> float:
         """Seconds; negative when it is used up."""
         return self.seconds - (self._clock() - self._begun)
-
-    def left_for_races(self, reserve: float) -> float:
-        """Seconds for races; the reserve for the final includes its earlier pairs."""
-        return self.left + self._pairs - reserve
 
 
 @dataclass(frozen=True)
@@ -374,17 +370,10 @@ class RaceBench:
             error = record.error
             found.failed[one.key] = "it has timed no step" if error is None else error.message
 
-    def _is_lost(self, one: Candidate, ended: Ended) -> bool:
-        """Whether a process is repeated: it was ended from outside, for the first time."""
-        if not ended.lost or ended.timed_out:
-            return False
-        self._lost[one.key] += 1
-        return self._lost[one.key] < _MOST_LOST
-
     @property
     def _fitting(self) -> int:
-        left = self.budget.left_for_races(self.reserve)
-        return max(0, self._processes_in(left))
+        # The reserve for the final includes its earlier pairs.
+        return max(0, self._processes_in(self.budget.left + self.budget.pairs - self.reserve))
 
     def _processes_in(self, seconds: float) -> int:
         return int(seconds / max(self.process_seconds, 1e-3))
@@ -428,7 +417,9 @@ class RaceBench:
         ):
             command.record.unlink(missing_ok=True)
             target = self.folder.record(name)
-            lost = self._is_lost(one, ended)
+            lost = bool(ended.lost) and not ended.timed_out  # it was ended from outside
+            self._lost[one.key] += lost
+            lost = lost and self._lost[one.key] < _MOST_LOST
             found.append(None if lost else ended)
             # Not *.json: a process that was killed is no measurement, and will be repeated.
             self.folder.keep(ended.document, target.with_suffix(".lost") if lost else target)

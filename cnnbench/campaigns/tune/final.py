@@ -166,7 +166,7 @@ class Final:
 
         Half that of the leader before: together at most twice that of the first.
         """
-        return self.question.policy.alpha / 2 ** (number - 1)
+        return self.question.policy.alpha * 0.5 ** (number - 1)
 
     def _planned(self, leader: Candidate, number: int, there: int) -> int:
         """As many pairs as there is time for, besides the measured ones; noted if enough."""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
@@ -130,31 +129,31 @@ def main(argv: Sequence[str]) -> int:
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     interrupt_on_signals()
-    repository = repository_of(options.repository)
-    good, bad = ends_of(*ends, repository)
-    history = History(repository, options.first_parent)
+    setting = _setting(options, ends, flags)
     reporter = Reporter(sys.stderr)
-    setting = _setting(options, good, flags, repository)
     try:
-        outcome, explanation = _run(setting, bad, history, options, reporter)
+        outcome, explanation = _run(setting, options, reporter)
     except KeyboardInterrupt:
         reporter.notice(f"to go on: {shlex.join(_again(argv))}")
         raise
-    code = _report(outcome, setting, history, reporter, argv)
+    code = _report(outcome, setting, reporter, argv)
     if explanation is not None:
         LineWriter(sys.stdout).lines(["", table(explanation).removesuffix("\n")])
     return code
 
 
-def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: Path) -> Setting:
+def _setting(options: BisectFlags, ends: Sequence[str], flags: Sequence[str]) -> Setting:
+    repository = repository_of(options.repository)
+    good, bad = ends_of(ends[0], ends[1], repository)
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
     run = tuple(flags[1:] if flags[:1] == ("run",) else flags)
     refuse(Side(flags=run), sides.RESERVED, "cannot go with bisect; it keeps all records")
     return Setting(
-        repository=repository,
+        history=History(repository, options.first_parent),
         good=good,
+        bad=bad,
         flags=run,
         python=python,
         build=options.build,
@@ -169,14 +168,14 @@ def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: 
 
 
 def _run(
-    setting: Setting, bad: str, history: History, options: BisectFlags, reporter: Reporter
+    setting: Setting, options: BisectFlags, reporter: Reporter
 ) -> tuple[BisectionOutcome, Explanation | None]:
     found = facts.collect()
     # The sources of this cnnbench may change: those of the sides are what is measured.
     machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
     question = {
         "GOOD": setting.good,
-        "BAD": bad,
+        "BAD": setting.bad,
         "flags": setting.flags,
         "python": setting.python,
         "build": setting.build,
@@ -187,7 +186,7 @@ def _run(
     }
     with BisectFolder(options.results, question, resume=options.resume) as folder:
         with CommitBench(setting, folder.folder, reporter, found) as bench:
-            bisection = Bisection(setting, bad, history, bench, folder, reporter)
+            bisection = Bisection(bench, folder)
             outcome = bisection.run()
             if not options.explain:
                 return outcome, None
@@ -198,11 +197,10 @@ def _run(
 def _report(
     outcome: BisectionOutcome,
     setting: Setting,
-    history: History,
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
-    LineWriter(sys.stdout).lines(lines(outcome, setting, history))
+    LineWriter(sys.stdout).lines(lines(outcome, setting))
     differ = outcome.differ
     if len(outcome.suspects) == 1:
         return ExitCode.OK

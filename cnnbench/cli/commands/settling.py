@@ -37,8 +37,9 @@ def settling_pairs(
     needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
     if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result):
         return 0
-    if _machines(entry) > 1:
-        return 0
+    addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
+    if len({address.rpartition(":")[0] for those in addresses for address in those}) > 1:
+        return 0  # processes of the job were on several machines
     if needed is None:
         enough = processes_needed(
             comparison.policy, len(comparison.entries), comparison.paired, result.metric
@@ -141,12 +142,6 @@ def _job(measurement: Measurement) -> tuple[str, ...]:
         return ()
     controller = bool(measurement.config.get("controller_host"))
     return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
-
-
-def _machines(entry: ComparedConfiguration) -> int:
-    """Number of machines with processes of the job that was measured."""
-    addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
-    return len({address.rpartition(":")[0] for those in addresses for address in those})
 
 
 def _checkouts(entry: ComparedConfiguration) -> list[str]:

@@ -1,13 +1,14 @@
-"""The history as text, CSV (with pandas), a JSON document and figures for other programs."""
+"""The history as text, CSV, a JSON document and figures for other programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from cnnbench.base.text.escape import plain, spreadsheet
+from cnnbench.base.text import table
+from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
@@ -138,45 +139,36 @@ _COLUMNS = (
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
     """CSV with a header and a row per point; no cell is a formula."""
-    import pandas
-
-    rows = [row for found in trends for row in _rows(found, metric)]
-    frame = pandas.DataFrame(rows, columns=list(_COLUMNS))
-    frame = frame.map(lambda cell: spreadsheet(cell) if isinstance(cell, str) else cell)
-    return str(frame.to_csv(index=False, lineterminator="\n"))
+    return table.csv_text(_COLUMNS, (row for found in trends for row in _rows(found, metric)))
 
 
-def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
+def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
     steps = {step.index: step for step in found.steps}
-    rows = []
     for index, point in enumerate(found.series.points):
         step = steps.get(index)
         level = next(one for one in found.levels if one.start <= index < one.stop)
-        rows.append(
-            {
-                "configuration": found.series.configuration,
-                "machine": found.series.machine,
-                "point": point.title,
-                "commit": point.runs[0].commit,
-                "started_at": point.started.isoformat(),
-                "metric": metric.name,
-                "unit": metric.unit,
-                "value": point.value,
-                "low": min(point.values),
-                "high": max(point.values),
-                "processes": len(point.values),
-                "failed": point.failed,
-                "level": level.value,
-                "step": step is not None,
-                **{n: getattr(step, n, None) for n in ("change", "worse", "stands")},
-                "side": point.origin.side or None,
-                "repository": point.origin.repository or None,
-                "dirty": point.origin.dirty,
-                "tensorflow_version": point.origin.tensorflow or None,
-                "outlier": index in found.outliers,
-            }
+        yield (
+            found.series.configuration,
+            found.series.machine,
+            point.title,
+            point.runs[0].commit,
+            point.started.isoformat(),
+            metric.name,
+            metric.unit,
+            point.value,
+            min(point.values),
+            max(point.values),
+            len(point.values),
+            point.failed,
+            level.value,
+            step is not None,
+            *(getattr(step, name, None) for name in ("change", "worse", "stands")),
+            point.origin.side or None,
+            point.origin.repository or None,
+            point.origin.dirty,
+            point.origin.tensorflow or None,
+            index in found.outliers,
         )
-    return rows
 
 
 def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:

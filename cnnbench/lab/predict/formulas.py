@@ -107,11 +107,6 @@ class ReductionPhase:
 Path = Sequence[ReductionPhase]
 
 
-def path_seconds(path: Path, near: Link, far: Link) -> float:
-    """Seconds of phases that follow each other."""
-    return sum(phase.seconds(near, far) for phase in path)
-
-
 PathOf = Callable[[Tensor, NodeLayout, int], Path]
 
 

@@ -13,7 +13,6 @@ from cnnbench.lab.predict.formulas import (
     NodeLayout,
     Path,
     ReductionPhase,
-    path_seconds,
 )
 from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, sent, total_bytes
@@ -129,7 +128,7 @@ class Interconnect:
         return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
 
     def _path_seconds(self, path: Path) -> float:
-        return path_seconds(path, self.link, self.inter_link or self.link)
+        return sum(phase.seconds(self.link, self.inter_link or self.link) for phase in path)
 
 
 def _add(load: Path, path: Path) -> list[ReductionPhase]:

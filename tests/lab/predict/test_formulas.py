@@ -2,7 +2,7 @@
 
 import pytest
 
-from cnnbench.lab.predict.formulas import FORMULAS, ReductionPhase, path_seconds
+from cnnbench.lab.predict.formulas import FORMULAS, ReductionPhase
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.workload import Tensor
@@ -172,4 +172,3 @@ def test_phases_add_and_cost_by_kind():
     near, far = Link("near", 1.0, 2.0, 3.0), Link("far", 10.0, 20.0, 0.0)
     # Bytes move at the same time near and far; copying costs two thirds of adding.
     assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
-    assert path_seconds([phase, phase], near, far) == 2 * phase.seconds(near, far)
