@@ -127,7 +127,7 @@ def _form(
 
 
 def _summary(cls: Any) -> str:
-    return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+    return _json_words(" ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()))
 
 
 def _descriptions(cls: Any) -> dict[str, str]:
@@ -144,7 +144,11 @@ def _descriptions(cls: Any) -> dict[str, str]:
                 found |= {name: f"{found[name]} {line.strip()}" for name in names}
             elif line:
                 break
-    return {name: re.sub(r"\bNone\b", "null", text) for name, text in found.items()}
+    return {name: _json_words(text) for name, text in found.items()}
+
+
+def _json_words(text: str) -> str:
+    return re.sub(r"\bNone\b", "null", text)
 
 
 DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {

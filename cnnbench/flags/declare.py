@@ -11,7 +11,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,6 +237,15 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
     return tuple(
         _spec(field, hints[field.name]) for field in dataclasses.fields(group) if field.name in own
     )
+
+
+def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
+    """The flags of a dataclass by section; `titles` has that of each by the flag it begins with."""
+    title, found = "", dict[str, tuple[FlagSpec, ...]]()
+    for spec in specs_of(group):
+        title = titles.get(spec.name, title)
+        found[title] = (*found.get(title, ()), spec)
+    return found
 
 
 def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:

@@ -198,7 +198,7 @@ PICTURES = (".svg", ".png", ".pdf")
 """Suffixes of drawn files."""
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # bytes read at the start and at the end of a file
+_ENDS = 1 << 16  # bytes that are read at both ends of a file
 
 
 class Output(NamedTuple):

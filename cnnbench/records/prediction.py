@@ -13,20 +13,21 @@ class Prediction:
     """One spec on one number of devices; its fields are the columns of the table.
 
     Attributes:
-      model: whose gradients are reduced.
-      bytes: of the gradients of one device.
-      gradients: their number.
-      dtype: of the gradients.
-      packing: of the gradients.
-      parameters: the links; "fitted" in documents of versions that had --points.
-      devices: how many.
-      spec: the algorithms.
-      allreduce_seconds: of the reduction; None if there is no prediction.
-      compute_seconds: of the step without reduction, None if unknown.
-      step_seconds, efficiency, images_per_sec: without overlap of computing and reducing.
-      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: bounds of any
-        overlap.
-      not_predicted: why there is no prediction.
+      model: the model whose gradients are reduced.
+      bytes: bytes of the gradients of one device.
+      gradients: number of gradients.
+      dtype: dtype of the gradients.
+      packing: packing of the gradients.
+      parameters: names of the links; "fitted" in documents of versions that had --points.
+      devices: number of devices.
+      spec: all-reduce spec.
+      allreduce_seconds: seconds of the reduction; None without a prediction.
+      compute_seconds: seconds of the step without reduction; None if unknown.
+      step_seconds, efficiency, images_per_sec: figures of a step in which computing and reducing
+        do not overlap; None if unknown.
+      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: the same for full
+        overlap, a bound.
+      not_predicted: why there is no prediction; None if there is one.
     """
 
     model: str
@@ -53,8 +54,8 @@ class Predictions(Document):
     """The part of a prediction that reports read, schema 1.
 
     Attributes:
-      model: whose gradients are reduced.
-      rows: a spec on a number of devices each.
+      model: the model whose gradients are reduced.
+      rows: predictions, for each spec on each number of devices.
     """
 
     kind: ClassVar[str] = "allreduce_prediction"

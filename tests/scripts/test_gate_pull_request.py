@@ -142,13 +142,13 @@ def test_no_expression_is_written_into_a_script():
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.cli.commands.ab import AbSideFlags, ExplainingFlags, MeasuringFlags
+    from cnnbench.cli.commands.ab import AbFlags, AbSideFlags
     from cnnbench.cli.commands.judging import JudgingFlags
     from cnnbench.cli.commands.launch import JobFlags
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 
-    groups = (AbSideFlags, JobFlags, MeasuringFlags, ExplainingFlags, JudgingFlags)
+    groups = (AbSideFlags, JobFlags, AbFlags, JudgingFlags)
     known = {spec.name for group in groups for spec in specs_of(group)}
     known |= {spec.name for spec in FLAGS}
     known |= {"nosequential", "paired"}

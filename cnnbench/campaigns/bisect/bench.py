@@ -226,7 +226,7 @@ class CommitBench:
         if entry is None:
             return None
         most, needed = self.setting.most_pairs, entry.main.judgement.needed
-        if needed is None:  # too few for any verdict, or more of them would change nothing
+        if needed is None:  # too few pairs for a verdict, or noise that more do not reduce
             fewest = processes_needed(experiment.policy, paired=True)
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:

@@ -191,7 +191,7 @@ def lines(outcome: BisectionOutcome, setting: Setting) -> list[str]:
         text += _culprit(outcome, setting)
     elif outcome.suspects:
         text += _range(outcome, setting.history)
-    # Subjects and names may hold anything; the indentation is ours.
+    # Subjects of commits may contain control characters; leading blanks are kept.
     return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
 
 
@@ -222,7 +222,7 @@ def _row(step: Step, history: History) -> tuple[str, ...]:
 def _culprit(outcome: BisectionOutcome, setting: Setting) -> list[str]:
     (commit,), history = outcome.suspects, setting.history
     step = outcome.of(commit)
-    assert step is not None  # only what was measured is bad for certain
+    assert step is not None  # a single suspect was measured
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
     again = ["cnnbench", "ab", *sides, "--", *setting.flags]
     what = word(step, outcome.differ)

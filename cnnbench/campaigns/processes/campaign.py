@@ -72,7 +72,7 @@ class _Member:
             said = self.link.recv(16)
         except ConnectionError:
             said = b""
-        if not said:  # it has closed its end, and will end without another turn
+        if not said:  # closed: the child needs no further turn
             self.link.close()
             self.link = None
             return

@@ -71,7 +71,7 @@ class Resolved:
       needed_bytes: estimated memory of all processes, or on GPUs of each GPU; 0 for all-reduces.
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
-      work: what it computes; None of all-reduces.
+      work: amount of computation; None for all-reduces.
       no_turns: why the run cannot step in turn with another one, where that was asked; else None.
     """
 

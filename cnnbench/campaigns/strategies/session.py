@@ -118,7 +118,7 @@ def make_plan(
         registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
     texts = {name: _text(name, value) for name, value in given.items()}
     if not on_gpu and texts.get("device", "auto") == "auto":
-        texts["device"] = "cpu"  # so that what needs GPUs is left out, and does not fail
+        texts["device"] = "cpu"  # modes that need GPUs are then left out
     first = _resolved({**texts, "variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:

@@ -43,7 +43,7 @@ class SummaryRow:
       batch_size: per device; None if unknown or mixed.
       problems: of failed processes: label, message, log.
       verdicts: HELD, VIOLATED or UNKNOWN for each bound, and that in words.
-      reported: name in compare and report; "" of all-reduces, of which every row has a name.
+      reported: name in compare and report; "" for all-reduces, whose rows have names.
     """
 
     name: str

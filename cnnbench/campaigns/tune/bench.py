@@ -241,7 +241,7 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds left to the final and to weights; 0 if too short for the fewest pairs."""
+        """Seconds reserved for the final and for weights; 0 if too few for the fewest pairs."""
         return self._reserve_of(self.budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
@@ -307,7 +307,7 @@ class RaceBench:
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
         if there:
-            found.blocks.append(there)  # of a round that was interrupted
+            found.blocks.append(there)  # earlier results of an interrupted round
         self.campaign.expect([(group, number)] * len(waiting))
         lanes = self._lanes(waiting.values())
         while waiting:
@@ -342,7 +342,7 @@ class RaceBench:
     def _close(self, group: str, number: int, found: Round) -> None:
         """Adds earlier blocks, and notes a round to which something has been added."""
         before = self._done.get((group, number))
-        if self.question.lanes < 2 and found.blocks:  # one after the other: all alike
+        if self.question.lanes < 2 and found.blocks:  # run one after the other: one block
             found.blocks[:] = [[key for block in found.blocks for key in block]]
         added = bool(found.blocks)
         if before is not None:

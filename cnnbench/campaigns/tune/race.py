@@ -186,7 +186,7 @@ _LEAST = 6
 class Round:
     """Results of a round, by key of the candidate.
 
-    Blocks are of those that stepped in turn; if empty, all did. There was no time for `late` ones.
+    A block has candidates that stepped in turn; no blocks: all did. `late` ones did not run.
     """
 
     speeds: dict[str, float] = field(default_factory=dict)

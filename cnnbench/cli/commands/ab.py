@@ -81,8 +81,8 @@ SECONDS, DISTURBED_SECONDS = 5.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuringFlags:
-    """How it is measured."""
+class AbFlags(AbSideFlags, JudgingFlags):
+    """Flags of the command."""
 
     pairs: int = flag(
         16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=sides.MOST_PAIRS
@@ -128,12 +128,6 @@ class MeasuringFlags:
         "Measure side A twice, to see how far runs of the same thing lie apart. All pairs are "
         "run; cnnbench compare and ab take the answer as --baseline_aa=DIR.",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainingFlags:
-    """Whether the difference is explained."""
-
     explain: str = flag(
         "auto",
         "Profile a few more processes of each side and say where the difference is: auto, after a "
@@ -142,20 +136,13 @@ class ExplainingFlags:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AbFlags(AbSideFlags, MeasuringFlags, ExplainingFlags, JudgingFlags):
-    """Flags of the command."""
-
-
+*_MEASURING, _EXPLAIN = specs_of(AbFlags)
 _FLAGS = (
     ("What a side is", SIDE_FLAGS),
-    ("How it is measured", specs_of(MeasuringFlags)),
-    ("How it is judged and printed", (*JUDGING, *specs_of(ExplainingFlags))),
+    ("How it is measured", _MEASURING),
+    ("How it is judged and printed", (*JUDGING, _EXPLAIN)),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
-
-(_EXPLAIN,) = specs_of(ExplainingFlags)
-
 
 _OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
 _OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain")

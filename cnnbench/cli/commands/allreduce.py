@@ -14,7 +14,13 @@ from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.cluster import agreed_facts, digest_of
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, allreduce_sections, params_of
+from cnnbench.flags.declare import sections_of
+from cnnbench.flags.groups.allreduce import (
+    ALLREDUCE_FLAGS,
+    ALLREDUCE_TITLES,
+    AllReduceParams,
+    params_of,
+)
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
@@ -57,7 +63,8 @@ row fails.
 """
 
 
-HELP = (_ABOUT, [*allreduce_sections(), ("Instead of measuring", PREDICT_FLAGS)])
+_SECTIONS = sections_of(AllReduceParams, ALLREDUCE_TITLES)
+HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:

@@ -25,10 +25,10 @@ from cnnbench.campaigns.bisect.session import (
 )
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
-from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags, policy_of
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.explain.explain import table
 from cnnbench.machine import facts
@@ -55,8 +55,8 @@ commits hide which of several it is (the command that goes on is printed where t
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepositoryFlags:
-    """What is measured."""
+class BisectFlags:
+    """Flags of the command."""
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
     first_parent: bool = flag(
@@ -72,27 +72,19 @@ class RepositoryFlags:
         "Interpreter of the processes that has cnnbench and what the repository needs.",
         path="file",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepFlags:
-    """How each step is measured."""
-
     pairs: int = flag_of(
-        MeasuringFlags, "pairs", help="Pairs per commit at most, where the answer is clear by then."
+        AbFlags, "pairs", help="Pairs per commit at most, where the answer is clear by then."
     )
     most_pairs: int = flag_of(
-        MeasuringFlags,
+        AbFlags,
         "pairs",
         default=32,
         help="Pairs per commit at most where it is not; what is not clear then is skipped.",
     )
-    burn_in: int = flag_of(MeasuringFlags, "burn_in")
-    timeout: float = flag_of(
-        MeasuringFlags, "timeout", help="Seconds for each process, and for --build."
-    )
-    pairing: str = flag_of(MeasuringFlags, "pairing")
-    seed: int | None = flag_of(MeasuringFlags, "seed")
+    burn_in: int = flag_of(AbFlags, "burn_in")
+    timeout: float = flag_of(AbFlags, "timeout", help="Seconds for each process, and for --build.")
+    pairing: str = flag_of(AbFlags, "pairing")
+    seed: int | None = flag_of(AbFlags, "seed")
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     alpha: float | None = flag_of(
         JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
@@ -108,23 +100,14 @@ class StepFlags:
     )
 
 
-_FLAGS = (
-    ("What is measured", specs_of(RepositoryFlags)),
-    ("How each step is measured", specs_of(StepFlags)),
-)
-HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BisectFlags(RepositoryFlags, StepFlags):
-    """Flags of the command."""
+_TITLES = {"repository": "What is measured", "pairs": "How each step is measured"}
+HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection; after a UsageError nothing has been measured."""
     words, flags = split_at_dashes(argv)
-    specs = [spec for _, those in _FLAGS for spec in those]
-    given, ends = sides.parse(words, specs, "bisect GOOD BAD", "")
+    given, ends = sides.parse(words, specs_of(BisectFlags), "bisect GOOD BAD", "")
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")

@@ -16,7 +16,7 @@ from cnnbench.campaigns.ab.explain import SUFFIX, Profiling
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
-from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.ab_sides import (
     SIDE_FLAGS,
     AbSideFlags,
@@ -26,7 +26,7 @@ from cnnbench.cli.commands.ab_sides import (
     take_variables,
 )
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
-from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explain import table, to_markdown
 from cnnbench.machine import facts
@@ -58,8 +58,8 @@ _FORMATS = ("table", "markdown", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilingFlags:
-    """How it is profiled."""
+class ExplainFlags(AbSideFlags):
+    """Flags of the command."""
 
     rounds: int = flag(
         3, "Processes of each side; from two on their spread is known.", minimum=1, maximum=100
@@ -67,17 +67,11 @@ class ProfilingFlags:
     steps: int = flag(
         20, "Profiled steps of each process, and as many without.", minimum=2, maximum=1000
     )
-    cool_down: float = flag_of(MeasuringFlags, "cool_down")
-    timeout: float = flag_of(MeasuringFlags, "timeout")
+    cool_down: float = flag_of(AbFlags, "cool_down")
+    timeout: float = flag_of(AbFlags, "timeout")
     results: str | None = flag(
         None, "Where profiles and logs go; explain-DATE-TIME if not given.", path="folder"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowingFlags:
-    """How it is printed."""
-
     rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = flag(
@@ -85,24 +79,16 @@ class ShowingFlags:
     )
 
 
-_FLAGS = (
-    ("What a side is", SIDE_FLAGS),
-    ("How it is profiled", specs_of(ProfilingFlags)),
-    ("How it is printed", specs_of(ShowingFlags)),
-)
+_SECTIONS = sections_of(ExplainFlags, {"rounds": "How it is profiled", "rows": "How it is printed"})
+_FLAGS = (("What a side is", SIDE_FLAGS), *_SECTIONS.items())
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainFlags(AbSideFlags, ProfilingFlags, ShowingFlags):
-    """Flags of the command."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Explains a difference; after a UsageError nothing has been run."""
     rest, variables = take_variables(argv)
     words, common = split_at_dashes(rest)
-    specs = [spec for _, those in _FLAGS for spec in those]
+    specs = (*SIDE_FLAGS, *specs_of(ExplainFlags))
     given, paths = sides.parse(words, specs, "explain ...", "; those of one side into --a or --b")
     options = ExplainFlags(**given)
     if paths and len(paths) != 2:
@@ -113,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     kind = {"table": "table of explanation", "json": "explanation"}.get(options.format)
     check_outputs([Output("output", options.output, kind or options.format)], paths)
     if paths:
-        shown = {spec.name for spec in specs_of(ShowingFlags)}
+        shown = {spec.name for spec in _SECTIONS["How it is printed"]}
         for name in (name for name in given if name not in shown):
             raise FlagError(name, given[name], "is for processes; A and B are profiles")
         if common or any(variables.values()):

@@ -33,7 +33,7 @@ from cnnbench.cli.commands import interrupt_on_signals, split_at_dashes
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import Params, parse_command
 from cnnbench.flags.cluster import tolerates_loss_of
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine.cpu import available_cores
 from cnnbench.records.files import (
@@ -100,12 +100,6 @@ class LaunchFlags(JobFlags):
         "Folder for a log per process; one that is removed after a success if not given.",
         path="folder",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingFlags(LaunchFlags):
-    """Flags of --scaling."""
-
     scaling: tuple[int, ...] = flag(
         (),
         "Numbers of workers, comma-separated: run a job of each, and one process without "
@@ -130,19 +124,15 @@ class ScalingFlags(LaunchFlags):
 
 
 JOB_FLAGS = specs_of(JobFlags)
-_OF_JOBS = (*JOB_FLAGS, *specs_of(LaunchFlags))
-HELP = (
-    _ABOUT,
-    [("Flags", _OF_JOBS), ("Scaling", specs_of(ScalingFlags))],
-    _EXIT_CODES,
-)
+_OWN, _SCALING = sections_of(LaunchFlags, {"scaling": "Scaling"}).values()
+HELP = (_ABOUT, [("Flags", (*JOB_FLAGS, *_OWN)), ("Scaling", _SCALING)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a job, or one for each number of workers; no process outlives it."""
     words, flags = split_at_dashes(argv)
-    given, arguments = parse_command(words, (*_OF_JOBS, *specs_of(ScalingFlags)))
-    options = ScalingFlags(**given)
+    given, arguments = parse_command(words, (*JOB_FLAGS, *specs_of(LaunchFlags)))
+    options = LaunchFlags(**given)
     if arguments:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
@@ -152,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
         raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
     if options.scaling:
         return _scale(options, given, flags)
-    for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
+    for name in (spec.name for spec in _SCALING if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
@@ -203,7 +193,7 @@ def _run(
         ).run()
 
 
-def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
+def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
     for name in ("workers", "affinity", "log_dir"):
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
@@ -254,7 +244,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
     return ExitCode.OK
 
 
-def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) -> None:
+def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:
@@ -263,7 +253,7 @@ def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) ->
 
 
 def _measure(
-    options: ScalingFlags,
+    options: LaunchFlags,
     layouts: Mapping[int, JobLayout],
     params: Mapping[int, Params],
     flags: Sequence[str],

@@ -34,7 +34,7 @@ from cnnbench.cli.commands import (
     split_at_dashes,
     write_output,
 )
-from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import FLAGS, parse_args, parse_flags
@@ -107,9 +107,9 @@ class TuneFlags(JobFlags):
         below=100.0,
     )
     list: bool = flag(False, "List the candidates, and what cannot run and why; run nothing.")
-    timeout: float = flag_of(MeasuringFlags, "timeout")
+    timeout: float = flag_of(AbFlags, "timeout")
     pairing: str = flag_of(
-        MeasuringFlags,
+        AbFlags,
         "pairing",
         help="How processes share their time: turns, several are alive and step in turn; "
         "alternate, one runs after the other; auto, turns where they are possible.",

@@ -176,7 +176,7 @@ class AllReduceParams:
 
 ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = specs_of(AllReduceParams)
 
-_TITLES = {
+ALLREDUCE_TITLES = {
     "sizes": "What to reduce",
     "all_reduce_spec": "How",
     "num_gpus": "Where",
@@ -185,16 +185,6 @@ _TITLES = {
     "verbose": "Output",
 }
 """By the first flag of a section of the help."""
-
-
-def allreduce_sections() -> list[tuple[str, list[FlagSpec]]]:
-    """Title and flags of every section of the help."""
-    found: list[tuple[str, list[FlagSpec]]] = []
-    for spec in ALLREDUCE_FLAGS:
-        if spec.name in _TITLES:
-            found.append((_TITLES[spec.name], []))
-        found[-1][1].append(spec)
-    return found
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:

@@ -386,7 +386,7 @@ def _processes(result: MetricResult) -> str:
 
 
 def _more(result: MetricResult) -> int:
-    """Number of further pairs or processes per side that settle it; negative if unknown."""
+    """Number of further pairs or processes per side that decide it; negative if unknown."""
     return (result.judgement.needed or 0) - min(len(result.base), len(result.new))
 
 

@@ -132,7 +132,7 @@ SHOWN = 10
 _HEAD = ("layer", "kind", "direction", "A ms", "B ms", "difference ms", "+/-", "share")
 _INDENT = "      "
 _MOST_FACTS = 12
-_SMALLEST = 1e-6  # seconds
+_SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
 def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:

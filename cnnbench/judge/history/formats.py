@@ -204,19 +204,19 @@ def _revision(point: SeriesPoint) -> tuple[object, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class PointDocument:
-    """The runs of one commit, day or label that are of one origin.
+    """The runs of one commit, day or label with the same side, code, TensorFlow and machine.
 
     Attributes:
-      name: unique in its series.
-      commit: None where it is unknown.
-      started_at: of the first run, ISO 8601.
-      value: the median of its processes; None where none has a value.
-      values: one per process.
+      name: name, unique in its series.
+      commit: commit; None if unknown.
+      started_at: start of the first run, ISO 8601.
+      value: median over the processes; None if no process has a value.
+      values: values, one per process.
       failed: number of processes that did not succeed.
-      labels: of --result_label, of the first run.
-      hostnames: in order.
-      run_ids: of all processes.
-      subject: what the first run says it measured; absent if it does not.
+      labels: labels of the first run, of --result_label.
+      hostnames: names of the hosts, sorted.
+      run_ids: run_ids of all processes.
+      subject: subject of the first run's record; absent if it has none.
     """
 
     name: str
@@ -236,14 +236,15 @@ class StepDocument:
     """A change of level.
 
     Attributes:
-      index: of the first point of the new level.
-      change: as a share of the level before, or a difference where the metric is not relative.
-      before, after: the levels.
-      worse: for the worse.
+      index: index in `points` of the first point of the new level.
+      change: change as a share of the level before, or a difference if the metric is not relative.
+      before, after: values of the levels.
+      worse: whether the change is for the worse.
       stands: whether the change persists in the last level.
-      last_good, first_bad: names of the points before and after it, also of one for the better.
-      earliest, latest: the new level begins between these points with 95 % probability.
-      facts: what else changed there.
+      last_good, first_bad: names of the last point before and the first point after the change,
+        also if it is for the better.
+      earliest, latest: points between which the new level begins with 95 % probability.
+      facts: other facts that changed between these two points.
     """
 
     index: int
@@ -264,8 +265,8 @@ class OutlierDocument:
     """A point far from its level.
 
     Attributes:
-      index: of the point.
-      change: against its level, as a step's.
+      index: index in `points`.
+      change: difference from its level, in the unit of a step's change.
     """
 
     index: int
@@ -277,14 +278,14 @@ class SeriesDocument:
     """One configuration on one machine.
 
     Attributes:
-      configuration: its name.
-      key: a hash of its flags.
-      machine: its name.
-      points: those with a value, in order.
-      without_value: those without a successful run.
-      enough_points: whether steps were looked for.
-      levels: of the points, in order.
-      steps: between levels.
+      configuration: name of the configuration.
+      key: hash of its flags.
+      machine: name of the machine.
+      points: points with a value, in order.
+      without_value: points without a successful run.
+      enough_points: whether there are enough points to look for steps.
+      levels: levels in order.
+      steps: steps between levels.
       outliers: points far from their level.
     """
 
@@ -304,11 +305,11 @@ class HistoryDocument(Document):
     """What ``cnnbench history`` found, schema 1.
 
     Attributes:
-      metric: what was followed.
-      unit: of its values.
-      higher_is_better: direction.
-      relative: changes are shares of the level before.
-      series: a configuration on a machine each.
+      metric: name of the metric.
+      unit: unit of its values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the level before; otherwise they are differences.
+      series: series, each of one configuration on one machine.
       skipped: files that gave no record.
     """
 

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,7 @@ class Clocked(Campaign):
         self.started: list[list[str]] = []
         self._runs = runs
         self.seconds = {False: alone, True: in_turn}
+        self.ended_as: dict[str, Any] = {"status": "ok"}
 
     def run(
         self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
@@ -59,7 +61,8 @@ class Clocked(Campaign):
         seconds = self.seconds[bool(turn_seconds)]
         self.now += seconds * len(commands)
         return [
-            Ended(0, seconds, status="ok", document=self._runs(100.0).to_dict()) for _ in commands
+            Ended(0, seconds, document=self._runs(100.0).to_dict(), **self.ended_as)
+            for _ in commands
         ]
 
 
@@ -153,3 +156,15 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
         # With two processes more, whose weights are compared.
         assert bench.reserve == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
     assert there_is[False] > there_is[True]
+
+
+def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
+    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+) -> None:
+    found, campaign, bench = searched(900.0, 4.0, 8.0)
+    killed, late = found.races[0].candidates[:2]
+    campaign.ended_as = {"status": "killed", "lost": "killed by SIGKILL"}
+    assert killed.key not in bench.measure("all", 90, [killed], 0).speeds
+    assert killed.key in bench.measure("all", 91, [killed], 0).speeds
+    campaign.ended_as = {"status": "timed_out", "lost": "stopped", "timed_out": True}
+    assert late.key in bench.measure("all", 92, [late], 0).speeds

@@ -75,6 +75,8 @@ def test_table_of_rows(trends):
     assert len(rows) == 20
     assert [row["point"] for row in rows if row["step"] == "True"] == ["c008"]
     assert float(rows[0]["value"]) == pytest.approx(100, rel=0.02)
+    low, value, high = (float(rows[0][name]) for name in ("low", "value", "high"))
+    assert low < value < high
     assert csv_text([], SPEED).startswith("configuration,")
 
 
