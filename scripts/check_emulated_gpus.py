@@ -33,6 +33,8 @@ from command_line import options_of
 from cnnbench.cli.commands import split_at_dashes
 from cnnbench.flags import parse_args
 from cnnbench.flags.declare import flag
+from cnnbench.models import get_model
+from cnnbench.models.declare import declare
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/helpers")]
@@ -87,8 +89,12 @@ def cases(options: Options) -> Iterator[Flags]:
     if "jobs" in parts:
         yield from ({**SMALL, **job} for job in gpu_cases.JOBS)
     if "networks" in parts:
+
+        def variables(one: Flags) -> int:  # by their number runs take their time
+            return len(declare(get_model(one["model"], one["data_name"]), 1001).variables)
+
         chosen = [one for one in gpu_cases.networks() if options.model in (None, one["model"])]
-        yield from sorted(chosen, key=lambda one: (one["num_gpus"], _layers(one)))
+        yield from sorted(chosen, key=lambda one: (one["num_gpus"], variables(one)))
 
 
 def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
@@ -112,21 +118,13 @@ def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
     def is_small(rate: float) -> bool:
         return abs(second_loss(rate) - still) < CHANGE * still
 
-    exponent = -6
-    while exponent > -10 and not is_small(float(f"1e{exponent}")):
-        exponent -= 1
-    while -6 <= exponent < -4 and is_small(float(f"1e{exponent + 1}")):
-        exponent += 1
-    chosen = float(f"1e{exponent}")
-    return {**flags, "init_learning_rate": chosen}
-
-
-def _layers(flags: Flags) -> int:
-    """Number of variables of a network, by which its runs take their time."""
-    from cnnbench.models import get_model
-    from cnnbench.models.declare import declare
-
-    return len(declare(get_model(flags["model"], flags["data_name"]), 1001).variables)
+    rates = [float(f"1e{exponent}") for exponent in range(-10, -3)]
+    start = chosen = rates.index(1e-6)
+    while chosen and not is_small(rates[chosen]):
+        chosen -= 1
+    while start <= chosen < len(rates) - 1 and is_small(rates[chosen + 1]):
+        chosen += 1
+    return {**flags, "init_learning_rate": rates[chosen]}
 
 
 class Runs:
@@ -171,10 +169,16 @@ class Runs:
         return self._known[text]
 
     def _measured(self, flags: Flags, gpus: int) -> dict[str, Any]:
-        settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": _before(flags)}
+        before = gpu_cases.FORWARD_LOSS
+        if not _is_small(flags):
+            names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
+            small = f"import small_networks; small_networks.with_small_examples({names})"
+            before = f"{small}{before}"
+        settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": before}
         if gpus:
             settings["memory_mb"] = 16384
-        elif _needs_onednn(flags):
+        elif "regnet" in flags["model"]:
+            # Without oneDNN, grouped convolutions have no gradients on CPUs.
             settings["environment"] = {"TF_ENABLE_ONEDNN_OPTS": "1"}
         start = time.monotonic()
         row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
@@ -201,26 +205,6 @@ def _is_small(flags: Flags) -> bool:
     return bool(flags["model"] == SMALL["model"])
 
 
-def _before(flags: Flags) -> str:
-    """What a process does first."""
-    small = ""
-    if not _is_small(flags):
-        names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
-        small = f"import networks; networks.with_small_examples({names})"
-    return f"{small}{gpu_cases.FORWARD_LOSS}"
-
-
-def _needs_onednn(flags: Flags) -> bool:
-    """Without oneDNN, grouped convolutions have no gradients on CPUs."""
-    return "regnet" in flags["model"]
-
-
-def _is_deterministic(flags: Flags) -> bool:
-    """Whether a run has the losses of its run on CPUs; asynchronous workers only have some."""
-    coordinated = flags.get("variable_update") == "parameter_server_strategy"
-    return not coordinated and flags.get("cross_replica_sync", True)
-
-
 def check(flags: Flags, runs: Runs) -> list[str]:
     """Prints how far a run on GPUs is from its run on CPUs; returns the findings."""
     start = time.monotonic()
@@ -235,10 +219,13 @@ def check(flags: Flags, runs: Runs) -> list[str]:
         largest = max(far.values())
         limit = gpu_cases.TOLERANCES[flags.get("precision", "fp32")]
         limit = limit if _is_small(flags) else TOLERANCE_NETWORKS
+        # Of the losses of asynchronous workers it is only asked that there are some.
+        coordinated = flags.get("variable_update") == "parameter_server_strategy"
+        asynchronous = coordinated or not flags.get("cross_replica_sync", True)
         findings += [
             f"{name} is {gpus['values'].get(name)}, on CPUs {cpus['values'].get(name)}"
             for name, one in far.items()
-            if not one <= (limit if _is_deterministic(flags) else 1.0)
+            if not one <= (1.0 if asynchronous else limit)
         ]
         losses = [value for name, value in cpus["values"].items() if name.startswith("loss ")]
         trained = _is_small(flags) and not flags.get("forward_only")

@@ -13,13 +13,13 @@ import dataclasses
 import functools
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from command_line import options_of
 from peers import table
@@ -30,10 +30,10 @@ from peers.measurement import (
     FAILED,
     NOT_RUN,
     OK,
-    CsvFile,
     Key,
     Measurement,
-    Place,
+    Measurements,
+    Reading,
     orders,
 )
 from peers.options import Options
@@ -47,6 +47,9 @@ from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
 
+Due: TypeAlias = tuple[Measurement, Subject]
+"""A subject, and its place in the experiment."""
+
 # After so many failures a subject is not started again.
 PATIENCE = 2
 PHOTOS = 512
@@ -59,79 +62,63 @@ def absent(python: str, modules: tuple[str, ...]) -> str:
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
     )
-    command = [python, "-c", code, *modules]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=True, cwd=os.sep
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{python} does not run: {error}"
-    missing = done.stdout.split()
+    done = run([python, "-c", code, *modules], timeout=60, folder=os.sep)
+    if done.timed_out or done.status != 0:
+        return f"{python} does not run: {done.reason}"
+    missing = [word for line in done.lines for word in line.text.split()]
     return f"{python} has no {' and no '.join(missing)}" if missing else ""
 
 
-def run_scenario(
-    scenario: str, options: Options, csv: CsvFile | None, results: list[Measurement]
-) -> None:
+def run_scenario(scenario: str, options: Options, results: Measurements) -> None:
     """All rounds of one scenario, appended to `results`; progress goes to standard error."""
-
-    def add(measurement: Measurement) -> None:
-        results.append(measurement)
-        if csv is not None:
-            csv.add(measurement)
-
-    present = []
     only = words(options.only)
+    present = []
     for subject in scenario_subjects(scenario, options):
         if only and not {subject.name, f"{subject.name}:{subject.dtype}"} & {*only}:
             continue
         if reason := subject.missing or absent(subject.python, subject.modules):
-            add(Measurement(scenario, 0, 0, subject.name, subject.dtype, NOT_RUN, reason))
+            results.append(Measurement(scenario, 0, 0, *subject.key, NOT_RUN, reason))
         else:
             present.append(subject)
     failures: Counter[Key] = Counter()
     for number, order in enumerate(orders(present, options.rounds, options.seed), start=1):
-        due: list[tuple[Place, Subject]] = []
+        due: list[Due] = []
         for position, subject in enumerate(order, start=1):
-            place = (scenario, number, position, subject.name, subject.dtype)
+            place = Measurement(scenario, number, position, *subject.key, NOT_RUN)
             if failures[subject.key] >= PATIENCE:
-                add(Measurement(*place, NOT_RUN, f"failed {PATIENCE} times before"))
+                results.append(dataclasses.replace(place, reason=f"failed {PATIENCE} times before"))
             else:
                 due.append((place, subject))
         for together in groups_of(due, options):
-            names = ", ".join(f"{subject.name} {subject.dtype}" for _, subject in together)
+            names = ", ".join(" ".join(subject.key) for _, subject in together)
             print(f"{scenario} {number}/{options.rounds}: {names}", file=sys.stderr, flush=True)
             for measurement in measure(together, options):
                 if measurement.status == FAILED:
                     failures[measurement.subject, measurement.dtype] += 1
                     print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
-                add(measurement)
+                results.append(measurement)
 
 
-def groups_of(
-    due: Sequence[tuple[Place, Subject]], options: Options
-) -> list[list[tuple[Place, Subject]]]:
+def groups_of(due: Sequence[Due], options: Options) -> list[list[Due]]:
     """Subjects of a round, grouped by those that run in turn."""
-    groups: dict[object, list[tuple[Place, Subject]]] = {}
+    groups: dict[object, list[Due]] = {}
     for place, subject in due:
         in_turn = options.turn_seconds and subject.group
         groups.setdefault(subject.group if in_turn else place, []).append((place, subject))
     return list(groups.values())
 
 
-def measure(together: Sequence[tuple[Place, Subject]], options: Options) -> list[Measurement]:
+def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
     """Runs one subject, or several in turn, in empty folders, and reads what they printed."""
     turn_seconds = options.turn_seconds if len(together) > 1 else None
     with tempfile.TemporaryDirectory(prefix="compare-peers-") as scratch:
         processes, records = [], []
         for place, subject in together:
-            scenario, number, order, *names = place
-            folder = Path(scratch, str(order))
+            folder = Path(scratch, str(place.order))
             folder.mkdir()
-            record = folder / "record.json"
-            if options.keep:
-                name = "-".join([scenario, *names, str(number)]).replace(" ", "-")
-                record = Path(options.keep, f"{name}.json").resolve()
+            words = (place.scenario, *subject.key, str(place.round))
+            kept = Path(options.keep or "", f"{'-'.join(words).replace(' ', '-')}.json")
+            record = kept.resolve() if options.keep else folder / "record.json"
             command = [str(record).join(word.split(RECORD)) for word in subject.command]
             variables = {**ENVIRONMENT, **subject.environment}
             processes.append(Process(command, variables, str(folder), subject.watch_memory))
@@ -141,34 +128,41 @@ def measure(together: Sequence[tuple[Place, Subject]], options: Options) -> list
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
         # What the others of a group did is no neighbour's.
         meanwhile = CounterChanges.between(before, take(Host()))
-        load = meanwhile.load_average, meanwhile.other_cpus
         measured = []
         for (place, subject), process, record in zip(together, processes, records, strict=True):
             reading, reason = None, ""
             try:
-                process.require(subject.status)
-                reading = subject.read(process, record)
-                steps = reading.step_seconds
-                if turn_seconds is not None:
-                    steps = steps_in_turns(process, subject.in_bursts)
-                reading = dataclasses.replace(
-                    reading, step_seconds=steps, peak_bytes=process.peak_bytes
-                )
+                reading = read(subject, process, record, in_turn=turn_seconds is not None)
             except ProcessError as error:
                 reason = str(error)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                reading, reason = None, f"{type(error).__name__}: {error}".splitlines()[0]
-            status = FAILED if reason else OK
-            measured.append(Measurement(*place, status, reason, *load, reading))
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            one = dataclasses.replace(
+                place,
+                status=FAILED if reason else OK,
+                reason=reason,
+                load_average=meanwhile.load_average,
+                others_cpus=meanwhile.other_cpus,
+                reading=reading,
+            )
+            measured.append(one)
     return measured
 
 
-def steps_in_turns(process: Process, in_bursts: bool) -> tuple[float, ...]:
-    """Step times; what the process itself measured has the time in it that it was stopped."""
+def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> Reading:
+    """What an ended process measured."""
+    process.require(subject.status)
+    reading = subject.read(process, record)
+    reading = dataclasses.replace(reading, peak_bytes=process.peak_bytes)
+    if not in_turn:
+        return reading
+    # What the process itself measured has the time in it that it was stopped.
     steps = between_step_lines(process)
     if process.turn is None or len(steps) < 2:
         raise ValueError("it ended before its turns began; give it more --batches")
-    return (sum(steps) / len(steps),) * len(steps) if in_bursts else steps
+    if subject.in_bursts:
+        steps = (sum(steps) / len(steps),) * len(steps)
+    return dataclasses.replace(reading, step_seconds=steps)
 
 
 @contextmanager
@@ -214,27 +208,21 @@ def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     options = options_of(Options, __doc__, argv, Options.check)
-    csv = None
-    if options.csv is not None:
-        try:
-            csv = CsvFile(Path(options.csv))
-        except OSError as error:
-            print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
-            return 2
-    results: list[Measurement] = []
+    try:
+        results = Measurements(options.csv)
+    except OSError as error:
+        print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
+        return 2
     interrupted = False
     # So that the process under way is killed too, and what was measured is shown.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:
             for scenario in options.chosen:
-                run_scenario(scenario, options, csv, results)
+                run_scenario(scenario, options, results)
     except KeyboardInterrupt:
         interrupted = True
         print("compare_peers: interrupted", file=sys.stderr)
-    finally:
-        if csv is not None:
-            csv.file.close()
     if not results and not interrupted:
         print(f"compare_peers: --only={options.only} names no subject", file=sys.stderr)
         return 2

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import selectors
-import subprocess
+import select
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_line import options_of
+from peers.process import Process
 
 from cnnbench.flags.declare import flag
 
@@ -75,42 +75,35 @@ def round_of(
     Returns:
       The number of the next case, and the findings, a line each.
     """
-    command = [sys.executable, __file__, "--worker", target, str(seed), str(first)]
+    process = Process([sys.executable, __file__, "--worker", target, str(seed), str(first)])
     findings: list[str] = []
-    number, running = first, False
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        selector = selectors.DefaultSelector()
-        selector.register(process.stdout, selectors.EVENT_READ)
-        patience = START_SECONDS
-        while True:
-            if not selector.select(patience):
+    number, running, patience = first, False, START_SECONDS
+    process.start()
+    try:
+        while running or number == first or time.monotonic() < until:
+            if not select.select([process], [], [], patience)[0]:
                 # Only what is slow twice is slow by itself, and not for want of a processor.
-                if again:
-                    findings.append(f"{target} {number}: no end after {patience:.0f} s, twice")
-                    number += 1
-                    break
-                process.kill()
-                return round_of(target, seed, number, until, again=True)
-            line = process.stdout.readline()
-            if not line:
-                if running:
-                    code = process.wait()
-                    findings.append(f"{target} {number}: the process ended with {code}")
-                    number += 1
+                if not again:
+                    number, more = round_of(target, seed, number, until, again=True)
+                    return number, findings + more
+                findings.append(f"{target} {number}: no end after {patience:.0f} s, twice")
+                return number + 1, findings
+            lines = process.read()
+            if lines is None:
                 break
-            word, shown, *rest = line.split(maxsplit=2)
-            running = word == _BEGUN
-            number = int(shown) + (not running)
-            if not running:
-                patience, again = CASE_SECONDS, False
-                if rest[0].strip() != "''":
-                    findings.append(f"{target} {shown}: {rest[0].strip()}")
-                if time.monotonic() > until:
-                    break
+            for line in lines:
+                word, shown, *problem = line.split(maxsplit=2)
+                running = word == _BEGUN
+                number = int(shown) + (not running)
+                if not running:
+                    patience, again = CASE_SECONDS, False
+                    findings += [f"{target} {shown}: {one}" for one in problem if one != "''"]
+    finally:
         process.kill()
+        process.reap(0.0)
+    if running:
+        findings.append(f"{target} {number}: the process ended with {process.status}")
+        number += 1
     return number, findings
 
 

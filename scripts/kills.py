@@ -11,6 +11,7 @@ files may be left. The exit status is 0 if so, 1 if not.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,13 @@ from typing import Any, Protocol
 import psutil
 from command_line import options_of
 
+from cnnbench.base.lock import FILE
+from cnnbench.cli import main as cnnbench
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
 from cnnbench.flags.declare import flag
+from cnnbench.records.load import load_run
+from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 
 Report = Callable[[int], None]
 """Told of the number of each write that is done."""
@@ -87,54 +94,48 @@ class Writer(Protocol):
         """What is wrong after a kill and the next write."""
 
 
+def left(folder: Path, expected: Collection[str]) -> list[str]:
+    """Problems: the files in a folder that are not among these."""
+    names = {path.name for path in folder.iterdir()} - {*expected}
+    return [f"{name} is left" for name in sorted(names)]
+
+
 class ResultFilesWriter:
     """--result_json and --result_csv of one run after the other."""
 
     def __init__(self, folder: Path) -> None:
-        from cnnbench.records.load import load_run
-        from cnnbench.records.result_files import RUNS, ResultFiles
-
-        self._folder, self._load = folder, load_run
+        self._folder, self._rows = folder, 0
         self._json, self._csv = folder / "run.json", folder / "runs.csv"
         self._files = ResultFiles(str(self._json), str(self._csv), RUNS)
         frozen = Path(__file__).parents[1] / "tests/frozen/runs/lenet-1.json"
         self._record = load_run(str(frozen))
-        self._rows = 0
 
     def _write(self) -> None:
-        from cnnbench.records.result_files import run_row
-
         self._files.prepare()
         self._files.write(self._record, lambda: [run_row(self._record)])
 
-    def _lines(self) -> list[str]:
-        return self._csv.read_text().splitlines() if self._csv.exists() else []
-
     def work(self, report: Report) -> None:
         """Writes for ever."""
-        number = 0
-        while True:
+        for number in itertools.count(1):
             self._write()
-            number += 1
             report(number)
 
     def problems(self, done: int) -> list[str]:
         """What is wrong after a kill and the next write."""
         found = []
         if done and self._json.exists():
-            self._load(str(self._json))  # raises if it is torn
+            load_run(str(self._json))  # raises if it is torn
         elif done:
             found.append("the record is gone")
         if not in_child(self._write):
             found.append("the next write fails")
-        lines = self._lines()
+        lines = self._csv.read_text().splitlines() if self._csv.exists() else []
         if any(line.count(",") != lines[0].count(",") for line in lines if '"' not in line):
             found.append("a row is torn")
         if self._rows + done > len(lines) - 1:
             found.append(f"{self._rows + done} rows were written, {len(lines) - 1} are there")
         self._rows = len(lines) - 1
-        left = {path.name for path in self._folder.iterdir()} - {"run.json", "runs.csv"}
-        return [*found, *(f"{name} is left" for name in sorted(left))]
+        return [*found, *left(self._folder, {"run.json", "runs.csv"})]
 
 
 class CheckpointWriter:
@@ -145,23 +146,15 @@ class CheckpointWriter:
         self._step = 0
 
     def _built(self) -> Any:
-        from cnnbench.flags import Params
         from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
-        flags: dict[str, Any] = {
-            "model": "trivial",
-            "data_name": "cifar10",
-            "device": "cpu",
-            "batch_size": 1,
-        }
-        return BenchmarkCNN(Params(**flags, train_dir=str(self._folder))).build()
+        network = Params(model="trivial", data_name="cifar10", device="cpu", batch_size=1)
+        return BenchmarkCNN(network.replace(train_dir=str(self._folder))).build()
 
     def work(self, report: Report) -> None:
         """Saves for ever."""
         built = self._built()
-        number = self._step
-        while True:
-            number += 1
+        for number in itertools.count(self._step + 1):
             built.checkpoints.save(str(self._folder), number)
             report(number)
 
@@ -185,14 +178,9 @@ class CheckpointWriter:
         answer.unlink()
         found = [] if step in (done, done + 1) else [f"{done} was saved, {step} is restored"]
         self._step = step = step + 1
-        whole = {f"model.ckpt-{n}" for n in range(max(0, step - 6), step + 1)}
-        left = [
-            path.name
-            for path in self._folder.iterdir()
-            if path.name != "checkpoint"
-            and path.name.split(".index")[0].split(".data")[0] not in whole
-        ]
-        return [*found, *(f"{name} is left" for name in left)]
+        whole = tuple(f"model.ckpt-{n}." for n in range(max(0, step - 6), step + 1))
+        files = {path.name for path in self._folder.iterdir() if path.name.startswith(whole)}
+        return [*found, *left(self._folder, {"checkpoint", *files})]
 
 
 class ImagenetWriter:
@@ -218,25 +206,20 @@ class ImagenetWriter:
         self._make(self._whole)
 
     def _make(self, out: Path) -> None:
-        from cnnbench.cli import main
-
         command = ["data", "make-imagenet", str(self._images), str(out)]
-        if main([*command, "--train_shards=4", "--validation_shards=2"]):
+        if cnnbench([*command, "--train_shards=4", "--validation_shards=2"]):
             raise RuntimeError(f"{out} cannot be made")
 
     def work(self, report: Report) -> None:
         """Writes for ever."""
-        number = self._number
-        report(number)
-        while True:
-            number += 1
+        report(self._number)
+        for number in itertools.count(self._number + 1):
             self._make(self._out / str(number))
             report(number)
 
     def _refused(self, out: Path) -> bool:
         """Whether a training refuses the folder, as one whose data set was not finished."""
         from cnnbench.data.imagenet_files import find_files
-        from cnnbench.errors import FlagError
 
         try:
             find_files(str(out), "train")
@@ -245,8 +228,6 @@ class ImagenetWriter:
         return False
 
     def _is_whole(self, out: Path) -> bool:
-        from cnnbench.base.lock import FILE
-
         found, wanted = (
             {
                 path.name: path.read_bytes()
@@ -272,9 +253,8 @@ class ImagenetWriter:
         again = in_child(lambda: self._make(last))
         if not again and not self._is_whole(last):
             found.append(f"{last.name} cannot be made again")
-        left = {path.name for path in last.iterdir()} - {p.name for p in self._whole.iterdir()}
         # A whole set is not touched by the refused second run.
-        return found if not again else [*found, *(f"{name} is left" for name in sorted(left))]
+        return [*found, *left(last, [p.name for p in self._whole.iterdir()])] if again else found
 
 
 class SweepWriter:
@@ -296,9 +276,7 @@ class SweepWriter:
         return self._folder / f"results-{self._number}"
 
     def _sweep(self) -> None:
-        from cnnbench.cli import main
-
-        if main(["sweep", str(self._suite), f"--results={self._results}", "--resume"]):
+        if cnnbench(["sweep", str(self._suite), f"--results={self._results}", "--resume"]):
             raise RuntimeError("the sweep failed")
 
     def work(self, report: Report) -> None:
@@ -313,8 +291,6 @@ class SweepWriter:
     def problems(self, done: int) -> list[str]:
         """What is wrong after a kill and the next write."""
         del done
-        from cnnbench.records.load import load_run
-
         before, found = self._records(), []
         for name in before:
             load_run(str(self._results / name))  # raises if it is torn
@@ -327,9 +303,9 @@ class SweepWriter:
         after = self._records()
         if len(after) != self._RUNS or any(after.get(name) != before[name] for name in before):
             found.append(f"records {sorted(before)} became {sorted(after)}")
-        left = {path.name for path in (self._results / ".sweep").iterdir()} - {"lock"}
+        found += left(self._results / ".sweep", {"lock"})
         self._number += 1
-        return [*found, *(f"{name} is left" for name in sorted(left))]
+        return found
 
     def _alive(self) -> list[int]:
         """Processes with this results folder among their arguments."""

@@ -9,9 +9,7 @@ like sides; 1 when not, 2 for wrong use, 4 when a process fails.
 from __future__ import annotations
 
 import functools
-import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_line import neighbour_flag, options_of
+from peers.process import ProcessError, run
 from validation.neighbour import neighbour
 
 from cnnbench.errors import FlagError
@@ -66,11 +65,11 @@ SIDES = {
 }
 
 NETWORKS = {
-    "lenet": ("--batch_size=32", "--profile_steps=20"),
-    "resnet20": ("--data_name=cifar10", "--batch_size=16", "--profile_steps=20"),
-    "resnet50": ("--batch_size=2", "--profile_steps=8"),
+    "lenet": ("20", "--batch_size=32"),
+    "resnet20": ("20", "--batch_size=16", "--data_name=cifar10"),
+    "resnet50": ("8", "--batch_size=2"),
 }
-"""Flags by network."""
+"""Profiled steps and flags by network."""
 
 
 def sides_of(network: str) -> dict[str, Side]:
@@ -78,10 +77,6 @@ def sides_of(network: str) -> dict[str, Side]:
     return {
         name: side for name, side in SIDES.items() if (network, name) != ("lenet", "batch_norm")
     }
-
-
-class FailedError(Exception):
-    """A process that left no profile; one line."""
 
 
 @dataclass(kw_only=True)
@@ -128,32 +123,30 @@ def profile(pool: str, network: str, side: str, turn: int) -> None:
     """Adds a process to the pool.
 
     Raises:
-      FailedError: it left no profile.
+      ProcessError: it left no profile.
     """
     folder = Path(pool, network, side)
     folder.mkdir(parents=True, exist_ok=True)
-    flags, chosen = NETWORKS[network], sides_of(network)[side]
-    (steps,) = (int(flag.split("=")[1]) for flag in flags if "profile_steps" in flag)
+    (steps, *flags), chosen = NETWORKS[network], SIDES[side]
     command = [
         *(sys.executable, "-m", "cnnbench", "run", f"--model_plugin={PLUGIN}"),
         *(f"--model=planted_{network}", "--device=cpu", "--quiet_conditions=all", *flags),
-        *("--warmup=fixed", f"--num_warmup_batches={5 + steps}", f"--num_batches={steps}"),
-        *(f"--profile_json={folder / f'{turn:03d}.profile'}", *chosen.flags),
+        *("--warmup=fixed", f"--num_warmup_batches={5 + int(steps)}", f"--num_batches={steps}"),
+        *(f"--profile_steps={steps}", f"--profile_json={folder / f'{turn:03d}.profile'}"),
+        *chosen.flags,
     ]
-    environment = {**os.environ, "PLANT": chosen.plant}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    if done.returncode != 0:
-        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise FailedError(f"{network}, side {side}: exit code {done.returncode}: {why}")
+    done = run(command, timeout=TIMEOUT, environment={"PLANT": chosen.plant})
+    try:
+        done.require()
+    except ProcessError as error:
+        raise ProcessError(f"{network}, side {side}: {error}") from error
 
 
 def fill(options: Options) -> None:
     """Adds processes until the pool is full or the time is over.
 
     Raises:
-      FailedError: one left no profile.
+      ProcessError: one left no profile.
     """
     end = time.monotonic() + 60 * options.minutes
     with neighbour(float(options.neighbour), options.seed):
@@ -206,7 +199,7 @@ def main(argv: Sequence[str]) -> int:
     options = options_of(Options, __doc__, argv, Options.check)
     try:
         fill(options)
-    except (FailedError, subprocess.TimeoutExpired) as error:
+    except ProcessError as error:
         print(f"validate_explain: {error}", file=sys.stderr)
         return 4
     met = True

@@ -110,7 +110,7 @@ def _subject(
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     how: dict[str, Any] = {"read": read_document, "environment": environment, "group": ""}
-    made = peer(of_gpus, "emulated", *words, name=name, **how, **more)
+    made = peer(of_gpus, "emulated_steps", *words, name=name, **how, **more)
     return replace(made, command=(made.python, str(BUILD), str(gpus), *made.command))
 
 

@@ -6,16 +6,12 @@ import csv
 import dataclasses
 import random
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TextIO, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base.stats.descriptive import median
 
 Key: TypeAlias = tuple[str, str]
 """Subject and dtype."""
-
-Place: TypeAlias = tuple[str, int, int, str, str]
-"""Scenario, round, order, subject and dtype of a measurement."""
 
 T = TypeVar("T")
 
@@ -152,25 +148,28 @@ _VALUES = (
 COLUMNS = (*_PLACE, "steps", *_VALUES)
 
 
-class CsvFile:
-    """Appends measurements to a new file, each as soon as it is known.
+class Measurements(list[Measurement]):
+    """All measurements; each is also appended to a new CSV file, if there is to be one.
 
     A value that does not apply is an empty cell.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | None) -> None:
         """Creates the file with its header."""
-        self.file: TextIO = path.open("x", newline="", encoding="utf-8")
-        self._write(COLUMNS)
+        super().__init__()
+        self._path = path
+        self._write(COLUMNS, "x")
 
-    def add(self, measurement: Measurement) -> None:
-        """Writes a row and flushes it."""
+    def append(self, measurement: Measurement) -> None:
+        """Adds one, whose row is then in the file."""
+        super().append(measurement)
         reading = measurement.reading or Reading()
         place = [getattr(measurement, name) for name in _PLACE]
         values = [getattr(reading, name) for name in _VALUES]
         row = [*place, len(reading.step_seconds) or None, *values]
-        self._write([f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row])
+        self._write([f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row], "a")
 
-    def _write(self, row: Sequence[object]) -> None:
-        csv.writer(self.file).writerow(row)
-        self.file.flush()
+    def _write(self, row: Sequence[object], mode: str) -> None:
+        if self._path is not None:
+            with open(self._path, mode, newline="", encoding="utf-8") as file:
+                csv.writer(file).writerow(row)

@@ -119,7 +119,7 @@ def child(
     options: Options,
     script: str,
     *flags: str,
-    name: str,
+    name: str = "",
     dtype: str = "fp32",
     read: Reader = read_child,
     **more: Any,
@@ -128,11 +128,11 @@ def child(
     kind = script.partition("_")[0]
     python: str = getattr(options, f"{kind}_python", options.cnnbench_python)
     command = (python, str(CHILDREN / script), *flags)
-    return Subject(name, dtype, command, read, python, _PEERS.get(kind, _OWN), **more)
+    return Subject(name or kind, dtype, command, read, python, _PEERS.get(kind, _OWN), **more)
 
 
 def peer(
-    options: Options, kind: str, *flags: str, name: str = "", dtype: str = "fp32", **more: Any
+    options: Options, script: str, *flags: str, name: str = "", dtype: str = "fp32", **more: Any
 ) -> Subject:
     """A peer that trains step by step."""
     words = (
@@ -141,7 +141,7 @@ def peer(
         *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}", *flags),
     )
     more = {"group": _TRAINED, **more}
-    return child(options, f"{kind}_steps.py", *words, name=name or kind, dtype=dtype, **more)
+    return child(options, f"{script}.py", *words, name=name, dtype=dtype, **more)
 
 
 def ancestor(options: Options, *flags: str, towers: int = 1, **more: Any) -> Subject:

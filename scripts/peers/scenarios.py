@@ -101,8 +101,8 @@ def _resnet50(options: Options) -> Subjects:
             against("matmul:bf16", 0.80, _FLOPS, **bf16),
         ),
     )
-    for kind in ("keras", "torch"):
-        yield from (peer(options, kind, dtype=dtype) for dtype in DTYPES)
+    for script in ("keras_steps", "torch_steps"):
+        yield from (peer(options, script, dtype=dtype) for dtype in DTYPES)
     yield ancestor(options)
     yield from (matmul(options, dtype) for dtype in DTYPES)
 
@@ -114,7 +114,7 @@ def _classic(network: str, options: Options) -> Subjects:
     yield trained(options, "cnnbench", demands=_CLASSIC[network])
     yield ancestor(options)
     if "keras" in others:
-        yield peer(options, "keras")
+        yield peer(options, "keras_steps")
     if "matmul" in others:
         yield matmul(options, "fp32")
 
@@ -150,8 +150,8 @@ def _input(options: Options) -> Subjects:
     flags = (*shared_flags(of_input), "--input_only", files, RESULT)
     demands = (against("tf.data", 0.97),)
     yield cnnbench(options, "cnnbench", *flags, read=read_loop, missing=missing, demands=demands)
-    bare = (files, f"--batch_size={_INPUT_BATCH}", *(f"--{name}={n}" for name, n in steps.items()))
-    yield child(options, "bare_input.py", *bare, name="tf.data", missing=missing)
+    how: dict[str, Any] = {"name": "tf.data", "group": "", "missing": missing}
+    yield peer(of_input, "bare_input", files, **how)
 
 
 def _two(options: Options, name: str, mode: str, *flags: str, **more: Any) -> Subject:
@@ -190,7 +190,7 @@ def _of_workers(
         demands = (against(loop, bound),)
         yield trained(of_worker, mode, *words, launch=launch, demands=demands, **more)
     in_bursts = more.get("in_bursts", False)
-    yield peer(options, "loop", f"--strategy={loop}", workers, name=loop, in_bursts=in_bursts)
+    yield peer(options, "loop_steps", f"--strategy={loop}", workers, name=loop, in_bursts=in_bursts)
 
 
 _COLLECTIVE = {"collective_all_reduce": 1 / 1.05, "multi_worker_mirrored_strategy": 0.97}
@@ -211,7 +211,7 @@ def _strategies(options: Options) -> Subjects:
         else:
             yield _two(options, mode, mode, demands=demands)
     for mode in strategies:
-        yield peer(options, "loop", f"--strategy={mode}", name=f"bare {mode}")
+        yield peer(options, "loop_steps", f"--strategy={mode}", name=f"bare {mode}")
 
 
 def _of_two_networks(options: Options) -> Options:

@@ -52,7 +52,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the pool.
+    """One process of the pool: its place, and when it has ended what it measured.
 
     Attributes:
       round: counted from 1; 0 for those of the calibration.
@@ -61,23 +61,23 @@ class Process:
       rows: of the extra matrix product.
       images_per_sec: at the median step; None if it failed.
       step_seconds: the median step.
-      cpu_seconds: CPU time per step, the mean; None in older pools.
-      turn_cpu_seconds: CPU time per step in each of its turns; empty without turns.
       seconds: wall time of the process.
       load: of the machine before it started.
       others: CPUs that others kept busy in its timed steps; None if unknown.
       problem: why it failed, or "".
+      cpu_seconds: CPU time per step, the mean; None in pools of before it was measured.
+      turn_cpu_seconds: the same of each of its turns; empty if it took none.
     """
 
     round: int
     position: int
     subject: str
     rows: int
-    images_per_sec: float | None
-    step_seconds: float | None
-    seconds: float
-    load: float
-    others: float | None
+    images_per_sec: float | None = None
+    step_seconds: float | None = None
+    seconds: float = 0.0
+    load: float = 0.0
+    others: float | None = None
     problem: str = ""
     cpu_seconds: float | None = None
     turn_cpu_seconds: Sequence[float] = ()
@@ -174,22 +174,8 @@ def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
     return mixed
 
 
-@dataclass(frozen=True)
-class Place:
-    """Position of a process in the pool.
-
-    Attributes:
-      round, position, subject, rows: see `Process`.
-    """
-
-    round: int
-    position: int
-    subject: str
-    rows: int
-
-
-Start = Callable[[Sequence[Place]], list[Process]]
-"""Runs the processes of some places."""
+Start = Callable[[Sequence[Process]], list[Process]]
+"""Runs processes, of which the places are known; returns them with what they measured."""
 
 
 def flags(batch_size: int, batches: int) -> tuple[str, ...]:
@@ -214,7 +200,7 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
       in_turn: whether they are started together and step in turn, or run one after the other.
     """
 
-    def start(places: Sequence[Place]) -> list[Process]:
+    def start(places: Sequence[Process]) -> list[Process]:
         load = take(Host()).load_average or 0.0
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
             commands = [
@@ -226,24 +212,28 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
                 for number, place in enumerate(places)
             ]
             ended = measure(commands, TIMEOUT, turn_seconds=TURN_SECONDS if in_turn else 0.0)
-        return [_process(*one, load) for one in zip(places, ended, strict=True)]
+        return [_ended(*one, load) for one in zip(places, ended, strict=True)]
 
     return start
 
 
-def _process(place: Place, found: Ended, load: float) -> Process:
-    speed = None if found.message else METRICS["throughput"].value(found.record)
-    steps, conditions = sorted(found.record.step_seconds), found.record.conditions
-    return Process(
-        **dataclasses.asdict(place),
-        images_per_sec=speed,
-        step_seconds=median(steps) if steps and speed is not None else None,
+def _ended(place: Process, found: Ended, load: float) -> Process:
+    record, conditions = found.record, found.record.conditions
+    ended = dataclasses.replace(
+        place,
         seconds=found.seconds,
         load=load,
         others=None if conditions is None else conditions.during.get("other_cpus"),
         problem=found.message,
-        cpu_seconds=None if speed is None else CPU_TIME.value(found.record),
-        turn_cpu_seconds=() if speed is None else turn_means(found.record),
+    )
+    if found.message:
+        return ended
+    return dataclasses.replace(
+        ended,
+        images_per_sec=METRICS["throughput"].value(record),
+        step_seconds=median(record.step_seconds) if record.step_seconds else None,
+        cpu_seconds=CPU_TIME.value(record),
+        turn_cpu_seconds=turn_means(record),
     )
 
 
@@ -286,7 +276,7 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = Fa
     while number == pool.next_round() and time.monotonic() - begun + longest < seconds:
         round_begun = time.monotonic()
         places = [
-            Place(number, position, subject, rows.get(subject, 0))
+            Process(number, position, subject, rows.get(subject, 0))
             for position, subject in enumerate(order(number, seed, pool.subjects), start=1)
         ]
         groups = [places] if in_turn else [[place] for place in places]
@@ -313,7 +303,7 @@ def _steps(pool: Pool, start: Start, rows: int) -> tuple[float, float]:
     plain, quotients = [], []
     for position in range(1, _CALIBRATIONS + 1):
         steps = []
-        for process in start([Place(0, position, f"calibration {n}", n) for n in (0, rows)]):
+        for process in start([Process(0, position, f"calibration {n}", n) for n in (0, rows)]):
             pool.add(process)
             _report(process, None)
             if process.step_seconds is None:

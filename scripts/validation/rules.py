@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,10 @@ class GateOutcome:
     processes: int
 
 
+Sides = tuple[list[float], list[float]]
+"""Speeds of A and of B, in the order of time."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule that forms a verdict.
@@ -53,14 +58,16 @@ class Rule:
     Attributes:
       name: for the table.
       processes: the most it needs.
-      decide: takes speeds in the order of time, the factor that B's are multiplied by, and
-        a generator for the order of the sides.
+      sides: divides speeds in the order of time; takes them, the factor that B's are multiplied by,
+        and a generator for the order of the sides.
+      judged: the outcome of both sides.
       broken: the condition of the stated error rates that it does not keep, or "".
     """
 
     name: str
     processes: int
-    decide: Callable[[Series, float, Generator], GateOutcome]
+    sides: Callable[[Series, float, Generator], Sides]
+    judged: Callable[[list[float], list[float]], GateOutcome]
     broken: str = ""
 
 
@@ -132,7 +139,7 @@ def _difference(a: Process, b: Process) -> float:
     return difference_of_turns(a.turn_cpu_seconds, b.turn_cpu_seconds, means)
 
 
-def _split(series: Series, factor: float, generator: Generator) -> tuple[list[float], list[float]]:
+def _coins(series: Series, factor: float, generator: Generator) -> Sides:
     """Sides of pairs in order of time, B first or second by a coin per pair."""
     pairs = series.reshape(-1, 2)
     coins = generator.integers(2, size=len(pairs))
@@ -141,75 +148,57 @@ def _split(series: Series, factor: float, generator: Generator) -> tuple[list[fl
     return a.tolist(), b.tolist()
 
 
-def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generator], GateOutcome]:
-    plan = interim_analyses(pairs, POLICY.alpha, sequential)
-
-    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
-        a, b = _split(series, factor, generator)
-        return judge_pairs(a, b, plan)
-
-    return decide
+def _shuffled(first: int) -> Callable[[Series, float, Generator], Sides]:
+    """So many of A and the others of B, in random order."""
+    return lambda series, factor, generator: _divided(generator.permutation(series), first, factor)
 
 
-def continued(ends: Sequence[int]) -> tuple[InterimAnalysis, ...]:
-    """All analyses of an experiment that goes on until it is clear, see `ab --resume`.
-
-    Args:
-      ends: pairs at most of each session.
-    """
-    made: tuple[InterimAnalysis, ...] = ()
-    for pairs in ends:
-        made += interim_analyses(pairs, POLICY.alpha, planned=ends[0], made=made)
-    return made
-
-
-def _going_on(ends: Sequence[int]) -> Callable[[Series, float, Generator], GateOutcome]:
-    plan = continued(ends)
-
-    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
-        a, b = _split(series, factor, generator)
-        # Somebody goes on whatever the chance of a verdict.
-        for end in (one.pairs for one in plan):
-            found = judge_pairs(a, b, [one for one in plan if one.pairs == end])
-            if found.verdict in _CLEAR:
-                break
-        return found
-
-    return decide
-
-
-def _unpaired(series: Series, factor: float, generator: Generator) -> GateOutcome:
-    a, b = _split(series, factor, generator)
-    return GateOutcome(judge(a, b, POLICY).verdict, len(series))
-
-
-def _shuffled(base: int) -> Callable[[Series, float, Generator], GateOutcome]:
-    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
-        values = generator.permutation(series)
-        found = judge(values[:base].tolist(), (values[base:] * factor).tolist(), POLICY)
-        return GateOutcome(found.verdict, len(series))
-
-    return decide
-
-
-def _blocks(series: Series, factor: float, generator: Generator) -> GateOutcome:
+def _blocks(series: Series, factor: float, generator: Generator) -> Sides:
     del generator
-    half = len(series) // 2
-    found = judge(series[:half].tolist(), (series[half:] * factor).tolist(), POLICY)
-    return GateOutcome(found.verdict, len(series))
+    return _divided(series, len(series) // 2, factor)
+
+
+def _divided(values: Series, first: int, factor: float) -> Sides:
+    return values[:first].tolist(), (values[first:] * factor).tolist()
+
+
+def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float]], GateOutcome]:
+    return partial(judge_pairs, plan=interim_analyses(pairs, POLICY.alpha, sequential))
 
 
 RESUMED = (8, 12, 16, 24, 36, 52, 76)
 """Pairs at most of the sessions of an experiment that somebody resumes until it is clear."""
 
+
+@cache
+def _analyses_of_resumed() -> tuple[InterimAnalysis, ...]:
+    made: tuple[InterimAnalysis, ...] = ()
+    for pairs in RESUMED:
+        made += interim_analyses(pairs, POLICY.alpha, planned=RESUMED[0], made=made)
+    return made
+
+
+def _resumed(a: list[float], b: list[float]) -> GateOutcome:
+    # Somebody goes on whatever the chance of a verdict.
+    for analysis in _analyses_of_resumed():
+        found = judge_pairs(a, b, [analysis])
+        if found.verdict in _CLEAR:
+            break
+    return found
+
+
+def _unpaired(a: list[float], b: list[float]) -> GateOutcome:
+    return GateOutcome(judge(a, b, POLICY).verdict, len(a) + len(b))
+
+
 RULES: tuple[Rule, ...] = (
-    Rule("ab, interim analyses at 8, 12, 16 pairs", 32, _in_pairs(16, sequential=True)),
-    Rule("ab, 8 pairs, resumed to 12, 16, 24, 36, 52, 76", 152, _going_on(RESUMED)),
-    Rule("ab, 8 pairs", 16, _in_pairs(8, sequential=False)),
-    Rule("ab, 16 pairs", 32, _in_pairs(16, sequential=False)),
-    Rule("compare, 5 + 9 in random order", 14, _shuffled(5)),
-    Rule("compare, 4 + 4 in random order", 8, _shuffled(4)),
-    Rule("compare without --paired, 8 pairs", 16, _unpaired, "pairs not judged as pairs"),
-    Rule("compare, 8 of A, then 8 of B", 16, _blocks, "the sides take no turns"),
+    Rule("ab, interim analyses at 8, 12, 16 pairs", 32, _coins, _in_pairs(16, sequential=True)),
+    Rule("ab, 8 pairs, resumed to 12, 16, 24, 36, 52, 76", 152, _coins, _resumed),
+    Rule("ab, 8 pairs", 16, _coins, _in_pairs(8, sequential=False)),
+    Rule("ab, 16 pairs", 32, _coins, _in_pairs(16, sequential=False)),
+    Rule("compare, 5 + 9 in random order", 14, _shuffled(5), _unpaired),
+    Rule("compare, 4 + 4 in random order", 8, _shuffled(4), _unpaired),
+    Rule("compare without --paired, 8 pairs", 16, _coins, _unpaired, "pairs not judged as pairs"),
+    Rule("compare, 8 of A, then 8 of B", 16, _blocks, _unpaired, "the sides take no turns"),
 )
 """What the simulations try; the last two break a condition on purpose."""

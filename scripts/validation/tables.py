@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_shift, standard_deviation
 from cnnbench.base.text.numbers import percent
+from cnnbench.base.text.table import markdown_table
 from cnnbench.judge.compare import Verdict, aa_spread
 from validation.gates import LIKE, WAITS, Gates, Round
 from validation.pool import BASES, SLOWED
@@ -49,50 +50,44 @@ class Requirement:
 
 def simulated(rates: Sequence[Rates]) -> list[str]:
     """A table per rule: kinds of noise in rows, verdicts by truth in columns."""
+    header = (
+        *("noise", "equal: slower", "faster", "same", "5 % slower: slower", "same"),
+        *("10 % slower: slower", "same", "processes, equal", "10 %"),
+    )
     lines = []
     for rule in dict.fromkeys(one.rule for one in rates):
-        mine = [one for one in rates if one.rule is rule]
-        lines += [
-            f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else ""),
-            "",
-            *_head(
-                *("noise", "equal: slower", "faster", "same", "5 % slower: slower", "same"),
-                *("10 % slower: slower", "same", "processes, equal", "10 %"),
-            ),
-        ]
-        for noise in dict.fromkeys(one.noise for one in mine):
-            by_truth = {one.truth: one for one in mine if one.noise == noise}
-            equal, five, ten = (by_truth[truth] for truth in sorted(by_truth))
+        rows = []
+        for noise in dict.fromkeys(one.noise for one in rates):
+            of_noise = (one for one in rates if one.rule is rule and one.noise == noise)
+            equal, five, ten = sorted(of_noise, key=lambda one: one.truth)
             shares = [equal.share(v) for v in _SHOWN[:3]]
             shares += [one.share(v) for one in (five, ten) for v in (Verdict.SLOWER, Verdict.SAME)]
             processes = (f"{one.processes:.1f}" for one in (equal, ten))
-            lines.append(_row(noise, *map(_percent, shares), *processes))
-        lines.append("")
+            rows.append((noise, *map(_percent, shares), *processes))
+        title = f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else "")
+        lines += [title, "", *_table(header, rows), ""]
     return lines
 
 
 def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[str]:
     """A table of samples without a valid verdict."""
-    lines = _head("sample", "verdicts")
-    for what, verdicts, _ in found:
-        counted = ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items())
-        lines.append(_row(what, counted))
-    return lines
+    rows = [
+        (what, ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items()))
+        for what, verdicts, _ in found
+    ]
+    return _table(("sample", "verdicts"), rows)
 
 
 def real(gates: Sequence[Gates]) -> list[str]:
     """A table of gates from real processes."""
-    lines = _head("gate", "B", "coins", "gates", "processes", *(v.value for v in _SHOWN))
+    rows = []
     for one in gates:
         coins = "all ways" if one.complete else "drawn"
-        shares = [
-            f"{one.verdicts[v]} ({_percent(one.verdicts[v] / one.count)})" if one.count else "-"
-            for v in _SHOWN
-        ]
-        lines.append(
-            _row(one.plan, one.subject, coins, str(one.count), str(one.processes), *shares)
-        )
-    return lines
+        counts = [one.verdicts[verdict] for verdict in _SHOWN]
+        shares = [f"{n} ({_percent(n / one.count)})" if one.count else "-" for n in counts]
+        rows.append((one.plan, one.subject, coins, str(one.count), str(one.processes), *shares))
+    header = ("gate", "B", "coins", "gates", "processes", *(v.value for v in _SHOWN))
+    return _table(header, rows)
 
 
 def conditions(rounds: Sequence[Round]) -> list[str]:
@@ -165,8 +160,8 @@ def demands(
 def demands_table(found: Sequence[Requirement]) -> list[str]:
     """The requirements with the results."""
     words = {True: "met", False: "MISSED", None: "not enough gates"}
-    rows = [_row(one.text, one.found, words[one.met]) for one in found]
-    return [*_head("demand", "found", "verdict"), *rows]
+    rows = [(one.text, one.found, words[one.met]) for one in found]
+    return _table(("demand", "found", "verdict"), rows)
 
 
 def _red(one: Gates) -> Requirement:
@@ -205,9 +200,5 @@ def _percent(share: float) -> str:
     return percent(share) if share else "0"
 
 
-def _head(*cells: str) -> list[str]:
-    return [_row(*cells), _row("---", *("--:" for _ in cells[1:]))]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table(header, ["---", *["--:"] * (len(header) - 1)], rows).splitlines()

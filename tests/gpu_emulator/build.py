@@ -152,7 +152,9 @@ def _build(tensorflow: Path, sources: list[Path], fresh: Path) -> None:
 
 def _run(command: list[object], **variables: str) -> None:
     words = [str(word) for word in command]
-    environment = {**os.environ, **variables}
+    # Settings of the command to run on the emulator, such as HOSTGPU_SKIP, are not for its build.
+    given = {name: one for name, one in os.environ.items() if not name.startswith("HOSTGPU_")}
+    environment = {**given, **variables}
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

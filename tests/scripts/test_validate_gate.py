@@ -134,7 +134,7 @@ class Machine:
 
     def __call__(self, places):
         self.groups.append(len(places))
-        return [self._process(**vars(place)) for place in places]
+        return [self._process(one.round, one.position, one.subject, one.rows) for one in places]
 
     def _process(self, round, position, subject, rows):
         self.started.append((round, subject, rows))

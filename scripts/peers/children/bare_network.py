@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 MODELS = ("resnet20", "resnet50", "trivial")
 SEED = 1234
@@ -22,65 +22,93 @@ def network(model: str, devices: int = 1, device: str = "cpu") -> Any:
     return Params(model=model, data_name=data, device=device, num_gpus=devices)
 
 
-def loss_and_gradients(
-    model: Any,
-    spec: Any,
-    variables: Mapping[str, Any],
-    images: Any,
-    labels: Any,
-    moments: list[Any] | None = None,
-    data_format: Literal["NHWC", "NCHW"] = "NHWC",
-) -> tuple[Any, list[Any]]:
-    """Mean loss of a batch, and its gradients by the trained variables in their order.
+class BareNetwork:
+    """A network of cnnbench, trained by plain SGD with weight decay.
 
     Args:
-      variables: by name, each read once.
-      moments: takes those of the batch-norm layers, in `cnnbench.models.batch_norm.Moments`.
+      args: the command line, see `steps.parse`.
+      device: the kind of the devices.
+
+    Attributes:
+      trained: the declarations of the trained variables, in the order of gradients.
     """
-    import tensorflow as tf
 
-    from cnnbench.models.graph import forward
+    def __init__(self, args: argparse.Namespace, device: str = "cpu") -> None:
+        from cnnbench.run.driver.plan import make_plan
 
-    values: dict[str, Any] = {}
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        self._args, self._plan = args, make_plan(network(args.model, device=device))
+        self._data_format: Any = "NCHW" if device == "gpu" else "NHWC"
+        self.trained = [v for v in self._plan.spec.variables if v.trainable]
 
-        def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
-            if declared.name not in values:
-                values[declared.name] = tf.identity(variables[declared.name])
-                tape.watch(values[declared.name])
-            return values[declared.name]
+    def variables(self) -> dict[str, Any]:
+        """New variables with cnnbench's initial values, by name, on the current device."""
+        import tensorflow as tf
 
-        made = forward(
-            model,
-            spec.num_classes,
-            tf.identity(images),
-            read,
-            training=True,
-            data_format=data_format,
-            compute_dtype=tf.float32,
-        )
-        loss = tf.reduce_mean(model.loss(made.outputs, tf.identity(labels)))
-    if moments is not None:
-        moments.extend(made.moments)
-    return loss, tape.gradient(loss, [values[v.name] for v in spec.variables if v.trainable])
+        from cnnbench.variable_mgr.base import initial_value
 
+        declared = self._plan.spec.variables
+        return {
+            v.name: tf.Variable(initial_value(v, SEED), trainable=v.trainable) for v in declared
+        }
 
-def copies_of(spec: Any) -> dict[str, Any]:
-    """New variables with cnnbench's initial values, by name, on the current device."""
-    import tensorflow as tf
+    def rows(self, first: int, count: int) -> tuple[Any, ...]:
+        """Synthetic images and labels, of this number on."""
+        import tensorflow as tf
 
-    from cnnbench.variable_mgr.base import initial_value
+        from cnnbench.data.synthetic import synthetic_rows
 
-    return {
-        v.name: tf.Variable(initial_value(v, SEED), trainable=v.trainable) for v in spec.variables
-    }
+        rows = synthetic_rows(tf.range(first, first + count), SEED, self._plan.examples)
+        return tuple(rows[element.name] for element in self._plan.spec.elements)
 
+    def batches(self, devices: Sequence[str], images: int, first: int = 0) -> list[list[Any]]:
+        """Synthetic images, so many on each device, and labels, in variables there."""
+        import tensorflow as tf
 
-def descend(args: argparse.Namespace, declared: Any, variable: Any, gradient: Any) -> Any:
-    """Plain SGD with weight decay: the update of one variable."""
-    if declared.weight_decay:
-        gradient += args.weight_decay * variable
-    return variable.assign_sub(args.learning_rate * gradient)
+        made = []
+        for replica, device in enumerate(devices, first):
+            with tf.device(device):
+                rows = self.rows(replica * images, images)
+                made.append([tf.Variable(row, trainable=False) for row in rows])
+        return made
+
+    def loss_and_gradients(
+        self, variables: Mapping[str, Any], images: Any, labels: Any
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Mean loss of a batch, gradients of `trained`, and moments of the batch-norm layers.
+
+        Args:
+          variables: by name, each read once.
+        """
+        import tensorflow as tf
+
+        from cnnbench.models.graph import forward
+
+        model, values = self._plan.model, {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
+                if declared.name not in values:
+                    values[declared.name] = tf.identity(variables[declared.name])
+                    tape.watch(values[declared.name])
+                return values[declared.name]
+
+            made = forward(
+                model,
+                self._plan.spec.num_classes,
+                tf.identity(images),
+                read,
+                training=True,
+                data_format=self._data_format,
+                compute_dtype=tf.float32,
+            )
+            loss = tf.reduce_mean(model.loss(made.outputs, tf.identity(labels)))
+        return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), [*made.moments]
+
+    def descend(self, declared: Any, variable: Any, gradient: Any) -> Any:
+        """The update of one variable."""
+        if declared.weight_decay:
+            gradient += self._args.weight_decay * variable
+        return variable.assign_sub(self._args.learning_rate * gradient)
 
 
 def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> None:
@@ -102,7 +130,7 @@ def make_step(
     first: int = 0,
     in_replica: bool = False,
     device: str = "cpu",
-) -> Callable[[], float]:
+) -> Callable[[], Any]:
     """Makes a step of plain SGD over all replicas; the first call traces it.
 
     Args:
@@ -112,36 +140,27 @@ def make_step(
     """
     import tensorflow as tf
 
-    from cnnbench.run.driver.plan import make_plan
-
-    plan = make_plan(network(args.model, device=device))
-    data_format: Literal["NHWC", "NCHW"] = "NCHW" if device == "gpu" else "NHWC"
-    model, spec, replicas = plan.model, plan.spec, strategy.num_replicas_in_sync
-    devices = strategy.extended.worker_devices
-    inputs = batches(devices, plan, args.batch_size // replicas, first)
+    net, replicas = BareNetwork(args, device), strategy.num_replicas_in_sync
+    inputs = net.batches(strategy.extended.worker_devices, args.batch_size // replicas, first)
     with strategy.scope():
-        variables = copies_of(spec)
-    trained = [v for v in spec.variables if v.trainable]
+        variables = net.variables()
 
     def update(strategy: Any, found: Any) -> None:
         extended = strategy.extended
         if not in_replica:
-            pairs = zip(found, (variables[v.name] for v in trained), strict=True)
+            pairs = zip(found, (variables[v.name] for v in net.trained), strict=True)
             found = extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, list(pairs))
-        for declared, gradient in zip(trained, found, strict=True):
+        for declared, gradient in zip(net.trained, found, strict=True):
 
             def apply(variable: Any, total: tf.Tensor, declared: Any = declared) -> Any:
-                return descend(args, declared, variable, total / float(replicas))
+                return net.descend(declared, variable, total / float(replicas))
 
             extended.update(variables[declared.name], apply, args=(gradient,))
 
     def of_replica() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         number = int(tf.get_static_value(context.replica_id_in_sync_group))
-        images, labels = inputs[number - first]
-        loss, found = loss_and_gradients(
-            model, spec, variables, images, labels, data_format=data_format
-        )
+        loss, found, _ = net.loss_and_gradients(variables, *inputs[number - first])
         if in_replica:
             found = context.all_reduce(tf.distribute.ReduceOp.SUM, found)
         context.merge_call(update, (found,))
@@ -151,8 +170,8 @@ def make_step(
         losses = strategy.experimental_local_results(strategy.run(of_replica))
         return tf.add_n(list(losses)) / float(len(losses))
 
-    traced = tf.function(step, autograph=False)
-    return lambda: float(traced())
+    traced: Callable[[], Any] = tf.function(step, autograph=False)
+    return traced
 
 
 def make_step_by_hand(
@@ -173,56 +192,27 @@ def make_step_by_hand(
     """
     import tensorflow as tf
 
-    from cnnbench.run.driver.plan import make_plan
-
-    plan = make_plan(network(args.model, device=device))
-    data_format: Literal["NHWC", "NCHW"] = "NCHW" if device == "gpu" else "NHWC"
-    model, spec = plan.model, plan.spec
-    trained = [v for v in spec.variables if v.trainable]
-    inputs = batches(devices, plan, args.batch_size // len(devices))
-    copies = []
+    net, copies = BareNetwork(args, device), []
+    inputs = net.batches(devices, args.batch_size // len(devices))
     for place in devices:
         with tf.device(place):
-            copies.append(copies_of(spec))
+            copies.append(net.variables())
 
     def step() -> tf.Tensor:
-        losses, gradients = [], []
-        moments: list[Any] = []
-        for place, variables, (images, labels) in zip(devices, copies, inputs, strict=True):
+        found = []
+        for place, variables, batch in zip(devices, copies, inputs, strict=True):
             with tf.device(place):
-                found = loss_and_gradients(
-                    model, spec, variables, images, labels, moments, data_format
-                )
-            losses.append(found[0])
-            gradients.append(found[1])
-        for number, declared in enumerate(trained):
+                found.append(net.loss_and_gradients(variables, *batch))
+        losses, gradients, moments = zip(*found, strict=True)
+        for number, declared in enumerate(net.trained):
             own = means(number, [of_tower[number] for of_tower in gradients])
             for place, variables, mean in zip(devices, copies, own, strict=True):
                 with tf.device(place):
-                    descend(args, declared, variables[declared.name], mean)
+                    net.descend(declared, variables[declared.name], mean)
         with tf.device(devices[0]):
             if device == "gpu":
-                update_averages(copies[0], moments[: len(moments) // len(devices)])
-            return tf.add_n(losses) / float(len(losses))
+                update_averages(copies[0], moments[0])
+            return tf.add_n(list(losses)) / float(len(losses))
 
     traced: Callable[[], Any] = tf.function(step, autograph=False)
     return traced
-
-
-def batches(devices: Sequence[str], plan: Any, batch: int, first: int = 0) -> list[list[Any]]:
-    """Synthetic images and labels in variables on each device.
-
-    Args:
-      batch: images on each.
-    """
-    import tensorflow as tf
-
-    from cnnbench.data.synthetic import synthetic_rows
-
-    made = []
-    for replica, device in enumerate(devices, first):
-        with tf.device(device):
-            numbers = tf.range(replica * batch, (replica + 1) * batch)
-            rows = synthetic_rows(numbers, SEED, plan.examples)
-            made.append([tf.Variable(rows[e.name], trainable=False) for e in plan.spec.elements])
-    return made

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import re
 import sys
@@ -24,7 +23,7 @@ from bare_network import (  # type: ignore[import-not-found] # the file beside t
     make_step,
     make_step_by_hand,
 )
-from steps import measure, parse, tell_step  # type: ignore[import-not-found] # likewise
+from steps import measure, parse, report, tell_step  # type: ignore[import-not-found] # likewise
 
 PROGRAMS = ("cnnbench", "bare", "mirrored", "keras")
 # Of `hostgpu_counters`; three kinds of copies, with their bytes.
@@ -145,6 +144,7 @@ def fit(args: argparse.Namespace, devices: Sequence[str]) -> None:
     """Keras's `fit` with a MirroredStrategy over all GPUs."""
     import keras
     import tensorflow as tf
+    from keras_steps import compiled  # type: ignore[import-not-found] # likewise
 
     class Lines(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -153,12 +153,7 @@ def fit(args: argparse.Namespace, devices: Sequence[str]) -> None:
 
     strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
-        model = keras.applications.ResNet50(weights=None, classes=1001, classifier_activation=None)
-        model.compile(
-            optimizer=keras.optimizers.SGD(args.learning_rate, weight_decay=args.weight_decay),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=False,
-        )
+        model = compiled("resnet50", args)
     rows = tf.zeros([args.batch_size, 224, 224, 3]), tf.zeros([args.batch_size], tf.int32)
     data = tf.data.Dataset.from_tensors(rows).repeat()
     steps = args.warmup + args.batches
@@ -195,8 +190,8 @@ def main() -> None:
         fit(args, devices)
     else:
         step = (bare_step if args.program == "bare" else mirrored_step)(args, devices)
-        measure(args, lambda: float(step()), "")
-    print("\nMEASURED " + json.dumps(meter.measured()), flush=True)
+        measure(args, step)
+    report(**meter.measured())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ which is several times slower on CPUs.
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -22,13 +23,9 @@ MODELS = {
 }
 
 
-def main() -> None:
-    """Entry point."""
-    args = parse(MODELS)
-    keras.utils.set_random_seed(1)
-    if args.dtype == "bf16":
-        keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    name, size = MODELS[args.model]
+def compiled(network: str, args: argparse.Namespace) -> keras.Model:
+    """A network that trains by plain SGD with weight decay."""
+    name, size = MODELS[network]
     model = getattr(keras.applications, name)(
         weights=None, classes=1001, input_shape=(size, size, 3), classifier_activation=None
     )
@@ -37,6 +34,16 @@ def main() -> None:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,
     )
+    return model
+
+
+def main() -> None:
+    """Entry point."""
+    args = parse(MODELS)
+    keras.utils.set_random_seed(1)
+    if args.dtype == "bf16":
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    model, (_, size) = compiled(args.model, args), MODELS[args.model]
     images = tf.random.stateless_normal([args.batch_size, size, size, 3], [1, 2])
     labels = tf.random.stateless_uniform([args.batch_size], [3, 4], 0, 1001, tf.int32)
     model.optimizer.build(model.trainable_variables)
@@ -45,8 +52,7 @@ def main() -> None:
     def step() -> tf.Tensor:
         return model.train_step((images, labels))["loss"]
 
-    versions = f"keras {keras.__version__}, tensorflow {tf.__version__}"
-    measure(args, lambda: float(step()), versions)
+    measure(args, step, keras, tf)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,7 @@ from typing import Any
 
 from bare_network import (  # type: ignore[import-not-found] # the file beside this
     MODELS,
-    SEED,
-    copies_of,
-    descend,
-    loss_and_gradients,
+    BareNetwork,
     make_step,
     make_step_by_hand,
     network,
@@ -55,7 +52,7 @@ def one_process(args: argparse.Namespace) -> None:
         ),
         "one_device_strategy": lambda: tf.distribute.OneDeviceStrategy(devices[0]),
     }
-    measure(args, make_step(args, made[args.strategy]()), f"tensorflow {tf.__version__}")
+    measure(args, make_step(args, made[args.strategy]()), tf)
 
 
 def workers(args: argparse.Namespace) -> None:
@@ -78,7 +75,7 @@ def workers(args: argparse.Namespace) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     # As Keras does it: each replica reduces, all gradients as one tensor.
     step = make_step(args, strategy, first=index, in_replica=True)
-    measure(args, step, f"tensorflow {tf.__version__}")
+    measure(args, step, tf)
 
 
 def controller(args: argparse.Namespace) -> None:
@@ -97,7 +94,7 @@ def controller(args: argparse.Namespace) -> None:
         spec = tf.train.ClusterSpec(hosts)
         tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
         step = make_step_by_hand(args, devices, means)
-        measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
+        measure(args, step, tf)
     leave()
 
 
@@ -123,7 +120,7 @@ def coordinator(args: argparse.Namespace) -> None:
         run(schedule, args.batches, count, lambda number, took: tell_step(number, part / took))
         # Updates end in bursts, so that single distances say little.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
-        tell(part, seconds, f"tensorflow {tf.__version__}")
+        tell(part, seconds, tf)
     leave()
 
 
@@ -153,30 +150,22 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
     """A function that schedules an update of plain SGD on a worker's part of the batch."""
     import tensorflow as tf
 
-    from cnnbench.data.synthetic import synthetic_rows
-    from cnnbench.run.driver.plan import make_plan
-
-    plan = make_plan(network(args.model))
-    model, spec = plan.model, plan.spec
+    net, images = BareNetwork(args), args.batch_size // args.workers
     with strategy.scope():
-        variables = copies_of(spec)
-    trained = [v for v in spec.variables if v.trainable]
+        variables = net.variables()
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def batches() -> tf.data.Dataset:
-        rows = synthetic_rows(tf.range(args.batch_size // args.workers), SEED, plan.examples)
-        of_elements = tuple(rows[element.name] for element in spec.elements)
-        return tf.data.Dataset.from_tensors(of_elements).cache().repeat()
+        return tf.data.Dataset.from_tensors(net.rows(0, images)).cache().repeat()
 
     iterator = iter(coordinator.create_per_worker_dataset(batches))
 
     def update(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        moments: list[Any] = []
-        loss, found = loss_and_gradients(model, spec, variables, images, labels, moments)
-        for declared, gradient in zip(trained, found, strict=True):
+        loss, found, moments = net.loss_and_gradients(variables, images, labels)
+        for declared, gradient in zip(net.trained, found, strict=True):
             variable = variables[declared.name]
             with tf.device(variable.device):
-                descend(args, declared, variable, gradient)
+                net.descend(declared, variable, gradient)
         update_averages(variables, moments)
         return loss
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 _PLACE = "CNNBENCH_PEER"
 
@@ -30,6 +31,7 @@ def parse(models: Iterable[str], **choices: Iterable[str]) -> argparse.Namespace
     for name in ("learning_rate", "weight_decay"):
         parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--data_dir")
     args, flags = parser.parse_known_args()
     return argparse.Namespace(**vars(args), flags=flags)
 
@@ -97,20 +99,21 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def measure(args: argparse.Namespace, step: Callable[[], object], versions: str) -> None:
+def measure(args: argparse.Namespace, step: Callable[[], Any], *modules: ModuleType) -> None:
     """Times steps and prints the measurement.
 
     Args:
-      step: one training step; returns when it is done.
+      step: one training step; it is done when its loss can be read.
+      modules: what did the work.
     """
     seconds = []
     for number in range(1 - args.warmup, args.batches + 1):
         start = time.perf_counter()
-        step()
+        float(step())
         seconds.append(time.perf_counter() - start)
         if number > 0:
             tell_step(number, args.batch_size / seconds[-1])
-    tell(args.batch_size, seconds[args.warmup :], versions)
+    tell(args.batch_size, seconds[args.warmup :], *modules)
 
 
 def tell_step(number: int, speed: float) -> None:
@@ -118,7 +121,12 @@ def tell_step(number: int, speed: float) -> None:
     print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
 
-def tell(batch: int, seconds: Sequence[float], versions: str) -> None:
+def tell(batch: int, seconds: Sequence[float], *modules: ModuleType) -> None:
     """Prints a measurement."""
-    result = {"batch": batch, "step_seconds": list(seconds), "versions": versions}
-    print("MEASURED " + json.dumps(result), flush=True)
+    versions = ", ".join(f"{one.__name__} {one.__version__}" for one in modules)
+    report(batch=batch, step_seconds=list(seconds), versions=versions)
+
+
+def report(**measured: object) -> None:
+    """Prints what was measured, attributes of a reading."""
+    print("\nMEASURED " + json.dumps(measured), flush=True)

@@ -71,15 +71,15 @@ def main() -> None:
         model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay
     )
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        loss.item()
+        return loss
 
-    measure(args, step, f"torch {torch.__version__}")
+    measure(args, step, torch)
 
 
 if __name__ == "__main__":
