@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import json
 import os
 import random
+import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -30,11 +33,13 @@ from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
+from cnnbench.machine.host import Host
 from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
 from cnnbench.records.run import RunRecord
+from cnnbench.variable_mgr import registry as modes
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
@@ -118,6 +123,25 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_groups", plugins._groups | {registry.ENTRY_POINT_GROUP})
 
 
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """install(group, code, of=""): a distribution whose module has an entry point of a group."""
+
+    def install(group, code, of=""):
+        (tmp_path / "cnnbench_provider.py").write_text(code)
+        info = tmp_path / "provider-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: provider\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\nprobe = cnnbench_provider{of}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "cnnbench_provider", raising=False)
+        monkeypatch.setattr(plugins, "_groups", set())
+        monkeypatch.setattr(modes, "_modes", dict(modes._modes))
+
+    yield install
+    sys.modules.pop("cnnbench_provider", None)
+
+
 def _forget_plugins():
     known = plugins.loaded()
     yield
@@ -128,6 +152,80 @@ def _forget_plugins():
 # What plug-in files registered goes after the test, or after the module whose fixture loaded them.
 _after_tests = pytest.fixture(autouse=True)(_forget_plugins)
 _after_modules = pytest.fixture(autouse=True, scope="module")(_forget_plugins)
+
+
+@pytest.fixture
+def made_up_machine(tmp_path, monkeypatch):
+    """The folder whose proc and sys code reads that looks at this machine; empty at first."""
+    _, *others = Host.__init__.__defaults__
+    monkeypatch.setattr(Host.__init__, "__defaults__", (tmp_path / "machine", *others))
+    (tmp_path / "machine" / "proc").mkdir(parents=True)
+    return tmp_path / "machine"
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """limits(module, NAME=VALUE, ...): other times and sizes than a user waits for or has."""
+
+    def change(module, **values):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+    return change
+
+
+@pytest.fixture
+def cpus(monkeypatch):
+    """cpus(usable, all): from now on those that this process may use, and how many there are."""
+
+    def have(usable, count=None):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*usable})
+        monkeypatch.setattr(os, "cpu_count", lambda: count or len(usable))
+
+    return have
+
+
+@pytest.fixture
+def temporary_folders(monkeypatch):
+    """temporary_folders(folder): that is where temporary files and folders are made from now on."""
+    return lambda folder: monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """unreadable(folder): from now on nobody may list it; root may list every real one."""
+
+    def replace(owner, name, folder):
+        listed = getattr(owner, name)
+
+        def refuse(path):
+            if str(path) == str(folder):
+                raise PermissionError(13, "Permission denied", str(path))
+            return listed(path)
+
+        monkeypatch.setattr(owner, name, refuse)
+
+    def refuse(folder):
+        replace(os, "scandir", folder)
+        replace(Path, "iterdir", folder)
+
+    return refuse
+
+
+@pytest.fixture(scope="session")
+def little_disk():
+    """with little_disk(BYTES): no file of this process can be longer, as if the disk were full."""
+
+    @contextlib.contextmanager
+    def limited(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -172,18 +270,18 @@ def quick_start(monkeypatch):
 
     from cnnbench.data import synthetic
 
-    monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
-    monkeypatch.setattr(
-        repository,
-        "of_work",
-        lambda flags: _subject(os.getcwd(), *map(flags.get, repository.PLUGINS)),
-    )
-    for owner, name, value in brief():
-        monkeypatch.setattr(owner, name, value)
     draw = synthetic.synthetic_rows
-    monkeypatch.setattr(
-        synthetic, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)
-    )
+
+    def subject(flags):
+        return _subject(os.getcwd(), *map(flags.get, repository.PLUGINS))
+
+    for owner, name, value in (
+        *brief(),
+        (environment, "collect", lambda: dict(_machine())),
+        (repository, "of_work", subject),
+        (synthetic, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
+    ):
+        monkeypatch.setattr(owner, name, value)
 
 
 @functools.cache
@@ -341,6 +439,14 @@ def _stand_ins():
 def quick_processes(monkeypatch, _stand_ins):
     """Campaigns fork their stand-ins; those that step in turn are started."""
     monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
+
+
+@pytest.fixture
+def loaded_processes(monkeypatch):
+    """The real processes of a campaign begin with TensorFlow loaded, and without a guard."""
+    from forked import execute
+
+    monkeypatch.setattr(campaign, "execute", execute)
 
 
 @pytest.fixture(scope="session")

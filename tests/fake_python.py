@@ -14,7 +14,7 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   die: last words of processes that write no record.
   fail, crash: names of records whose process fails, and whether by a signal.
   message: of the error, [no good].
-  interrupt, parent: names of records that a process interrupts its parent for.
+  interrupt, parent: names of records, or batch sizes, that a process interrupts its parent for.
   once: file that is removed for it, and without which it does not.
   kill, kills: how often which processes are ended by SIGKILL, by the names of their records, and
     the folder that counts that.
@@ -108,7 +108,8 @@ def main():
     wait = turns() if "CNNBENCH_TURNS" in os.environ else lambda word: None
     wait(b"w")
     once = Path(say.get("once", __file__))
-    if target.stem in say.get("interrupt", ()) and once.exists():
+    known = {target.stem, values.get("batch_size")}
+    if known & {*say.get("interrupt", ())} and once.exists():
         if "once" in say:
             once.unlink()
         os.kill(say["parent"], signal.SIGINT)

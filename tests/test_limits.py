@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from cnnbench import cli
 from cnnbench.errors import exhausted
-from cnnbench.run.driver.training import Training
 
 RECORDS = Path(__file__).parent / "frozen" / "runs"
 
@@ -126,7 +127,8 @@ def test_what_the_system_has_no_more_of(
     def fail(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr("cnnbench.cli.commands.models.main", fail)
+    stand_in = SimpleNamespace(main=fail)
+    monkeypatch.setitem(sys.modules, "cnnbench.cli.commands.models", stand_in)
     assert cli.main(["models"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"cnnbench: error: {words}")
@@ -139,18 +141,19 @@ def test_defects_are_none_of_that() -> None:
 
 @pytest.mark.usefixtures("quick_start")
 def test_a_run_out_of_memory_keeps_what_it_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    launch, path = Training._launch, tmp_path / "r.json"
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith("3\t"):
+                raise MemoryError
+            return super().write(text)
 
-    def launching(self: Training) -> Any:
-        if self.global_step == 3:
-            raise MemoryError
-        return launch(self)
-
-    monkeypatch.setattr(Training, "_launch", launching)
+    path = tmp_path / "r.json"
     flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_warmup_batches=1")
-    assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 4
+    flags += ("--display_every=1", f"--result_json={path}", "--quiet_conditions=all")
+    with contextlib.redirect_stdout(Out()):
+        assert cli.main([*flags]) == 4
     assert error_of(capsys.readouterr().err) == "cnnbench: error: out of memory"
     record = json.loads(path.read_text())
     assert (record["status"], record["error"]["type"]) == ("failed", "OutOfMemoryError")

@@ -8,14 +8,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from forked import execute
 
 # Each session in this process would import them anew, as what it imports is forgotten afterwards.
 import cnnbench.campaigns.ab.flags
 import cnnbench.judge.report.renderers
 import cnnbench.run.driver.checkpoint_folder
 import cnnbench.testing  # noqa: F401
-from cnnbench.campaigns.processes import campaign
 
 pytest_plugins = ["pytester"]
 
@@ -382,8 +380,7 @@ def test_the_entry_point_names_the_plug_in():
     assert '"pytest11": ["cnnbench = cnnbench.pytest_plugin"]' in (ROOT / "setup.py").read_text()
 
 
-def test_a_real_process(session, monkeypatch):
-    monkeypatch.setattr(campaign, "execute", execute)
+def test_a_real_process(session, loaded_processes):
     result = session(
         """
         def test_fast(cnnbench):

@@ -19,14 +19,12 @@ from worker_runs import (
     labels_read,
     made_once,
     outcome,
-    poisoned,
     processes,
     run_in_workers,
     saved_values,
 )
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.data import synthetic
 from cnnbench.lab.predict.formulas import traffic
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
@@ -242,10 +240,8 @@ def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_workers_do_what_one_process_does(name: str, results, monkeypatch) -> None:
+def test_workers_do_what_one_process_does(name: str, results) -> None:
     flags = dict(COMPARED[name])
-    if flags.pop("poisoned", False):
-        monkeypatch.setattr(synthetic, "synthetic_rows", poisoned(synthetic.synthetic_rows))
     flags |= {"num_gpus": 2 * flags.get("num_gpus", 1), **ONE_PROCESS}
     expected = outcome(flags)
     tolerance = 2e-2 if flags.get("precision", "fp32") != "fp32" else 1e-5

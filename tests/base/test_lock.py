@@ -62,12 +62,16 @@ def test_a_killed_process_leaves_a_file_that_keeps_nobody_out(killed):
     assert names(killed) == []
 
 
-def test_a_holder_of_another_machine_is_named(killed, monkeypatch):
-    here = socket.gethostname()
-    monkeypatch.setattr(lock.socket, "gethostname", lambda: "elsewhere")
+def move(file):
+    """Has another machine for the one of the holder."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere"}))
+
+
+def test_a_holder_of_another_machine_is_named(killed):
+    move(killed / FILE)
     with FolderLock(killed) as held:
-        assert f" on {here} since " in held.left_by
-        monkeypatch.setattr(lock.socket, "gethostname", lambda: here)
+        assert " on elsewhere since " in held.left_by
+        move(killed / FILE)
         remedy = re.escape(f"; if that machine is down, remove {killed / FILE}")
         with pytest.raises(BlockingIOError, match=f"on elsewhere since .*{remedy}$"):
             FolderLock(killed)
@@ -92,7 +96,7 @@ def test_an_unreadable_name_is_no_obstacle(content, tmp_path):
             FolderLock(tmp_path)
 
 
-def test_many_threads_are_never_in_it_together(tmp_path, monkeypatch):
+def test_many_threads_are_never_in_it_together(tmp_path, limits):
     inside, most = [], []
 
     def enter():
@@ -102,7 +106,7 @@ def test_many_threads_are_never_in_it_together(tmp_path, monkeypatch):
                 most.append(len(inside))
                 inside.pop()
 
-    monkeypatch.setattr(lock, "_POLL_SECONDS", 0.0)
+    limits(lock, _POLL_SECONDS=0.0)
     threads = [threading.Thread(target=enter) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -125,9 +129,9 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path):
 
 
 @pytest.fixture
-def temporary(monkeypatch, tmp_path):
+def temporary(temporary_folders, tmp_path):
     """The folder of temporary folders."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    temporary_folders(tmp_path)
     return tmp_path
 
 
@@ -158,6 +162,9 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
         assert names(temporary) == [scratch.path.name]
 
 
+HERE = socket.gethostname()
+
+
 def left_behind(folder, host):
     folder.mkdir()
     about = {"pid": 1, "host": host, "since": "2026-01-01 00:00:00 UTC"}
@@ -165,21 +172,20 @@ def left_behind(folder, host):
 
 
 def test_what_may_be_somebody_elses_stays(temporary, monkeypatch):
-    monkeypatch.setattr("socket.gethostname", lambda: "here")
     left_behind(temporary / "cnnbench-there", "there")
-    left_behind(temporary / "of-another-program", "here")
-    left_behind(temporary / "target", "here")
+    left_behind(temporary / "of-another-program", HERE)
+    left_behind(temporary / "target", HERE)
     (temporary / "cnnbench-link").symlink_to(temporary / "target")
     (temporary / "cnnbench-file").write_text("")
     (temporary / "cnnbench-new").mkdir()
     (temporary / "cnnbench-new" / FILE).write_text("")  # made, and about to be locked
-    left_behind(temporary / "cnnbench-held", "here")
-    left_behind(temporary / "cnnbench-killed", "here")
+    left_behind(temporary / "cnnbench-held", HERE)
+    left_behind(temporary / "cnnbench-killed", HERE)
     before = names(temporary)
     with FolderLock(temporary / "cnnbench-held"):
         remove_abandoned()
         assert names(temporary) == [name for name in before if name != "cnnbench-killed"]
-    left_behind(temporary / "cnnbench-killed", "here")
+    left_behind(temporary / "cnnbench-killed", HERE)
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: os.getuid() + 1)
         remove_abandoned()

@@ -1,4 +1,6 @@
+import contextlib
 import importlib
+import io
 import json
 import os
 import re
@@ -197,23 +199,32 @@ def test_commands_import_only_what_they_use(line, status, alone, tmp_path):
 @pytest.mark.parametrize(("outcome", "status"), [(0, 4), (1, 1), (3, 3), (UsageError("no"), 2)])
 @pytest.mark.parametrize("buffering", [1, -1])
 def test_a_command_that_succeeds_without_its_output_has_failed(
-    run_command, monkeypatch, capsys, outcome, status, buffering
+    run_command, capsys, outcome, status, buffering
 ):
     """Whatever wrote it; codes that say something else stay."""
     run_command.outcome = outcome
-    with open("/dev/full", "w", buffering=buffering) as full:
-        monkeypatch.setattr(sys, "stdout", full)
+    with open("/dev/full", "w", buffering=buffering) as full, contextlib.redirect_stdout(full):
         assert cli.main(["--output"]) == status
     lost = "cnnbench: error: cannot write to standard output: No space left on device\n"
     assert lost in capsys.readouterr().err
 
 
-def test_a_full_disk_under_standard_error_changes_nothing(run_command, monkeypatch, capsys):
+def test_a_full_disk_under_standard_error_changes_nothing(run_command):
     for outcome, status in ((0, 0), (UsageError("no"), 2), (RuntimeError("surprise"), 4)):
         run_command.outcome = outcome
-        with open("/dev/full", "w", buffering=1) as full:
-            monkeypatch.setattr(sys, "stderr", full)
+        with open("/dev/full", "w", buffering=1) as full, contextlib.redirect_stderr(full):
             assert cli.main([]) == status
+
+
+@pytest.mark.parametrize(("status", "found"), [(0, cli.BROKEN_PIPE), (1, 1), (3, 3)])
+def test_a_verdict_outranks_a_reader_that_leaves_at_the_end(run_command, status, found):
+    class Left(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    run_command.outcome = status
+    with contextlib.redirect_stdout(Left()):
+        assert cli.main([]) == found
 
 
 def test_a_reader_that_leaves_is_no_error():

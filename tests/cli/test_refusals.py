@@ -23,6 +23,8 @@ from cnnbench.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("quick_answers")]
 
+PLUGINS = Path(__file__).parents[1] / "plugins"
+
 SHORT = {
     "TWO_CPUS": "--model=lenet --num_gpus=2 --batch_size=4 --device=cpu",
     "TINY": "--model=trivial --data_name=cifar10 --device=cpu",
@@ -46,6 +48,11 @@ SHORT = {
     "RING": "--variable_update=distributed_all_reduce --all_reduce_spec=xring",
     "PREDICT": "--predict --link=hdr",
     "MAKE": "make-imagenet images out",
+    "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
+    "CPU8": "--device=cpu --precision=int8",
+    "NO_WARMUP": "--num_warmup_batches=0",
+    "DETECTOR": f"--model_plugin={PLUGINS}/backbone_plugin.py --model=detector",
+    "ORACLE": f"--model_plugin={PLUGINS}/oracle_plugin.py --model=oracle",
 }
 """Words of the table that stand for several flags."""
 
@@ -89,6 +96,23 @@ run --eval --train_dir=d --forward_only      | --forward_only=*--eval
 run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
 run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
 run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
+run --stop_at=loss:2                         | --stop_at=loss:2: needs an evaluation to stop at
+run DURING --stop_at=top_1                   | --stop_at=top_1: *METRIC:VALUE, as in top_1:0.759
+run DURING --stop_at=0.759                   | --stop_at=0.759: *METRIC:VALUE, as in top_1:0.759
+run DURING --stop_at=:0.759                  | --stop_at=:0.759: *METRIC:VALUE, as in top_1:0.759
+run DURING --stop_at=top_1:                  | --stop_at=top_1:: *METRIC:VALUE, as in top_1:0.759
+run DURING --stop_at=top_1:high              | --stop_at=top_1:high: *METRIC:VALUE, as in top_1
+run DURING --stop_at=loss:nan                | --stop_at=loss:nan: *METRIC:VALUE, as in top_1:0.759
+run DURING --model=resnet50 --stop_at=map:0.2 | --stop_at=map:0.2: model resnet50 has no \
+metric map; its metrics are loss, top_1, top_5
+run DURING --model=ncf --stop_at=top_1_accuracy:0.6 | --stop_at=top_1_accuracy:0.6: model ncf has \
+no top-1 accuracy; its metrics are loss, hit_rate_10, ndcg_10
+run DURING --model=deepspeech2 --stop_at_top_1_accuracy=0.6 | --stop_at_top_1_accuracy=0.6: *its \
+metrics are loss, word_error_rate, letter_error_rate: use --stop_at=METRIC:VALUE
+run DURING --model=resnet50 --stop_at=top_1:75.9 | --stop_at=top_1:75.9: *top_1 is from 0 to 1
+run DURING --model=ssd300 --stop_at=map:21.2 | --stop_at=map:21.2: *map is from 0 to 1
+run DURING --model=resnet50 --stop_at=top_1:0.7 --stop_at_top_1_accuracy=0.7 \
+                                             | --stop_at_top_1_accuracy=*--stop_at
 run DURING --eval_during_training_every_n_epochs=1 | --eval_during_training_every_n_epochs=*n_steps
 run DURING --eval_during_training_at_specified_steps=5,9 | --eval_during*at_specified_steps
 run DURING --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
@@ -108,7 +132,57 @@ run '--result_label=a b=c'                   | --result_label=a b=c: 'a b=c' is 
 run --result_label=a=1,a=2                   | --result_label=a=1,a=2: a is given twice
 run --quiet_conditions=noise                 | --quiet_conditions=*noise*load, steal,
 run --quiet_conditions=lod                   | --quiet_conditions=lod: *did you mean load
+# Outputs
+run --graph_file=none/x.pb                   | --graph_file=none/x.pb: *no folder
+run --partitioned_graph_file_prefix=none/x   | --partitioned_graph_file_prefix=*no folder
+run --trace_file=none/x                      | --trace_file=none/x: *no folder
+run --tfprof_file=none/x                     | --tfprof_file=none/x: *no folder
+run --profile_json=none/x                    | --profile_json=none/x: *no folder
+run --profile_layers=none/x.svg              | --profile_layers=none/x.svg: *no folder
+run --profile_layers=x.txt,x.doc             | --profile_layers=x.doc: must end in one of .txt,
+run --profile_layers=x.svg,                  | --profile_layers=: *must end in one of .txt, .csv,
+run --nouse_chrome_trace_format --trace_file=ff/below | --trace_file=*must be a directory to write
+run --benchmark_log_dir=ff/below             | --benchmark_log_dir=ff/below: must be a directory
+run --xla --xla_cache_dir=ff/below           | --xla_cache_dir=ff/below: must be a directory
+run --eval --train_dir=. --summary_verbosity=1 --eval_dir=ff | --eval_dir=ff: must be a directory
+run --train_dir=/proc/none/ckpt              | --train_dir=/proc/none/ckpt
+run --train_dir=model.ckpt-12                | --train_dir=model.ckpt-12: names one checkpoint
+run --export_dir=ff                          | --export_dir=ff: is not a folder
+run --export_dir=ff/below                    | --export_dir=ff/below: *be a directory to write to
+run --export_dir=.                           | --export_dir=.: holds files, but no saved_model.pb
+run --train_dir=d --export_dir=d             | --export_dir=d: is the file of --train_dir too
+run --graph_file=a.json --result_json=./a.json | --graph_file=a.json: *--result_json too
+run --profile_json=x --result_json=x         | is the file of --
+run --tfprof_file=a.txt --profile_layers=b.svg,a.txt | the file of --tfprof_file too
+run --partitioned_graph_file_prefix=a.txt --result_json=a1.txt \
+              | --partitioned_graph_file_prefix=a1.txt: is the file of --result_json too
+# Profilers look at steps of the warm-up
+run --partitioned_graph_file_prefix=x NO_WARMUP | --partitioned*leave out --num_warmup_batches=0
+run --profile_json=x NO_WARMUP               | --profile_json=*leave out --num_warmup_batches=0
+run --trace_file=x NO_WARMUP                 | --trace_file=*leave out --num_warmup_batches=0
+run --tfprof_file=x NO_WARMUP                | --tfprof_file=*leave out --num_warmup_batches=0
+run --profile_json=x --trace_file=y          | --profile_json=x: cannot go with --trace_file
+run --profile_json=x --profile_steps=0       | --profile_steps=0: must be at least 1
+# What models and data sets have not
+run --data_name=cifar10 --data_dir=. --input_preprocessor=official_models_imagenet \
+    --model=trivial   | --input_preprocessor=official_*: data set cifar10 takes default
+run --model=trivial --collect_eval_results_async DURING \
+      | --collect_eval_results_async=true: --model=trivial has no metrics that need a process
+run --model=trivial --backbone_model_path=.  | --backbone_model_path=.: --model=trivial has no back
+run DETECTOR --backbone_model_path=none      | --backbone_model_path=none: *there is no checkpoint
+run ORACLE --label_smoothing=0.1 \
+      | --label_smoothing=0.1: needs a softmax loss, but --model=oracle has one of its own
+# What cannot be frozen, and what cannot be computed in integers
+run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
+run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph holds
+run CPU8 FROZEN                              | --precision=int8: *trivial has no convolution
+run CPU8 --model=lenet --freeze_when_forward_only | --*--forward_only
+run CPU8 --model=lenet --forward_only        | --precision=int8: needs --forward_only and
 # Sizes
+run --model=trivial --warmup=auto --num_warmup_batches=40 --max_warmup_batches=30 \
+                                             | --max_warmup_batches=30: is less than the 40 steps
+run --warmup=auto --max_warmup_batches=19    | --max_warmup_batches=19: *at least 20
+run TINY --eval --train_dir=. --num_eval_epochs=1e9 | --num_eval_epochs=*must be at most
 run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
 run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1.56e+03 steps
 run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1e+06 evaluations
@@ -411,6 +485,7 @@ roofline lenet --eval                        | --eval
 roofline lenet --plot=a.txt                  | --plot=a.txt: must end in .svg
 roofline lenet --warmup=auto                 | --warmup=auto
 roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
+roofline lenet CPU8 --forward_only --freeze_when_forward_only | --precision=int8: *not here:
 
 strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2

@@ -1,7 +1,6 @@
 import functools
 import os
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,19 +92,11 @@ def test_a_hostile_batch_does_not_run(tmp_path):
 
 
 @pytest.mark.parametrize("inner", ["", "cifar-10-batches-py"])
-def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, monkeypatch, inner):
-    """Root may read everything, so the system's answer is made up."""
+def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, unreadable, inner):
     images, labels = some
     folder = tmp_path / inner
     write_cifar10(folder, images[:5], labels[:5])
-    iterdir = Path.iterdir
-
-    def refuse(self):
-        if self == folder:
-            raise PermissionError(13, "Permission denied", str(self))
-        return iterdir(self)
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    unreadable(folder)
     where = f"{folder}: " if inner else ""
     for look in (detect, CIFAR10.subsets_in):
         with pytest.raises(FlagError) as caught:

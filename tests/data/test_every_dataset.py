@@ -36,6 +36,7 @@ from cnnbench.data import librispeech as speech
 from cnnbench.data.coco import CocoObject
 from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
+from cnnbench.models import register_model
 from cnnbench.models.deepspeech import DeepSpeech2
 from cnnbench.models.ncf import NeuMF
 
@@ -590,27 +591,31 @@ MODELS = {
     "imagenet": ["--model=lenet"],
     "cifar10": ["--model=trivial"],
     "coco": [f"--model_plugin={PRESENCE}", "--model=presence", "--num_gpus=2"],
-    "librispeech": ["--model=deepspeech2"],
-    "ratings": ["--model=ncf"],
+    "librispeech": ["--model=small_speech"],
+    "ratings": ["--model=small_ncf"],
 }
 
 
-def every_fourth_frame(model, net, spectrogram):
-    """Logits without the recurrent layers, which take long to trace."""
-    x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
-    x = net.conv(x, 1, 1, (4, 1))
-    return net.logits(net.reshape(x, net.shape(x)[:2]))
+class SmallSpeech(DeepSpeech2):
+    max_frames, max_letters = FRAMES, LETTERS
+
+    def build(self, net, spectrogram):
+        """Logits without the recurrent layers, which take long to trace."""
+        x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
+        x = net.conv(x, 1, 1, (4, 1))
+        return net.logits(net.reshape(x, net.shape(x)[:2]))
+
+
+class SmallNeuMF(NeuMF):
+    users, items, factors, layers = 6, 60, 4, (8, 4)
 
 
 @EVERY
 def test_a_model_trains_on_it_and_is_evaluated(
-    name, small_set, tmp_path, monkeypatch, quick_start, capsys
+    name, small_set, tmp_path, own_registry, quick_start, capsys
 ):
-    small = {"max_frames": FRAMES, "max_letters": LETTERS, "build": every_fourth_frame}
-    for attribute, value in small.items():
-        monkeypatch.setattr(DeepSpeech2, attribute, value)
-    for attribute, size in {"users": 6, "items": 60, "factors": 4, "layers": (8, 4)}.items():
-        monkeypatch.setattr(NeuMF, attribute, size)
+    register_model("small_speech", "librispeech", SmallSpeech)
+    register_model("small_ncf", "ratings", SmallNeuMF)
     record = tmp_path / "record.json"
     flags = [*MODELS[name], f"--data_dir={small_set(name)}", "--device=cpu", "--batch_size=2"]
     flags += ["--variable_update=replicated", "--num_batches=2", "--num_warmup_batches=0"]

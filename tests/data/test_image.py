@@ -178,10 +178,13 @@ def test_colours_change_within_bounds_and_repeatably(photo, in_yiq):
 @pytest.mark.parametrize("in_yiq", [True, False])
 def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
     """With the two changes replaced by x -> x/2 and x -> x + .1 the order can be read off."""
-    monkeypatch.setattr(tf.image, "stateless_random_brightness", lambda x, *a, **k: x)
-    monkeypatch.setattr(tf.image, "stateless_random_contrast", lambda x, *a, **k: x / 2)
-    for name in ("_saturation_and_hue_in_yiq", "_saturation_and_hue_in_hsv"):
-        monkeypatch.setattr(image_module, name, lambda x, *a: x + 0.1)
+    for owner, name, change in (
+        (tf.image, "stateless_random_brightness", lambda x, *a, **k: x),
+        (tf.image, "stateless_random_contrast", lambda x, *a, **k: x / 2),
+        (image_module, "_saturation_and_hue_in_yiq", lambda x, *a: x + 0.1),
+        (image_module, "_saturation_and_hue_in_hsv", lambda x, *a: x + 0.1),
+    ):
+        monkeypatch.setattr(owner, name, change)
     grey = tf.fill([2, 2, 3], 0.4)
     contrast_last = distort_colour(grey, position(0), 1, in_yiq=in_yiq)
     contrast_first = distort_colour(grey, position(1), 1, in_yiq=in_yiq)

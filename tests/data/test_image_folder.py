@@ -1,5 +1,4 @@
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -114,18 +113,10 @@ def test_what_cannot_be_used_is_said(tmp_path):
         scan(tmp_path / "images", labels, 0, 1)
 
 
-def test_a_folder_that_cannot_be_read_is_wrong_use(tmp_path, monkeypatch):
-    """Root may read everything, so the system's answer is made up."""
+def test_a_folder_that_cannot_be_read_is_wrong_use(tmp_path, unreadable):
     make(tmp_path, {"a": 1})
     refused = tmp_path / "a"
-    iterdir = Path.iterdir
-
-    def refuse(self):
-        if self == refused:
-            raise PermissionError(13, "Permission denied", str(self))
-        return iterdir(self)
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    unreadable(refused)
     with pytest.raises(UsageError) as caught:
         scan(tmp_path, None, 0, 1)
     assert str(caught.value) == f"{refused}: Permission denied"

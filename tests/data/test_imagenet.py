@@ -1,6 +1,5 @@
 import shutil
 import struct
-import tempfile
 from collections import Counter
 
 import pytest
@@ -161,9 +160,9 @@ def test_an_evaluation_gives_skipped_records_no_weight(copy, cpu_devices):
 
 
 @pytest.mark.parametrize("options", [{}, {"on_bad_record": "skip"}])
-def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, monkeypatch, options):
+def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, temporary_folders, options):
     """Processes of a job end without TensorFlow's clean-up, which would remove it."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    temporary_folders(tmp_path)
     assert labels(SPEC(folder, num_shards=2, shard_index=1, **options), cpu_devices, 1)
     assert not list(tmp_path.iterdir())
 

@@ -254,8 +254,8 @@ def test_files_are_as_readable_as_others(photo, tmp_path):
     assert modes == {photo.stat().st_mode}
 
 
-def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(imagenet, "MAX_ASPECT", 100_000)
+def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, limits):
+    limits(imagenet, MAX_ASPECT=100_000)
     path = tmp_path / "wide.png"
     path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
     with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:

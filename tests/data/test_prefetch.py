@@ -45,8 +45,10 @@ def input_threads():
 
 @pytest.fixture
 def accelerators(monkeypatch):
-    """Lets CPU devices pass for others, to which copies take time."""
-    monkeypatch.setattr(prefetch, "is_cpu", lambda device: False)
+    """Lets CPU devices pass for others, to which copies take time; accelerators(False): no more."""
+    there = [True]
+    monkeypatch.setattr(prefetch, "is_cpu", lambda device: not there[-1])
+    return there.append
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
@@ -154,11 +156,10 @@ def test_copies_overlap_the_step_before(cpu_devices, monkeypatch):
         assert copied.acquire(timeout=60)
 
 
-@pytest.mark.usefixtures("accelerators")
 @pytest.mark.parametrize("prefetched", [True, False])
-def test_copies_by_threads_deliver_what_others_do(cpu_devices, monkeypatch, prefetched):
+def test_copies_by_threads_deliver_what_others_do(cpu_devices, accelerators, prefetched):
     def delivered(threads):
-        monkeypatch.setattr(prefetch, "is_cpu", lambda device: not threads)
+        accelerators(threads)
         fields = {"subset": "validation", "datasets_use_prefetch": prefetched}
         with source(cpu_devices[:2], **fields) as numbers:
             found = [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]

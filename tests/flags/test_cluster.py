@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from cnnbench.base.jobs import rendezvous
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import agreed_facts, with_exchanged_addresses, with_job_from_env
@@ -62,7 +63,7 @@ def test_processes_of_a_machine_get_gpus_of_their_own():
 
 @pytest.fixture
 def _without_mpi4py(monkeypatch):
-    monkeypatch.setattr(rendezvous, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
 
 
 @pytest.mark.usefixtures("_without_mpi4py")

@@ -141,14 +141,19 @@ def labels_read(flags, steps):
 
 
 def outcome(flags):
-    """What a run came to: losses, evaluations, loss scale, error."""
+    """What a run came to: losses, evaluations, loss scale, error; see `poisoned` for that flag."""
     from cnnbench import BenchmarkCNN, Params
+    from cnnbench.data import synthetic
     from cnnbench.errors import BenchmarkError
 
+    flags = dict(flags)
+    drawn = synthetic.synthetic_rows
+    rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
     benchmark = BenchmarkCNN(Params.from_dict(flags))
     error = ""
     try:
-        benchmark.run()
+        with mock.patch.object(synthetic, "synthetic_rows", rows):
+            benchmark.run()
     except BenchmarkError as failure:
         error = str(failure)
     record = benchmark.record
@@ -259,7 +264,6 @@ def stalled(devices):
 
 def main(task, hosts, worker, ps=""):
     """One worker, or with ps tasks the chief; its runs share the connection of the first."""
-    from cnnbench.data import synthetic
     from cnnbench.machine import facts
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
@@ -271,13 +275,11 @@ def main(task, hosts, worker, ps=""):
     membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
-    drawn = synthetic.synthetic_rows
     results = []
     for run in json.loads(Path(task).read_text()):
         flags = {
             n: v.replace("{worker}", worker) if isinstance(v, str) else v for n, v in run.items()
         }
-        synthetic.synthetic_rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
         flags = {"variable_update": "collective_all_reduce", "device": "cpu", **flags}
         delay = late if flags.pop("late", False) else contextlib.nullcontext
         ReplicaCheck._check = bent() if flags.pop("bent", "") == worker else check

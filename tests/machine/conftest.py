@@ -62,19 +62,36 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """Two GPUs; the second is old and has few answers."""
+    """Two GPUs; the second is old and has few answers.
+
+    Attributes:
+      failing: the name of a function that fails.
+      old: whether the second GPU is old.
+      reasons: bits of those why the clocks are low.
+      processes: PIDs of those on each GPU.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
+        self.failing = ""
+        self.old = True
+        self.reasons = 0x21
+        self.processes: tuple[tuple[int, ...], ...] = ((42, 43), ())
+
+    def _may_fail(self, name):
+        if name == self.failing:
+            raise OSError
 
     def nvmlInit(self):
+        self._may_fail("nvmlInit")
         self.depth += 1
 
     def nvmlShutdown(self):
         self.depth -= 1
 
     def nvmlDeviceGetCount(self):
-        return 2
+        self._may_fail("nvmlDeviceGetCount")
+        return len(self.processes)
 
     def nvmlDeviceGetHandleByIndex(self, index):
         return index
@@ -87,10 +104,10 @@ class FakeNvml:
         return self._new(handle, 1755)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self._new(handle, 0x21)
+        return self._new(handle, self.reasons)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return self._new(handle, [SimpleNamespace(pid=42), SimpleNamespace(pid=43)])
+        return self._new(handle, [SimpleNamespace(pid=pid) for pid in self.processes[handle]])
 
     def nvmlDeviceGetViolationStatus(self, handle, policy):
         assert policy == 1
@@ -116,7 +133,7 @@ class FakeNvml:
         return 1 - handle
 
     def _new(self, handle, answer):
-        if handle == 1:
+        if handle == 1 and self.old:
             raise NVMLError
         return answer
 

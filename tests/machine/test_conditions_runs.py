@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
@@ -33,20 +35,36 @@ def run(**flags: object) -> tuple[RunRecord, str]:
     return record, err.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Busy with others while the run starts, robbed by the hypervisor in its loop."""
-    times = iter([(0.0, 0.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.0), (11.0, 2.0, 5.0)])
+class Machine:
+    """Busy with others while a run starts, robbed by the hypervisor in its loop.
 
-    def take(host: object, clock: object, peers: object) -> Counters:
-        at, busy, steal = next(times)
+    Attributes:
+      peers: the other processes of the run that each sample counts as its own.
+    """
+
+    def __init__(self) -> None:
+        self.peers: list[list[int]] = []
+        self._changes = itertools.cycle([(0, 0, 0), (1, 2, 0), (0, 0, 0), (10, 0, 5)])
+        self._now = np.zeros(3)
+        self._joules = itertools.cycle([10.0, 50.0])
+
+    def take(self, host: object, clock: object, peers: Collection[int]) -> Counters:
+        self.peers.append(list(peers))
+        self._now += next(self._changes)
+        at, busy, steal = self._now.tolist()
         return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
-    monkeypatch.setattr(watch, "take", take)
+    def counters(self, host: object) -> tuple[Counter, ...]:
+        return (Counter("RAPL package-0", False, lambda: next(self._joules)),)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(watch, "take", made.take)
     monkeypatch.setattr(watch, "gpu_states", lambda host: pytest.fail("asked for a run on a CPU"))
-    joules = iter([10.0, 50.0])
-    counter = Counter("RAPL package-0", False, lambda: next(joules))
-    monkeypatch.setattr(watch, "rapl_counters", lambda host: (counter,))
+    monkeypatch.setattr(watch, "rapl_counters", made.counters)
+    return made
 
 
 def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
@@ -74,17 +92,12 @@ def test_silenced_conditions_are_recorded_all_the_same() -> None:
     assert len(record.conditions.notes) == 2
 
 
-def test_processes_of_the_job_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_the_job_are_not_among_the_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Membership, "meet", lambda self: [4242])
-    taken = []
-
-    def take(host: object, clock: object, peers: Collection[int]) -> Counters:
-        taken.append(list(peers))
-        return Counters(at=len(taken))
-
-    monkeypatch.setattr(watch, "take", take)
     run()
-    assert taken == [[], *[[4242]] * 4]
+    assert machine.peers == [[], *[[4242]] * 4]
 
 
 def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
@@ -94,13 +107,8 @@ def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
     assert " J " not in err
 
 
-def test_evaluation_runs_have_conditions_and_energy_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as without:
-        without.setattr(watch, "rapl_counters", lambda host: ())
-        without.setattr(watch, "take", lambda *_: Counters(at=0.0))
-        run(train_dir=str(tmp_path))
+def test_evaluation_runs_have_conditions_and_energy_too(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
     record, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
     assert record.conditions.during["steal_fraction"] == 1.0
     assert record.summary().joules_per_image == 10.0

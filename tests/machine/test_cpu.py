@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from cnnbench.machine import cpu
@@ -58,9 +58,9 @@ def test_governors_of_all_cores(host):
 
 def test_memory(host, monkeypatch):
     main = SimpleNamespace(total=1 << 20, available=1 << 19)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: main)
     swap = SimpleNamespace(total=1 << 18)
-    monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
+    told = SimpleNamespace(virtual_memory=lambda: main, swap_memory=lambda: swap)
+    monkeypatch.setitem(sys.modules, "psutil", told)
     facts = {"memory_bytes": 1 << 20, "memory_available_bytes": 1 << 19, "swap_bytes": 1 << 18}
     assert cpu.memory(host) == facts
     swap.total = 0
@@ -119,9 +119,8 @@ def test_the_smallest_limit_of_the_control_groups(host, files, cpus, memory):
     assert cpu.limits(host) == {"cgroup_cpu_limit": cpus, "cgroup_memory_limit_bytes": memory}
 
 
-def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):
-    monkeypatch.setattr(cpu.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: {0, 1, 2, 5})
+def test_affinity_is_a_fact_only_when_it_limits(host, cpus):
+    cpus({0, 1, 2, 5}, 8)
     put(host, "sys/devices/system/cpu/online", "0-7")
     assert cpu.logical_cpus(host) == {
         "logical_cpus": 8,
@@ -129,7 +128,7 @@ def test_affinity_is_a_fact_only_when_it_limits(host, monkeypatch):
         "usable_cpus": 4,
         "cpu_affinity": "0-2,5",
     }
-    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda pid: set(range(8)))
+    cpus(range(8))
     assert cpu.logical_cpus(host)["cpu_affinity"] is None
 
 
@@ -171,7 +170,8 @@ def test_settings(host):
 )
 def test_battery(host, plugged, fact, monkeypatch):
     battery = None if plugged == "no battery" else SimpleNamespace(power_plugged=plugged)
-    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery)
+    told = SimpleNamespace(sensors_battery=lambda: battery)
+    monkeypatch.setitem(sys.modules, "psutil", told)
     assert cpu.power(host) == {"on_battery": fact}
 
 

@@ -60,12 +60,8 @@ def test_states(tmp_path, nvml):
 
 
 @pytest.mark.parametrize("failing", [None, "nvmlInit", "nvmlDeviceGetCount"])
-def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing, monkeypatch):
-    def fail(*arguments):
-        raise OSError
-
-    if failing is not None:
-        monkeypatch.setattr(nvml, failing, fail)
+def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing):
+    nvml.failing = failing
     driver(tmp_path, models=["Tesla T4"])
     here = host(tmp_path, nvml=None if failing is None else nvml)
     assert gpu.gpu_states(here) == ()

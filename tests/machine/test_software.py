@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -22,10 +22,12 @@ def test_loaded_tensorflow_tells_its_build():
     assert software.tensorflow_build(Host(modules={})) == {}
 
 
-def test_threads_are_a_fact_only_when_set(monkeypatch):
-    host = Host(modules={"tensorflow": tf})
-    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
-    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 0)
+def test_threads_are_a_fact_only_when_set():
+    threading = SimpleNamespace(
+        get_intra_op_parallelism_threads=lambda: 3, get_inter_op_parallelism_threads=lambda: 0
+    )
+    config = SimpleNamespace(threading=threading)
+    host = Host(modules={"tensorflow": SimpleNamespace(config=config)})
     assert software.tensorflow_threads(host) == {"intra_op_threads": 3, "inter_op_threads": None}
     assert software.tensorflow_threads(Host(modules={})) == {}
 
@@ -44,12 +46,22 @@ def run_git(folder, *arguments):
     subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
 
 
-def test_commit_of_a_checkout(tmp_path, monkeypatch):
-    package = tmp_path / "cnnbench"
-    package.mkdir()
-    source = package / "__init__.py"
-    source.write_text("")
-    monkeypatch.setattr(version, "__file__", str(source))
+@pytest.fixture
+def installed(monkeypatch):
+    """installed(FOLDER): cnnbench is in it from now on; one of its files."""
+
+    def install(folder):
+        source = folder / "cnnbench" / "__init__.py"
+        source.parent.mkdir(parents=True)
+        source.write_text("")
+        monkeypatch.setattr(version, "__file__", str(source))
+        return source
+
+    return install
+
+
+def test_commit_of_a_checkout(tmp_path, installed):
+    source = installed(tmp_path)
     assert software.commit(Host()) == {}
     run_git(tmp_path, "init", "-q")
     run_git(tmp_path, "add", ".")
@@ -62,11 +74,9 @@ def test_commit_of_a_checkout(tmp_path, monkeypatch):
     assert software.commit(Host())["git_dirty"] is True
 
 
-def test_repository_around_an_installed_package_is_not_ours(tmp_path, monkeypatch):
+def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed):
     run_git(tmp_path, "init", "-q")
-    installed = tmp_path / "venv" / "site-packages" / "cnnbench" / "__init__.py"
-    installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(version, "__file__", str(Path(installed)))
+    installed(tmp_path / "venv" / "site-packages")
     assert software.commit(Host()) == {}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
 
-from cnnbench.machine import watch as watch_module
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import usable_cpus
 from cnnbench.machine.gpu import GpuState, GpuView
@@ -103,56 +103,66 @@ def test_a_run_that_fails_early_has_no_conditions(machine):
     assert (record.during, record.notes) == ({}, ())
 
 
-def states(*processes):
-    return tuple(GpuState(i, f"GPU-{i}", 1500, (), them) for i, them in enumerate(processes))
+@pytest.fixture
+def on_gpus(machine, nvml):
+    """on_gpus({PID: NAME}, ...): the processes on each GPU from now on."""
+    nvml.old, nvml.reasons = False, 0
+    machine.modules["pynvml"] = nvml
+
+    def run(*processes):
+        nvml.processes = tuple(map(tuple, processes))
+        for pid, name in itertools.chain.from_iterable(them.items() for them in processes):
+            machine.put(f"proc/{pid}/comm", name)
+
+    return run
 
 
-def test_gpus_are_asked_before_and_after(machine, monkeypatch):
+def test_gpus_are_asked_before_and_after(machine, on_gpus):
     machine.environ["CUDA_VISIBLE_DEVICES"] = "1"
-    answers = [states({}, {42: "python"}), states({}, {42: "python", 50: "me", 51: "you"})]
-    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+    on_gpus({}, {42: "python"})
     watch = Watch(machine.host, clock=machine.clock)
     flags = RunFlags(on_gpu=True)
     (condition,) = watch.before(FACTS, flags)
     assert condition.text == "GPU 1 also runs 42 (python)"
     assert condition.advice == "end them, or use CUDA_VISIBLE_DEVICES=0"
     with watch:
-        pass
+        on_gpus({}, {42: "python", 50: "me", 51: "you"})
     (condition,) = watch.during()
     assert condition.text == "processes started during the run: 50 (me), 51 (you) on GPU 1"
     record = watch.record()
-    assert record.before["gpu_clocks_mhz"] == [1500]
+    assert record.before["gpu_clocks_mhz"] == [1755]
     assert record.before["gpu_processes"] == ["1: 42 (python)"]
 
 
-def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine, monkeypatch):
-    there = {50: "worker", 60: "game"}
-    answers = [states({50: "worker"}, {50: "worker"}), states(there, there)]
-    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine, on_gpus):
+    on_gpus({50: "worker"}, {50: "worker"})
     watch = Watch(machine.host, clock=machine.clock)
     watch.met([50])
     flags = RunFlags(on_gpu=True, gpu_indices="0")
     assert watch.before(FACTS, flags) == ()
     with watch:
         machine.now += 10
+        on_gpus({50: "worker", 60: "game"}, {50: "worker", 60: "game"})
     record = watch.record()
     assert record.during["gpu_processes"] == ["0: 60 (game)"]
 
 
-def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, monkeypatch):
+def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
     both = {os.getpid(): "me", 50: "partner"}
-    answers = [states({}), states(both), states({**both, 60: "game"})]
-    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+    on_gpus({})
     watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
     watch.before(FACTS, RunFlags(on_gpu=True))
+    on_gpus(both)
     with watch:
         machine.now += 10
+        on_gpus({**both, 60: "game"})
     (condition,) = watch.during()
     assert condition.text == "processes started during the run: 60 (game) on GPU 0"
 
 
 def test_a_gpu_of_another_process_of_the_job_is_not_free():
-    view = GpuView(states({50: "worker"}, {50: "worker"}), mine=(0,)).without([50])
+    states = tuple(GpuState(i, f"GPU-{i}", processes={50: "worker"}) for i in range(2))
+    view = GpuView(states, mine=(0,)).without([50])
     assert view.free == (0,)
 
 

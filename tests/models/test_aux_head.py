@@ -11,15 +11,29 @@ import tensorflow as tf
 from cnnbench import BenchmarkCNN
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.models import declare, get_model
+from cnnbench.models import declare, get_model, register_model
 from cnnbench.models.graph import forward
-from cnnbench.models.nasnet import NasNet, NasnetCell, NasNetCifar10, Size
+from cnnbench.models.nasnet import NasnetCell, NasNetCifar10, Size
 from cnnbench.run.driver.plan import make_plan
 
 
-def small_init(self):
-    """The smallest network with a head, none of whose branches is dropped."""
-    NasNet.__init__(self, "nasnet", Size(cells=3, filters=4, stem=12), 32, 4)
+class SimpleCell(NasnetCell):
+    def normal(self, x, previous):
+        return self.net.conv(x, self.filters, 1)
+
+    def reduction(self, x, previous):
+        return self.net.conv(x, self.filters, 3, 2)
+
+
+class Smallest(NasNetCifar10):
+    """The smallest network with a head, of simple cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = Size(cells=3, filters=4, stem=12)
+
+    def _cell(self, net, filters, number):
+        return SimpleCell(net, filters, 1.0)
 
 
 def switched_on(name, dataset="imagenet"):
@@ -87,15 +101,11 @@ def test_the_flag_switches_it_on():
         parameters(model="vgg11", aux_head=True)
 
 
-def test_its_loss_counts_four_tenths(monkeypatch, quick_start):
+def test_its_loss_counts_four_tenths(own_registry, quick_start):
     """The loss of a step is that of the network's logits and of the head's; simple cells do."""
-    monkeypatch.setattr(NasNetCifar10, "__init__", small_init)
-    monkeypatch.setattr(NasnetCell, "normal", lambda cell, x, _: cell.net.conv(x, cell.filters, 1))
-    monkeypatch.setattr(
-        NasnetCell, "reduction", lambda cell, x, _: cell.net.conv(x, cell.filters, 3, 2)
-    )
+    register_model("smallest", "cifar10", Smallest)
     params = Params(
-        model="nasnet",
+        model="smallest",
         data_name="cifar10",
         aux_head=True,
         device="cpu",
@@ -107,7 +117,7 @@ def test_its_loss_counts_four_tenths(monkeypatch, quick_start):
     weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     images, labels, _ = built.inputs.of_tower(0, ())
     made = forward(
-        switched_on("nasnet", "cifar10"),
+        switched_on("smallest", "cifar10"),
         11,
         images,
         lambda spec, dtype: tf.cast(weights[spec.name], dtype),

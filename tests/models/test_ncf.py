@@ -10,7 +10,7 @@ import tensorflow as tf
 from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.models import declare, get_model
+from cnnbench.models import declare, get_model, register_model
 from cnnbench.models.graph import forward
 from cnnbench.models.ncf import NeuMF, ranks_of_rated
 from cnnbench.run.driver.console import Console
@@ -125,15 +125,18 @@ def test_users_without_a_rated_item_do_not_count(small):
 
 
 def run(**flags):
-    own = {"model": "ncf", "data_name": "ratings", "device": "cpu", "num_warmup_batches": 0}
+    own = {"model": "small_ncf", "data_name": "ratings", "device": "cpu", "num_warmup_batches": 0}
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
 
 
+class SmallNeuMF(NeuMF):
+    users, items = 12, 40
+
+
 @pytest.fixture
-def ratings(tmp_path, monkeypatch):
+def ratings(tmp_path, own_registry):
     """Twelve users who each rated the items of their own half; one is held back among nine."""
-    monkeypatch.setattr(NeuMF, "users", 12)
-    monkeypatch.setattr(NeuMF, "items", 40)
+    register_model("small_ncf", "ratings", SmallNeuMF)
     rng = np.random.default_rng(0)
     users, items, held, negatives = [], [], [], []
     for user in range(12):
@@ -172,7 +175,7 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
     found = []
     for towers, batch in ((1, 180), (3, 7)):
         params = Params(
-            model="ncf",
+            model="small_ncf",
             data_name="ratings",
             data_dir=ratings,
             device="cpu",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -217,35 +216,17 @@ def test_an_edit_that_fails_takes_the_old_models_with_it(tmp_path):
 # Installed entry points -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Makes a distribution whose module `provider` has an entry point."""
-
-    def install(code, value):
-        (tmp_path / "cnnbench_provider.py").write_text(code)
-        info = tmp_path / "provider-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: provider\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[cnnbench.models]\nprobe = {value}\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "cnnbench_provider", raising=False)
-        monkeypatch.setattr(plugins, "_groups", set())
-
-    yield install
-    sys.modules.pop("cnnbench_provider", None)
-
-
 @pytest.mark.parametrize("function", ["", "def r():\n    "])
 def test_an_entry_point_is_a_module_or_a_function(install, function):
     code = PLUGIN.format(batch=5).replace("\nregister_model", f"\n{function}register_model")
-    install(code, "cnnbench_provider:r" if function else "cnnbench_provider")
+    install("cnnbench.models", code, ":r" if function else "")
     assert "probe" in model_names("imagenet")
     assert get_model("probe", "imagenet").batch_size == 5
     assert hashlib.sha256(code.encode()).hexdigest() in plugins.digests().values()
 
 
 def test_a_broken_entry_point_is_named_and_built_in_models_still_work(install):
-    install("raise OSError('gone')", "cnnbench_provider")
+    install("cnnbench.models", "raise OSError('gone')")
     assert get_model("lenet", "imagenet").name == "lenet"
     message = r"/cnnbench_provider\.py:1: <module>: OSError: gone"
     with pytest.raises(UsageError, match=message):

@@ -142,17 +142,10 @@ def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
     assert loaded.defects == ()
 
 
-def test_folders_that_cannot_be_read_are_named(runs, tmp_path, monkeypatch):
+def test_folders_that_cannot_be_read_are_named(runs, tmp_path, unreadable):
     write(tmp_path / "good.json", runs(run_id="good"))
     write(tmp_path / "locked" / "secret.json", runs(run_id="secret"))
-    scan = os.scandir
-
-    def refuse(path):
-        if os.path.basename(path) == "locked":
-            raise PermissionError(13, "Permission denied", path)
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
+    unreadable(tmp_path / "locked")
     loaded = load_records([tmp_path])
     assert ids(loaded) == ["good"]
     assert [str(one) for one in loaded.defects] == [

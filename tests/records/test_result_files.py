@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
@@ -112,15 +111,12 @@ def test_paths_that_cannot_be_written_are_refused(paths, reason):
         files(*paths).prepare()
 
 
-def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, monkeypatch):
-    def full(path, record):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(result_files, "write_json", full)
+def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_disk):
     record, table = a_record(), tmp_path / "r.csv"
     both = files(str(tmp_path / "r.json"), str(table))
     assert both.wanted
-    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device$"):
+    longest = len(record.to_json()) - 1
+    with little_disk(longest), pytest.raises(BenchmarkError, match=r"r\.json: File too large$"):
         both.write(record, lambda: [run_row(record)])
     assert len(table.read_text().splitlines()) == 2
     assert not files().wanted
@@ -350,16 +346,10 @@ def test_a_torn_row_of_a_long_table_is_cut_off(path):
     assert len(rows(path)) == 201
 
 
-def test_failed_write_leaves_the_file_as_it_was(path, monkeypatch):
+def test_failed_write_leaves_the_file_as_it_was(path, little_disk):
     append(path, a_run().record())
     before = path.read_bytes()
-
-    def full_disk(descriptor, data):
-        os.write(descriptor, data[:20])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(result_files, "write_all", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with little_disk(len(before) + 20), pytest.raises(OSError, match="File too large"):
         append(path, a_run().record())
     assert path.read_bytes() == before
 

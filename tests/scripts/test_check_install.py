@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -22,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def scratch(tmp_path, monkeypatch):
+def scratch(tmp_path, temporary_folders):
     """Where temporary folders go during a test."""
     folder = tmp_path / "scratch"
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    temporary_folders(folder)
     return folder
 
 

@@ -168,9 +168,14 @@ def test_calibration_that_sees_nothing_says_so(pool):
         pools.calibrate(pool, flat)
 
 
-def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
+@pytest.fixture
+def ticking(monkeypatch):
+    """Each look at the clock takes a second."""
     clock = iter(range(10**6))
     monkeypatch.setattr(pools.time, "monotonic", lambda: next(clock))
+
+
+def test_a_pool_goes_on_where_it_was(tmp_path, pool, ticking):
     machine = Machine()
     pools.fill(pool, machine, 1, seconds=60)
     first = len(pool.rounds())
@@ -187,11 +192,7 @@ def test_a_pool_goes_on_where_it_was(tmp_path, pool, monkeypatch):
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(
-    pool, in_turn, monkeypatch
-):
-    clock = iter(range(10**6))
-    monkeypatch.setattr(pools.time, "monotonic", lambda: next(clock))
+def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(pool, in_turn, ticking):
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     machine = Machine()
     pools.fill(pool, machine, 1, seconds=2, in_turn=in_turn)

@@ -168,6 +168,28 @@ def make_context(cpu_devices) -> Callable[..., ReduceContext]:
 
 
 @pytest.fixture
+def nccl_says(monkeypatch) -> Callable[[str], None]:
+    """nccl_says(text): why its kernel refuses CPUs, which tells whether TensorFlow has it."""
+    add = tf.raw_ops.NcclAllReduce
+
+    def say(text: str) -> None:
+        def refuse(**attributes: Any) -> tf.Tensor:
+            if not tf.executing_eagerly():
+                return add(**attributes)
+            raise tf.errors.NotFoundError(None, None, text)
+
+        monkeypatch.setattr(tf.raw_ops, "NcclAllReduce", refuse)
+
+    return say
+
+
+@pytest.fixture
+def with_nccl(nccl_says) -> None:
+    """A TensorFlow with NCCL, whichever is installed."""
+    nccl_says("Could not find device for node. All kernels registered: device='GPU'")
+
+
+@pytest.fixture
 def registered(monkeypatch) -> Iterator[dict[str, Any]]:
     """The registrations, to which a test may add some for itself."""
     # Now, because what a module registers while the test runs is forgotten after it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.base import plugins
 from cnnbench.campaigns.strategies.session import make_plan
 from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags, validate
 from cnnbench.flags.params import FLAGS
-from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names, registry
+from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -217,6 +215,7 @@ def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
 
 # Installed entry points -----------------------------------------------------------------------
 
+GROUP = "cnnbench.variable_mgr"
 PROVIDER = """
 from cnnbench.variable_mgr import Mode, register_mode
 MANAGER = "cnnbench.variable_mgr.per_tower:ReplicatedVariableMgr"
@@ -224,30 +223,10 @@ register_mode(Mode(name="installed", manager=MANAGER))
 """
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Makes a distribution whose module has an entry point."""
-
-    def install(code: str) -> None:
-        (tmp_path / "cnnbench_modes_provider.py").write_text(code)
-        info = tmp_path / "modes_provider-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: modes_provider\nVersion: 1\n")
-        points = "[cnnbench.variable_mgr]\ninstalled = cnnbench_modes_provider\n"
-        (info / "entry_points.txt").write_text(points)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "cnnbench_modes_provider", raising=False)
-        monkeypatch.setattr(plugins, "_groups", set())
-        monkeypatch.setattr(registry, "_modes", dict(registry._modes))
-
-    yield install
-    sys.modules.pop("cnnbench_modes_provider", None)
-
-
 def test_the_mode_of_an_entry_point_is_one_of_the_modes(
     install: Callable[..., None], cpu_devices: tuple[str, ...]
 ) -> None:
-    install(PROVIDER)
+    install(GROUP, PROVIDER)
     assert parse_args(["--variable_update=installed"]).params.update_mode.name == "installed"
     assert "installed" in names()
     manager = create(spec("installed", cpu_devices[:2]), ())
@@ -257,9 +236,9 @@ def test_the_mode_of_an_entry_point_is_one_of_the_modes(
 def test_a_broken_entry_point_is_named_and_other_modes_still_work(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install("raise OSError('gone')")
+    install(GROUP, "raise OSError('gone')")
     assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
-    message = r"/cnnbench_modes_provider\.py:1: <module>: OSError: gone"
+    message = r"/cnnbench_provider\.py:1: <module>: OSError: gone"
     for ask in (names, lambda: parse_args(["--variable_update=installed"])):
         with pytest.raises(UsageError, match=message):
             ask()

@@ -28,14 +28,12 @@ def test_ports_are_held_against_all_but_servers():
         client.bind(("", ports[0]))
 
 
-def test_ports_that_are_in_use_are_left_out(monkeypatch, tmp_path):
+def test_ports_that_are_in_use_are_left_out(limits, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         outgoing = tmp_path / "range"
         outgoing.write_text(f"10000 {taken - 1}")
-        monkeypatch.setattr(cluster_ports, "_RANGE_FILE", outgoing)
-        monkeypatch.setattr(cluster_ports, "LARGEST_PORT", taken + 60)
-        monkeypatch.setattr(cluster_ports, "_TRIES", 61)
+        limits(cluster_ports, _RANGE_FILE=outgoing, LARGEST_PORT=taken + 60, _TRIES=61)
         with ReservedPorts(20) as held:
             assert taken not in held.numbers
         with pytest.raises(BenchmarkError, match="of 62 ports are free"):

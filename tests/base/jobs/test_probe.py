@@ -110,8 +110,8 @@ def test_a_program_that_is_not_grpc(answer):
         thread.join()
 
 
-def test_wait_up(job, serve, monkeypatch):
-    monkeypatch.setattr(probing.loop, "REPORT_SECONDS", 0.2)
+def test_wait_up(job, serve, limits):
+    limits(probing.loop, REPORT_SECONDS=0.2)
     serve(PS)
     said = []
     missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"

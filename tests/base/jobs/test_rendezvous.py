@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @pytest.fixture(autouse=True)
 def _without_mpi4py(monkeypatch):
-    monkeypatch.setattr(rendezvous, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setattr(rendezvous, "_held", [])
 
 
@@ -101,8 +101,8 @@ def test_other_programs_do_no_harm(place):
     assert first == second
 
 
-def test_who_does_not_come_is_named(place, monkeypatch):
-    monkeypatch.setattr(rendezvous.loop, "REPORT_SECONDS", 0.2)
+def test_who_does_not_come_is_named(place, limits):
+    limits(rendezvous.loop, REPORT_SECONDS=0.2)
     said = []
     with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
         exchange(ranks(0, 3), place, 0.5, said.append)

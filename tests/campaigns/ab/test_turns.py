@@ -17,9 +17,10 @@ GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
-def room(monkeypatch):
+def room(monkeypatch, made_up_machine):
     """A machine with enough memory."""
-    monkeypatch.setattr(turns, "main_memory", lambda: Memory(total=64 * GIB, available=60 * GIB))
+    kilobytes = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
+    (made_up_machine / "proc/meminfo").write_text(kilobytes)
     monkeypatch.setattr(
         turns, "gpu_memory", lambda *flags: Memory(total=64 * GIB, available=3 * GIB)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -39,8 +38,8 @@ def test_a_job_can_measure_reductions():
     assert (run.num_gpus, run.device) == (3, "cpu")
 
 
-def test_processors_are_divided(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {8, 1, 2, 3, 9})
+def test_processors_are_divided(cpus):
+    cpus({8, 1, 2, 3, 9})
     assert shares_of_cores(2) == [{1, 2}, {3, 8, 9}]
     assert shares_of_cores(5) == [{1}, {2}, {3}, {8}, {9}]
 

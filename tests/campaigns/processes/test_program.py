@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from cnnbench.campaigns.processes.child import program
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_program_is_this_cnnbench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sys.argv", ["pytest"])
-    assert program()[1:] == ("-m", "cnnbench")
+def words_in(folder: Path, *start: str) -> list[str]:
+    """What `program` returns in a Python that is started so."""
+    command = [sys.executable, *start]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+TELL = "import json; from cnnbench.campaigns.processes.child import program; "
+TELL += "print(json.dumps(program()))"
+
+
+def test_program_is_this_cnnbench(tmp_path: Path) -> None:
+    assert program() == (sys.executable, "-m", "cnnbench")
     script = tmp_path / "cnnbench"
-    script.write_text("")
-    monkeypatch.setattr("sys.argv", [str(script), "sweep"])
-    assert program()[1:] == (str(script),)
-    assert os.path.samefile(program()[0], sys.executable)
+    script.write_text(TELL)
+    python, *words = words_in(tmp_path, str(script), "sweep")
+    assert words == [str(script)]
+    assert os.path.samefile(python, sys.executable)
 
 
-def test_a_side_starts_its_own_cnnbench_in_any_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_side_starts_its_own_cnnbench_in_any_folder(tmp_path: Path) -> None:
+    *words, folder = words_in(ROOT, "-c", TELL, "launch")
     (tmp_path / "cnnbench").mkdir()
     (tmp_path / "cnnbench" / "__init__.py").write_text("raise SystemExit('hostile')")
-    monkeypatch.setattr("sys.argv", ["-c", "launch"])
-    *words, folder = program()
     words[2] = words[2].partition("from cnnbench")[0] + "import cnnbench; print(cnnbench.__file__)"
     done = subprocess.run(
         [*words, folder], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -15,8 +15,8 @@ SUITE = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}
 
 
 @pytest.fixture(autouse=True)
-def known_rate(monkeypatch):
-    monkeypatch.setattr(estimates, "cpu_rate", lambda: 1e11)
+def known_rate(limits):
+    limits(estimates, cpu_rate=lambda: 1e11)
 
 
 def test_a_first_guess_from_flops(plan):

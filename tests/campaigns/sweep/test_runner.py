@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes import campaign, commands
+from cnnbench.campaigns.processes import commands
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
 from cnnbench.campaigns.sweep.runner import Store, Sweep, largest_batch
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch
@@ -47,9 +48,11 @@ def entry(name, deed="ok", **settings):
 
 
 @pytest.fixture(autouse=True)
-def memory_unknown(monkeypatch):
-    """Searches start with the batch size of the flags, whatever this machine has."""
-    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: None)
+def estimated(monkeypatch):
+    """estimated((FITS, DOES_NOT)): batch sizes; until then unknown, whatever this machine has."""
+    limits = [None]
+    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: limits[-1])
+    return limits.append
 
 
 @pytest.fixture
@@ -217,8 +220,8 @@ SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
         ((30, 1000), [30, 15, 22, 26, 24, 23]),
     ],
 )
-def test_a_search_starts_from_the_estimate(sweep, monkeypatch, limits, sizes):
-    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: limits)
+def test_a_search_starts_from_the_estimate(sweep, estimated, limits, sizes):
+    estimated(limits)
     sweep(entry("a", "oom", max_batch_search=SEARCH))
     assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
     assert sweep.rows[0].batch_size == 23
@@ -280,18 +283,14 @@ def test_a_search_ends_at_its_limit(sweep):
 
 def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
     searched = entry("a", "oom", max_batch_search=SEARCH)
-    execute, count = campaign.execute, []
-
-    def die(*arguments):
-        count.append(1)
-        if len(count) == 5:
-            raise KeyboardInterrupt
-        return execute(*arguments)
-
-    monkeypatch.setattr(campaign, "execute", die)
+    once = sweep.folder.with_name("once")
+    once.touch()
+    killed = {"interrupt": ["24"], "parent": os.getpid(), "once": str(once)}
+    say = {"by_seed": [{**deed, **killed} for deed in DEEDS.values()]}
+    monkeypatch.setenv("FAKE", json.dumps(say))
     with pytest.raises(KeyboardInterrupt):
         sweep(searched)
-    monkeypatch.setattr(campaign, "execute", execute)
+    assert not once.exists()
     assert sweep(searched, resume=True)[("a", 1)].ended.status == "ok"
     sizes = [t["batch_size"] for t in journal(sweep, "trial")]
     assert sizes == [4, 8, 16, 32, 24, 20, 22, 23]  # none of them twice
@@ -300,12 +299,8 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
     assert sweep.rows[0].ok == 1
 
 
-def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("cnnbench.campaigns.processes.results_dir.write_whole", full)
-    with pytest.raises(BenchmarkError, match="No space left on device"):
+def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk):
+    with little_disk(1024), pytest.raises(BenchmarkError, match="File too large"):
         sweep(entry("a"), entry("b", flags={"num_gpus": 2}))
     assert len(journal(sweep, "start")) == 1
 

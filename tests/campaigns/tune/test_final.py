@@ -8,12 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import forked
 import pytest
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.campaigns.processes import campaign
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.strategies.weights import WeightDistance
@@ -85,9 +83,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_weights_of_the_leader_are_compared_by_training(
-    weights: Callable[..., Weights], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Callable[..., Weights], tmp_path: Path, loaded_processes: None
 ) -> None:
-    monkeypatch.setattr(campaign, "execute", forked.execute)
     found = weights({"variable_update": "replicated"}, by=Campaign)
     assert found[1] is True
     assert found[0].startswith("weights are the same after 3 steps, ")

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from forked import Forked, cnnbench, execute
+from forked import Forked, cnnbench
 
-from cnnbench.campaigns.processes import campaign
 from cnnbench.cli import main
 
 SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -55,12 +54,6 @@ def interrupt(tmp_path: Path) -> Callable[..., str]:
         return out.read_text()
 
     return run
-
-
-@pytest.fixture
-def loaded_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real processes of a campaign begin with TensorFlow loaded, and without a guard."""
-    monkeypatch.setattr(campaign, "execute", execute)
 
 
 @pytest.fixture(scope="session")

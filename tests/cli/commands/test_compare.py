@@ -1,7 +1,6 @@
 import contextlib
 import json
 import re
-import sys
 
 import pytest
 
@@ -177,12 +176,10 @@ def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, t
 
 
 @pytest.mark.parametrize("stream", ["/dev/full", None])
-def test_the_verdict_does_not_depend_on_where_its_text_goes(
-    save, base, tmp_path, capsys, monkeypatch, stream
-):
+def test_the_verdict_does_not_depend_on_where_its_text_goes(save, base, tmp_path, capsys, stream):
     slower = save(tmp_path / "slower", 0.8)
     with open(stream, "w") if stream else contextlib.nullcontext() as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        assert compare(base, slower) == 1
+        with contextlib.redirect_stdout(out):
+            assert compare(base, slower) == 1
     said = "cnnbench: error: cannot write to standard output: No space left on device\n"
     assert capsys.readouterr().err == (said if stream else "")

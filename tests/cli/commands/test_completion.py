@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import subprocess
@@ -67,10 +66,10 @@ def test_values_are_those_that_a_flag_takes(words, expected):
     assert set(proposed(*words)) == expected
 
 
-def test_words_are_read_from_stdin_and_have_a_line_of_help(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hist\n"))
-    assert cli.main(["completion", "--words"]) == 0
-    assert capsys.readouterr().out == f"history\t{COMMANDS['history']}\n"
+def test_words_are_read_from_stdin_and_have_a_line_of_help():
+    command = [sys.executable, "-m", "cnnbench", "completion", "--words"]
+    done = subprocess.run(command, input="hist\n", capture_output=True, text=True, check=True)
+    assert done.stdout == f"history\t{COMMANDS['history']}\n"
 
 
 def test_completing_loads_nothing_heavy():

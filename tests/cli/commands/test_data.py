@@ -1,6 +1,5 @@
 import contextlib
 import os
-import tempfile
 
 import numpy as np
 import pytest
@@ -84,16 +83,16 @@ def test_the_command_line_exits_with_4_and_one_line(process, tmp_path):
     [(RuntimeError, True, True), (None, True, False), (None, False, True)],
 )
 def test_what_libraries_say_is_heard_after_surprises_or_where_nothing_can_hold_it(
-    raised, room, heard, monkeypatch, capfd
+    raised, room, heard, monkeypatch, temporary_folders, capfd
 ):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    with monkeypatch.context() as patch, contextlib.suppress(RuntimeError):
-        if not room:
-            patch.setattr(tempfile, "tempdir", "/nowhere")
-        with data._tensorflow():
-            os.write(2, b"a library speaks\n")
-            if raised:
-                raise raised
+    if not room:
+        temporary_folders("/nowhere")
+    with contextlib.suppress(RuntimeError), data._tensorflow():
+        os.write(2, b"a library speaks\n")
+        if raised:
+            raise raised
+    monkeypatch.undo()
     assert ("a library speaks" in capfd.readouterr().err) == heard
 
 

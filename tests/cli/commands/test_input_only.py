@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -22,9 +21,8 @@ FLAGS = ("--model=lenet", "--device=cpu", "--batch_size=4", "--num_gpus=2", "--p
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch):
-    monkeypatch.setattr(input_only, "_SECONDS", 0.2)
-    monkeypatch.setattr(input_only, "_DRAIN_SECONDS", 0.05)
+def _short(limits):
+    limits(input_only, _SECONDS=0.2, _DRAIN_SECONDS=0.05)
 
 
 def run(tmp_path: Path, *flags: str) -> RunRecord:
@@ -101,9 +99,9 @@ class SlowPipeline(Pipeline):
         return [PipelineStage("batch", self.tower_batches(), 1)]
 
 
-def test_batches_that_lie_ready_are_no_throughput(cpu_devices, monkeypatch):
+def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus):
     """With 18 batches ready, 20 would look twice as fast as they are made, or more."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    cpus({0})
     spec = InputSpec(
         dataset=IMAGENET,
         data_dir="d",

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def launch(monkeypatch, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
+def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
     """launch("--workers=2", ...): exit code, stdout and stderr of a job of fakes.
 
     `do` says what they do (see fake_task.py). None of them is alive afterwards.
@@ -42,7 +42,7 @@ def launch(monkeypatch, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
     monkeypatch.setenv("FAKE_FOLDER", str(folder))
     monkeypatch.setenv("FAKE_LAUNCH", str(os.getpid()))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    temporary_folders(tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):

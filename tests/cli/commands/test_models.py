@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cnnbench.base import plugins
 from cnnbench.cli import main
 from cnnbench.models import registry
 
@@ -42,11 +41,9 @@ register_model("elsewhere", "nowhere", Elsewhere)
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(tmp_path, own_registry):
     """A plug-in file; what it registers is forgotten after the test."""
-    registry.datasets()
-    monkeypatch.setattr(registry, "_factories", {})  # the listing takes as long as it has models
-    monkeypatch.setattr(plugins, "_files", {})
+    registry._factories.clear()  # the listing takes as long as it has models
     file = tmp_path / "tiny.py"
     file.write_text(PLUGIN)
     return file

@@ -26,8 +26,8 @@ def run(tmp_path, capsys, *flags):
         return list(csv.DictReader(file)), capsys.readouterr().out
 
 
-def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(roofline, "_COPIED_BYTES", 1 << 20)
+def test_all_flops_of_a_training_step_have_a_row(quick_start, limits, tmp_path, capsys):
+    limits(roofline, _COPIED_BYTES=1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]
     rows, out = run(
         *(tmp_path, capsys, "--num_gpus=2", "--variable_update=replicated"),

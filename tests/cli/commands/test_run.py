@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -79,8 +80,7 @@ def test_without_flags_a_terminal_is_told_what_runs_and_how_long(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("cnnbench.run.driver.benchmark_cnn.BenchmarkCNN", build)
     for stream, told in ((Terminal(), not argv), (io.StringIO(), False)):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with pytest.raises(Built):
+        with contextlib.redirect_stderr(stream), pytest.raises(Built):
             run.main(argv)
         text = stream.getvalue()
         assert ("no flags: trains trivial" in text) == told

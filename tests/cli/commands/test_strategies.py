@@ -104,9 +104,15 @@ def modes(
 
 
 @pytest.fixture
-def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints, which the processes do not leave, are taken to be equal."""
-    monkeypatch.setattr(weights, "distances", lambda cases: {})
+def compare_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+    """compare_weights(HOW): of checkpoints, which the processes do not leave."""
+    return lambda how: monkeypatch.setattr(weights, "distances", how)
+
+
+@pytest.fixture
+def same_weights(compare_weights: Callable[[Callable[..., Any]], None]) -> None:
+    """Checkpoints are taken to be equal."""
+    compare_weights(lambda cases: {})
 
 
 def test_every_case_runs_once_per_round(modes: Modes) -> None:
@@ -165,10 +171,10 @@ def test_an_early_end_keeps_the_table_of_what_was_measured(
     status: int,
     told: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    compare_weights: Callable[[Callable[..., Any]], None],
 ) -> None:
     if compared is not None:
-        monkeypatch.setattr(weights, "distances", compared)
+        compare_weights(compared)
     assert modes("--rounds=2", f"--weights_steps={steps}", **say) == status
     out, err = capsys.readouterr()
     assert "parameter_server  " in out

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import sys
 import textwrap
 import threading
 import time
@@ -62,8 +62,7 @@ def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(in_folde
     assert "sized for GPUs" not in err
 
 
-def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["__main__.py"])
+def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
     command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
     assert main([*command, "--", "--num_batches=7", "--xla"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -100,12 +99,11 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monk
     monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)
     # A stream without buffer, as at a terminal, fails at the first line.
     for flags, status in ((), 1), (["--list"], 4):
-        with open("/dev/full", "w", buffering=1) as full:
-            monkeypatch.setattr(sys, "stdout", full)
+        with open("/dev/full", "w", buffering=1) as full, contextlib.redirect_stdout(full):
             assert main(["sweep", "tiny.yaml", *flags]) == status
     assert capsys.readouterr().err.count("No space left on device") == 2
-    monkeypatch.setattr(sys, "stdout", None)
-    assert main(["sweep", "tiny.yaml"]) == 1
+    with contextlib.redirect_stdout(None):
+        assert main(["sweep", "tiny.yaml"]) == 1
 
 
 @pytest.mark.timeout(280)

@@ -355,9 +355,9 @@ def test_plans():
     assert make_plan(params_of(chain), tuple(chain)).params.iters_per_step == 3
 
 
-def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, tmp_path):
+def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
     monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
-    monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
+    limits(table, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")
     record = run()

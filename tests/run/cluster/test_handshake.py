@@ -42,11 +42,9 @@ def jobs():
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    monkeypatch.setattr(handshake.loop, "REPORT_SECONDS", 0.3)
-    monkeypatch.setattr(handshake.loop, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(handshake, "_PORT_SECONDS", 0.5)
-    monkeypatch.setattr(handshake, "_FAREWELL_SECONDS", 0.3)
+def _impatient(limits):
+    limits(handshake.loop, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
+    limits(handshake, _PORT_SECONDS=0.5, _FAREWELL_SECONDS=0.3)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):

@@ -147,8 +147,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    monkeypatch.setattr(watchdog, "_LINGER_SECONDS", 0.0)  # all processes are in one thread
+def cluster(limits):
+    limits(watchdog, _LINGER_SECONDS=0.0)  # all processes are in one thread
     with contextlib.ExitStack() as stack:
 
         def make(*arguments, **of):
@@ -481,8 +481,8 @@ def test_an_activity_lasts_as_long_as_its_block():
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
-def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, monkeypatch, fault):
-    monkeypatch.setattr(watchdog, "_CALLBACK_SECONDS", 0.3)
+def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, limits, fault):
+    limits(watchdog, _CALLBACK_SECONDS=0.3)
     job = cluster(2)
 
     def lost(message):
@@ -497,9 +497,9 @@ def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, monkeypatch, 
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_the_chief_leaves_when_the_others_have_read_why(monkeypatch, closes):
+def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
     """A process that ends while messages are unread resets its connections."""
-    monkeypatch.setattr(watchdog, "_LINGER_SECONDS", SECONDS if closes else 0.3)
+    limits(watchdog, _LINGER_SECONDS=SECONDS if closes else 0.3)
     job = Job(task=CHIEF, worker_hosts=("a:1", "b:1"), client_per_worker=True)
     codes: list[int] = []
     dog = Watchdog(job, lambda message: None, leave=codes.append)

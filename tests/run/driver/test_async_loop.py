@@ -217,9 +217,12 @@ class TestStuck:
     def test_no_limit(self):
         assert Stuck().look({"a": 1}, 1e9) == {}
 
+    @pytest.fixture
+    def soon(self, limits):
+        limits(async_loop, _ASK_SECONDS=0.02)
+
     @pytest.mark.parametrize("waits", [True, False])
-    def test_the_others_go_on_without_a_stuck_worker(self, monkeypatch, waits):
-        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+    def test_the_others_go_on_without_a_stuck_worker(self, soon, waits):
         hang, told = threading.Event(), []
 
         def update(number):
@@ -242,8 +245,7 @@ class TestStuck:
         what = "its input" if waits else "the end of a step"
         assert re.match(rf"no progress for \d+ s \(--stall_timeout\), waits for {what}", reason)
 
-    def test_a_stuck_update_of_a_coordinator_ends_the_loop(self, monkeypatch):
-        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+    def test_a_stuck_update_of_a_coordinator_ends_the_loop(self, soon):
         hang = threading.Event()
 
         def update(number):

@@ -24,7 +24,6 @@ from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
-from cnnbench.records import result_files
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
 from cnnbench.run.driver import benchmark_cnn, outputs
@@ -260,10 +259,10 @@ def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained: st
 
 
 def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limits: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It removed what the first one was saving, even if it was refused for other reasons."""
-    monkeypatch.setattr(outputs, "_RESTART_SECONDS", 0.0)
+    limits(outputs, _RESTART_SECONDS=0.0)
     write, refusals = Checkpoints._write, []
 
     def saving(self: Checkpoints, prefix: str, directory: str, global_step: int) -> None:
@@ -311,17 +310,13 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
 
 
 def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, little_disk: Callable[[int], contextlib.AbstractContextManager[None]]
 ) -> None:
-    def full(path: str, record: RunRecord) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(result_files, "write_json", full)
     out = io.StringIO()
     csv_path = tmp_path / "r.csv"
     files = {"result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
     flags = {**TINY, **files, "peak_flops": 1e12}  # so that it is not measured
-    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device"):
+    with little_disk(4096), pytest.raises(BenchmarkError, match=r"r\.json: File too large"):
         BenchmarkCNN(Params(**flags), console=Console(out)).run()
     assert "total images/sec" not in out.getvalue()
     # The other file is written all the same.

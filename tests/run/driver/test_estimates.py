@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cnnbench.errors import FlagError
@@ -109,10 +111,11 @@ def test_variables_alone_ask_for_fewer_devices() -> None:
         estimates.check(needed, Memory(4 * GIB, 3 * GIB), params)
 
 
-def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(monkeypatch) -> None:
-    there = Memory(4 * GIB, 3 * GIB)
-    monkeypatch.setattr(benchmark_cnn, "main_memory", lambda: there)
-    monkeypatch.setattr(estimates, "main_memory", lambda: there)
+def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(
+    made_up_machine: Path,
+) -> None:
+    kilobytes = f"MemTotal: {4 << 20} kB\nMemAvailable: {3 << 20} kB\n"
+    (made_up_machine / "proc/meminfo").write_text(kilobytes)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
     found = batch_limits(params := Params(**flags), make_plan(params))
     assert found is not None
@@ -143,10 +146,10 @@ def test_steps_images_devices_and_evaluations_are_work() -> None:
     assert evaluated.flops > one.flops
 
 
-def test_seconds_follow_from_the_speed_of_the_device(monkeypatch) -> None:
+def test_seconds_follow_from_the_speed_of_the_device(limits) -> None:
     assert 1e8 < estimates.cpu_rate() < 1e14
     assert estimates.cpu_rate() == estimates.cpu_rate()  # measured once
-    monkeypatch.setattr(estimates, "cpu_rate", lambda: 1e11)
+    limits(estimates, cpu_rate=lambda: 1e11)
     assert 7 < work().seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
     assert 100 < work(model="resnet50", batch_size=8).seconds({}) < 250

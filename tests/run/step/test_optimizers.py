@@ -171,8 +171,7 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
         constants={"epsilon": "adam_epsilon"},
         fixed={"update_slots": True},
     )
-    monkeypatch.setattr("cnnbench.flags.optimizers.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
-    monkeypatch.setattr("cnnbench.run.driver.estimates.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
+    monkeypatch.setitem(OPTIMIZERS, "adagrad", spec)
     variables = make_variables(cpu_devices[:1])
     weights = [v.numpy().astype(np.float64) for v in variables]
     optimizer = Optimizer(spec, spec.values(Params(**CONSTANTS)))

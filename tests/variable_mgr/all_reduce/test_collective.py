@@ -9,22 +9,13 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
-from cnnbench.variable_mgr.all_reduce.algorithms import collective
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
 
 GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(4))
 TASKS = tuple(device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2))
 
 
-@pytest.fixture(autouse=True)
-def nccl_exists(monkeypatch):
-    """nccl_exists(False): a TensorFlow without NCCL; with it until then, whichever is installed."""
-
-    def exist(there):
-        monkeypatch.setattr(collective, "kernel_exists", lambda: there)
-
-    exist(True)
-    return exist
+pytestmark = pytest.mark.usefixtures("with_nccl")
 
 
 def make(devices, shards=1, hint="auto", own=None):
@@ -223,8 +214,8 @@ def test_bfloat16_travels_as_float32_by_nccl_alone():
     assert dtypes("ring") == {tf.bfloat16}
 
 
-def test_a_build_without_nccl_has_the_ring(nccl_exists):
-    nccl_exists(False)
+def test_a_build_without_nccl_has_the_ring(nccl_says):
+    nccl_says("All kernels registered: <no registered kernels>")
     (hint,) = {
         op.get_attr("communication_hint") for op in operations(step_of(make(GPUS), [0]), GPUS)
     }

@@ -12,13 +12,8 @@ from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(3))
 
 
-@pytest.fixture
-def build_with_nccl(monkeypatch):
-    monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
-
-
-def test_a_build_without_the_kernel_is_refused(monkeypatch):
-    monkeypatch.setattr(nccl, "kernel_exists", lambda: False)
+def test_a_build_without_the_kernel_is_refused(nccl_says):
+    nccl_says("All kernels registered: <no registered kernels>")
     with pytest.raises(ValueError, match=f"{tf.__version__} was built without NCCL"):
         create("nccl", ReduceContext(devices=GPUS))
 
@@ -36,15 +31,12 @@ def test_the_kernel_is_there_in_builds_for_cuda():
         ("Could not find device for node. All kernels registered: device='GPU'", True),
     ],
 )
-def test_what_the_refusal_of_a_cpu_kernel_says(text, exists, monkeypatch):
-    def refuse(**attributes):
-        raise tf.errors.NotFoundError(None, None, text)
-
-    monkeypatch.setattr(tf.raw_ops, "NcclAllReduce", refuse)
+def test_what_the_refusal_of_a_cpu_kernel_says(text, exists, nccl_says):
+    nccl_says(text)
     assert nccl.kernel_exists() is exists
 
 
-@pytest.mark.usefixtures("build_with_nccl")
+@pytest.mark.usefixtures("with_nccl")
 def test_every_gpu_has_one_op_and_each_reduction_a_name(trace):
     traced = trace("nccl", ReduceContext(devices=GPUS), (3, 5), tensors=2)
     operations = traced.of_type("NcclAllReduce")
@@ -64,7 +56,7 @@ def test_every_gpu_has_one_op_and_each_reduction_a_name(trace):
     assert trace("nccl", ReduceContext(devices=GPUS), (0, 4)).of_type("NcclAllReduce") == []
 
 
-@pytest.mark.usefixtures("build_with_nccl")
+@pytest.mark.usefixtures("with_nccl")
 def test_names_differ_between_functions(trace):
     context = ReduceContext(devices=GPUS)
     names = {
@@ -75,7 +67,7 @@ def test_names_differ_between_functions(trace):
     assert len(names) == 2
 
 
-@pytest.mark.usefixtures("build_with_nccl")
+@pytest.mark.usefixtures("with_nccl")
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 def test_sums_have_the_dtype_of_the_values(dtype):
     algorithm = create("nccl", ReduceContext(devices=GPUS))

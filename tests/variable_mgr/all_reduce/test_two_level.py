@@ -178,10 +178,7 @@ def test_each_group_adds_on_the_cpu_of_its_own_process():
         assert adds[2] in TASKS
 
 
-def test_nccl_within_gpus_and_a_ring_between(monkeypatch):
-    from cnnbench.variable_mgr.all_reduce.algorithms import nccl
-
-    monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
+def test_nccl_within_gpus_and_a_ring_between(with_nccl):
     algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=TASKS), groups_of(TASKS), 1)
     graph = traced(algorithm, 4, [1])
     reductions = [op for op in graph.get_operations() if op.type == "NcclAllReduce"]

@@ -18,8 +18,13 @@ def test_the_same_strategy_is_made_once(cpu_devices):
     assert make.mirrored(cpu_devices[:2], SIMPLE) is not make.mirrored(cpu_devices[:3], SIMPLE)
 
 
-def test_collectives_over_other_devices_are_refused(cpu_devices, monkeypatch):
+@pytest.fixture
+def no_collectives_yet(monkeypatch):
+    """None has run in this process, which can run them on one set of devices only."""
     monkeypatch.setattr(make, "_collective_devices", None)
+
+
+def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
     make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring"))
     make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto"))
     make.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
@@ -29,8 +34,7 @@ def test_collectives_over_other_devices_are_refused(cpu_devices, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_a_multi_worker_strategy_of_one_process(cpu_devices, monkeypatch):
-    monkeypatch.setattr(make, "_collective_devices", None)
+def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet):
     alone = Job(device="cpu")
     strategy = make.multi_worker(alone)
     assert make.multi_worker(alone) is strategy
