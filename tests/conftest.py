@@ -156,7 +156,7 @@ _after_modules = pytest.fixture(autouse=True, scope="module")(_forget_plugins)
 
 @pytest.fixture
 def made_up_machine(tmp_path, monkeypatch):
-    """The folder whose proc and sys code reads that looks at this machine; empty at first."""
+    """The folder that `Host()` reads in place of /, with an empty proc."""
     _, *others = Host.__init__.__defaults__
     monkeypatch.setattr(Host.__init__, "__defaults__", (tmp_path / "machine", *others))
     (tmp_path / "machine" / "proc").mkdir(parents=True)
@@ -165,7 +165,7 @@ def made_up_machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def limits(monkeypatch):
-    """limits(module, NAME=VALUE, ...): other times and sizes than a user waits for or has."""
+    """limits(module, NAME=VALUE, ...): replaces constants, such as time limits and sizes."""
 
     def change(module, **values):
         for name, value in values.items():
@@ -176,7 +176,7 @@ def limits(monkeypatch):
 
 @pytest.fixture
 def cpus(monkeypatch):
-    """cpus(usable, all): from now on those that this process may use, and how many there are."""
+    """cpus(usable, count): sets the CPUs that this process may use, and the number of all."""
 
     def have(usable, count=None):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*usable})
@@ -187,13 +187,13 @@ def cpus(monkeypatch):
 
 @pytest.fixture
 def temporary_folders(monkeypatch):
-    """temporary_folders(folder): that is where temporary files and folders are made from now on."""
+    """temporary_folders(folder): sets the folder of temporary files."""
     return lambda folder: monkeypatch.setattr(tempfile, "tempdir", str(folder))
 
 
 @pytest.fixture
 def unreadable(monkeypatch):
-    """unreadable(folder): from now on nobody may list it; root may list every real one."""
+    """unreadable(folder): refuses to list it, as the system refuses only users other than root."""
 
     def replace(owner, name, folder):
         listed = getattr(owner, name)
@@ -214,7 +214,7 @@ def unreadable(monkeypatch):
 
 @pytest.fixture(scope="session")
 def little_disk():
-    """with little_disk(BYTES): no file of this process can be longer, as if the disk were full."""
+    """with little_disk(BYTES): limits the length of files, as if the disk were full."""
 
     @contextlib.contextmanager
     def limited(size):
@@ -289,13 +289,37 @@ def _default_config():
     return encode(Params().as_dict())
 
 
-class LenetRuns:
-    """Makes records of runs that never ran: of lenet, 8 images on each CPU device.
-
-    Each has another run_id and starts a minute later than the one before.
-    """
+class MadeUp:
+    """Makes records of processes that never ran, each a minute later than the one before."""
 
     _START = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    _NAME: str
+
+    def __init__(self, environment=None):
+        self._numbers = itertools.count()
+        self._environment = {"hostname": "box", "cpu_model": "Fast CPU", **(environment or {})}
+
+    def _common(self, environment, error, status):
+        """The fields of every record; `environment` has facts to replace, None removes one."""
+        number = next(self._numbers)
+        facts = {**self._environment, **(environment or {})}
+        return {
+            "run_id": f"{self._NAME}{number}",
+            "started_at": (self._START + timedelta(minutes=number)).isoformat(),
+            "status": status or ("failed" if error else "ok"),
+            "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
+            "environment": {name: fact for name, fact in facts.items() if fact is not None},
+        }
+
+    def of(self, *speeds, **parts):
+        """A record for each speed."""
+        return [self(speed, **parts) for speed in speeds]
+
+
+class LenetRuns(MadeUp):
+    """Runs of lenet, 8 images on each CPU device."""
+
+    _NAME = "run"
     _MODEL = ModelInfo(
         name="lenet",
         parameters=10,
@@ -303,14 +327,6 @@ class LenetRuns:
         forward_flops_per_image=20,
         training_flops_per_image=60,
     )
-
-    def __init__(self, environment=None):
-        self._numbers = itertools.count()
-        self._environment = {
-            "hostname": "box",
-            "cpu_model": "Fast CPU",
-            **(environment or {}),
-        }
 
     def __call__(
         self,
@@ -336,17 +352,12 @@ class LenetRuns:
           status: "ok" or "failed" by itself.
           **parts: fields of the record to replace.
         """
-        number = next(self._numbers)
         config = self._config(devices, flags)
         batch = Batch(per_device=config["batch_size"], global_=config["batch_size"] * devices)
         speeds = () if images_per_sec is None else (images_per_sec,) * steps
         seconds = parts.get("step_seconds", tuple(batch.global_ / speed for speed in speeds))
-        facts = {**self._environment, **(environment or {})}
         values = {
-            "run_id": f"run{number}",
-            "started_at": (self._START + timedelta(minutes=number)).isoformat(),
-            "status": status or ("failed" if error else "ok"),
-            "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
+            **self._common(environment, error, status),
             "command": ("cnnbench", "--model=lenet"),
             "config": config,
             "model": self._MODEL,
@@ -360,7 +371,6 @@ class LenetRuns:
             "batch": batch,
             "step_seconds": seconds,
             "losses": (1.0,) * len(seconds),
-            "environment": {name: fact for name, fact in facts.items() if fact is not None},
         }
         return RunRecord(**{**values, **parts})
 
@@ -375,10 +385,6 @@ class LenetRuns:
             "num_gpus": devices,
             **(flags or {}),
         }
-
-    def of(self, *speeds, **parts):
-        """A run for each speed."""
-        return [self(speed, **parts) for speed in speeds]
 
     def with_memory(self, *mebibytes, **parts):
         """A run for each peak memory, all of one speed."""
@@ -539,17 +545,10 @@ def holds():
     return check
 
 
-class Reductions:
-    """Makes all-reduce measurements that never ran: of xring on 8 MB and four CPU devices.
+class Reductions(MadeUp):
+    """All-reduce measurements of xring on 8 MB and four CPU devices, by their bus bandwidths."""
 
-    Each has another run_id and starts a minute later than the one before.
-    """
-
-    _START = datetime(2026, 11, 20, tzinfo=timezone.utc)
-
-    def __init__(self, environment=None):
-        self._numbers = itertools.count()
-        self._environment = {"hostname": "box", "cpu_model": "Fast CPU", **(environment or {})}
+    _NAME = "reductions"
 
     @staticmethod
     def point(gigabytes_per_sec=6.0, *, bytes=8_000_000, devices=4, **parts):
@@ -584,29 +583,19 @@ class Reductions:
           status: "ok" or "failed" by itself.
           **parts: fields of the record to replace.
         """
-        number = next(self._numbers)
-        start = datetime(2026, 11, 20, tzinfo=timezone.utc) + timedelta(minutes=number)
         rows = [p if isinstance(p, Point) else self.point(p) for p in points]
         config = encode(AllReduceParams(device="cpu", num_gpus=(4,), num_batches=3).as_dict())
         config |= {"sizes": sorted({row.workload for row in rows}), **(flags or {})}
         values = {
-            "run_id": f"reductions{number}",
-            "started_at": start.isoformat(),
-            "status": status or ("failed" if error else "ok"),
-            "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
+            **self._common(environment, error, status),
             "command": ("cnnbench", "allreduce"),
             "config": config,
             "placement": RingDevices(
                 device="cpu", devices=tuple(f"/device:CPU:{i}" for i in range(4))
             ),
             "points": tuple(rows),
-            "environment": {**self._environment, **(environment or {})},
         }
         return AllReduceRecord(**{**values, **parts})
-
-    def of(self, *bandwidths, **parts):
-        """A process with a single row for each bus bandwidth."""
-        return [self(bandwidth, **parts) for bandwidth in bandwidths]
 
 
 @pytest.fixture(scope="session")

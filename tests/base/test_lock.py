@@ -63,7 +63,7 @@ def test_a_killed_process_leaves_a_file_that_keeps_nobody_out(killed):
 
 
 def move(file):
-    """Has another machine for the one of the holder."""
+    """Replaces the machine of the holder."""
     file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere"}))
 
 

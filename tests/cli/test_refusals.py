@@ -156,14 +156,14 @@ run --profile_json=x --result_json=x         | is the file of --
 run --tfprof_file=a.txt --profile_layers=b.svg,a.txt | the file of --tfprof_file too
 run --partitioned_graph_file_prefix=a.txt --result_json=a1.txt \
               | --partitioned_graph_file_prefix=a1.txt: is the file of --result_json too
-# Profilers look at steps of the warm-up
+# Profilers need warm-up steps
 run --partitioned_graph_file_prefix=x NO_WARMUP | --partitioned*leave out --num_warmup_batches=0
 run --profile_json=x NO_WARMUP               | --profile_json=*leave out --num_warmup_batches=0
 run --trace_file=x NO_WARMUP                 | --trace_file=*leave out --num_warmup_batches=0
 run --tfprof_file=x NO_WARMUP                | --tfprof_file=*leave out --num_warmup_batches=0
 run --profile_json=x --trace_file=y          | --profile_json=x: cannot go with --trace_file
 run --profile_json=x --profile_steps=0       | --profile_steps=0: must be at least 1
-# What models and data sets have not
+# Flags that a model or a data set does not support
 run --data_name=cifar10 --data_dir=. --input_preprocessor=official_models_imagenet \
     --model=trivial   | --input_preprocessor=official_*: data set cifar10 takes default
 run --model=trivial --collect_eval_results_async DURING \
@@ -172,7 +172,7 @@ run --model=trivial --backbone_model_path=.  | --backbone_model_path=.: --model=
 run DETECTOR --backbone_model_path=none      | --backbone_model_path=none: *there is no checkpoint
 run ORACLE --label_smoothing=0.1 \
       | --label_smoothing=0.1: needs a softmax loss, but --model=oracle has one of its own
-# What cannot be frozen, and what cannot be computed in integers
+# Runs that cannot be frozen or computed in integers
 run FROZEN --train_dir=d                     | --freeze_when_forward_only=*cannot go with --train
 run FROZEN --model=vgg16 --num_gpus=4        | --freeze*has 2.06 GiB of weights, and a graph holds
 run CPU8 FROZEN                              | --precision=int8: *trivial has no convolution

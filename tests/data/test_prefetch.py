@@ -45,7 +45,7 @@ def input_threads():
 
 @pytest.fixture
 def accelerators(monkeypatch):
-    """Lets CPU devices pass for others, to which copies take time; accelerators(False): no more."""
+    """Lets CPU devices pass for others, to which copies take time; accelerators(False) ends it."""
     there = [True]
     monkeypatch.setattr(prefetch, "is_cpu", lambda device: not there[-1])
     return there.append

@@ -48,7 +48,7 @@ def run_git(folder, *arguments):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """installed(FOLDER): cnnbench is in it from now on; one of its files."""
+    """installed(FOLDER): moves cnnbench into it; returns one of its files."""
 
     def install(folder):
         source = folder / "cnnbench" / "__init__.py"

@@ -7,14 +7,16 @@ import itertools
 import re
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models import get_model
+from cnnbench.models import BatchNorm, get_model
 from cnnbench.models.inception import InceptionV3
 from cnnbench.models.nasnet import NasNet, NasnetCell, Size
 
 CLASSES = 7
+KERAS_NORM = BatchNorm(decay=0.9, epsilon=1.001e-5, scale=True)
 
 
 @pytest.fixture
@@ -58,7 +60,10 @@ def transfer(values, layers):
         ours[kind].append([values[name].numpy() for name in names])
     for layer in layers:
         if kind := kind_of(layer):
-            pairs = zip(ours[kind].pop(0), layer.weights, strict=True)
+            values = ours[kind].pop(0)
+            # Before a norm, where ours have none, ResNet's convolutions have biases.
+            values += [np.zeros(weight.shape) for weight in layer.weights[len(values) :]]
+            pairs = zip(values, layer.weights, strict=True)
             layer.set_weights([value.reshape(weight.shape) for value, weight in pairs])
     assert not any(ours.values())
 
@@ -144,6 +149,8 @@ def scaled(depth, **options):
     ("name", "sizes", "theirs", "options"),
     [
         ("vgg16", {}, ("VGG16",), {}),
+        # At an odd size Keras' pooling, with a pixel on both sides, is ours.
+        ("resnet50", {"image_size": 65, "batch_norm": KERAS_NORM}, ("ResNet50",), {}),
         ("mobilenet", {}, ("MobileNetV2",), {}),
         ("efficientnet_b0", {"depth": 0.5}, ("EfficientNetB0", "EfficientNet"), scaled(0.5)),
         (

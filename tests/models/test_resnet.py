@@ -1,80 +1,13 @@
-"""ResNet-50 against keras.applications, and all versions against a reference."""
+"""All versions of ResNet against a reference; test_keras_applications.py has ResNet-50."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import tensorflow as tf
 from residual_networks import ResNet
 
 from cnnbench.models import BatchNorm, declare, get_model
-from cnnbench.models.graph import forward
 
-KERAS_EPSILON = 1.001e-5
-
-
-def small(name, image_size, epsilon=1e-5):
-    """The network at a size a CPU likes; its weights do not depend on the size."""
-    model = get_model(name, "imagenet")
-    model.image_size = image_size
-    model.batch_norm = BatchNorm(decay=0.9, epsilon=epsilon, scale=True)
-    return model
-
-
-# keras.applications -----------------------------------------------------------------------------
-
-
-def keras_layers():
-    """Our layer pairs (scope of conv and norm) against Keras' names, block by block."""
-    yield ("conv0", "batchnorm0"), "conv1"
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        for block in range(blocks):
-            order = (0, 1, 2, 3) if block == 0 else (1, 2, 3)  # 0: the projection, made first
-            for index, part in enumerate(order):
-                scope = f"stage{stage}/block{block}"
-                ours = (f"{scope}/conv{index}", f"{scope}/batchnorm{index}")
-                yield ours, f"conv{stage + 2}_block{block + 1}_{part}"
-
-
-def fill_keras(theirs, weights):
-    filled = set()
-    for (conv, norm), name in keras_layers():
-        layer = theirs.get_layer(f"{name}_conv")
-        kernel = weights.values[f"{conv}/kernel"].numpy()
-        layer.set_weights([kernel, np.zeros(kernel.shape[-1], np.float32)])
-        parts = [f"{norm}/{p}" for p in ("gamma", "beta", "moving_mean", "moving_variance")]
-        theirs.get_layer(f"{name}_bn").set_weights([weights.values[p].numpy() for p in parts])
-        filled |= {f"{conv}/kernel", *parts}
-    last = ["affine0/kernel", "affine0/bias"]
-    theirs.get_layer("predictions").set_weights([weights.values[p].numpy() for p in last])
-    assert filled | set(last) == set(weights.values)
-
-
-def test_resnet50_equals_keras_applications(make_weights):
-    """In training; the moving averages, and how they are used, are in the reference."""
-    # Keras pads its pooling by one on both sides, which is SAME only where the stem's output
-    # is odd: 65 gives 33.
-    size = 65
-    theirs = tf.keras.applications.ResNet50(
-        weights=None, classes=1001, classifier_activation=None, input_shape=(size, size, 3)
-    )
-    model = small("resnet50", size, KERAS_EPSILON)
-    weights = make_weights(declare(model, 1001).variables)
-    fill_keras(theirs, weights)
-    images = np.random.default_rng(1).standard_normal((4, size, size, 3)).astype(np.float32)
-    expected = theirs(images, training=True)
-    ours = forward(model, 1001, tf.constant(images), weights.read, training=True)
-    assert float(tf.norm(ours.outputs - expected) / tf.norm(expected)) < 1e-4
-    # Keras' averages move by a hundredth of the batch's.
-    for moments, (_, name) in zip(ours.moments, keras_layers(), strict=True):
-        mean = theirs.get_layer(f"{name}_bn").moving_mean
-        old = weights.values[moments.layer.mean.name].numpy()
-        np.testing.assert_allclose(mean, 0.99 * old + 0.01 * moments.batch_mean, atol=1e-4)
-
-
-# A reference of all versions ---------------------------------------------------------------------
-
-FEW = (2, 2, 1, 1)  # blocks; those of ResNet-50 are compared above
+FEW = (2, 2, 1, 1)  # blocks
 V2 = {"preactivation": True, "scale": False}
 
 
@@ -89,8 +22,9 @@ V2 = {"preactivation": True, "scale": False}
     ],
 )
 def test_it_equals_the_reference(name, strides, options, check_logits):
-    model = small(name, 64)
-    model.blocks = FEW
+    model = get_model(name, "imagenet")
+    model.image_size, model.blocks = 64, FEW
+    model.batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
     check_logits(
         model,
         lambda values: ResNet(values, FEW, strides, **options),

@@ -170,7 +170,7 @@ def test_calibration_that_sees_nothing_says_so(pool):
 
 @pytest.fixture
 def ticking(monkeypatch):
-    """Each look at the clock takes a second."""
+    """A clock that advances by a second per call."""
     clock = iter(range(10**6))
     monkeypatch.setattr(pools.time, "monotonic", lambda: next(clock))
 

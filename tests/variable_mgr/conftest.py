@@ -169,7 +169,7 @@ def make_context(cpu_devices) -> Callable[..., ReduceContext]:
 
 @pytest.fixture
 def nccl_says(monkeypatch) -> Callable[[str], None]:
-    """nccl_says(text): why its kernel refuses CPUs, which tells whether TensorFlow has it."""
+    """nccl_says(text): sets the error of NCCL's kernel on a CPU, which shows whether it exists."""
     add = tf.raw_ops.NcclAllReduce
 
     def say(text: str) -> None:

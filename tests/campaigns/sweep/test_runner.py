@@ -49,7 +49,7 @@ def entry(name, deed="ok", **settings):
 
 @pytest.fixture(autouse=True)
 def estimated(monkeypatch):
-    """estimated((FITS, DOES_NOT)): batch sizes; until then unknown, whatever this machine has."""
+    """estimated((FITS, DOES_NOT)): sets the estimated batch sizes, unknown until then."""
     limits = [None]
     monkeypatch.setattr(commands, "batch_limits", lambda params, plan: limits[-1])
     return limits.append

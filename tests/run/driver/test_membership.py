@@ -115,7 +115,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
     error = cause = tf.errors.UnavailableError(None, None, text)
     if wrapped:
-        error = BenchmarkError("no checkpoint could be written")
+        error = BenchmarkError(f"no checkpoint could be written: {text}")
         error.__cause__ = cause
     found = one.failure(error)
     if wrapped and answers:

@@ -20,7 +20,7 @@ def test_the_same_strategy_is_made_once(cpu_devices):
 
 @pytest.fixture
 def no_collectives_yet(monkeypatch):
-    """None has run in this process, which can run them on one set of devices only."""
+    """No collective has run in this process, which can run them on one set of devices only."""
     monkeypatch.setattr(make, "_collective_devices", None)
 
 
