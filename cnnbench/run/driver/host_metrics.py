@@ -90,7 +90,8 @@ class InProcess(HostMetrics):
             if self._closed:
                 return {}
             self._process = process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                # Unbuffered: what a plug-in prints would otherwise come after its error.
+                [sys.executable, "-u", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -62,7 +62,8 @@ def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(in_folde
     assert "sized for GPUs" not in err
 
 
-def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
+def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["__main__.py"])
     command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
     assert main([*command, "--", "--num_batches=7", "--xla"]) == 0
     lines = capsys.readouterr().out.splitlines()
