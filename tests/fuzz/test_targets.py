@@ -72,7 +72,7 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
         return finished.returncode, finished.stdout.splitlines()
 
-    code, lines = fuzz("--minutes=0.05")
+    code, lines = fuzz("--minutes=0.1")
     again = "  scripts/fuzz --seed=5 --target=broken --case="
     assert lines[:2] == ["broken 1: \"KeyError: 'one'\"", f"{again}1"]
     assert lines[2:4] == ["broken 2: the process ended with -6", f"{again}2"]
