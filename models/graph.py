@@ -341,7 +341,7 @@ class GraphNetwork(Network[Tensor]):
             )
             self.moments.append(Moments(layer, mean, variance))
             return y
-        averages = [] if self.training else [value(layer.mean), value(layer.variance)]
+        averages: Any = ([], []) if self.training else (value(layer.mean), value(layer.variance))
         if not self.training and offset.shape[0] % 4:
             # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
             # number of channels in inference, and whose shape function refuses these.
@@ -354,8 +354,8 @@ class GraphNetwork(Network[Tensor]):
             x=x if image_like else tf.reshape(x, column),
             scale=tf.ones(offset.shape) if scale is None else scale,
             offset=offset,
-            mean=averages[0] if averages else [],
-            variance=averages[1] if averages else [],
+            mean=averages[0],
+            variance=averages[1],
             epsilon=epsilon,
             data_format=self._format if image_like else "NHWC",
             is_training=self.training,

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,12 +185,26 @@ def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
 
 def turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
     """The length of a turn, 0 without turns; FlagError if --pairing=turns is impossible."""
+    in_turn = takes_turns(pairing, lambda: sides_obstacle(sides), "the sides alternate", reporter)
+    return TURN_SECONDS if in_turn else 0.0
+
+
+def takes_turns(
+    pairing: str, why_not: Callable[[], str | None], otherwise: str, reporter: Reporter
+) -> bool:
+    """Whether processes step in turn; FlagError if --pairing=turns is impossible.
+
+    Args:
+      pairing: value of the flag.
+      why_not: returns the reason why they cannot, or None; not called if they shall not.
+      otherwise: what happens then, for a notice.
+    """
     if pairing == "alternate":
-        return 0.0
-    found = sides_obstacle(sides)
+        return False
+    found = why_not()
     if found is None:
-        return TURN_SECONDS
+        return True
     if pairing == "turns":
         raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
-    reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
-    return 0.0
+    reporter.notice(f"{otherwise}, since they cannot step in turn: {found}")
+    return False

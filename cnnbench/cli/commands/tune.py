@@ -11,7 +11,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import obstacle
+from cnnbench.campaigns.ab.flags import obstacle, takes_turns
 from cnnbench.campaigns.launch.tasks import chief_flags
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
@@ -296,16 +296,13 @@ def _run(
 
 def _lanes(question: TuneQuestion, pairing: str, reporter: Reporter) -> int:
     """Processes that are alive at once; FlagError if --pairing=turns is impossible."""
-    if pairing == "alternate":
-        return 1
-    params = parse_args(chief_flags(question.space.layout, question.first.flags)).params
-    found = obstacle(params, make_plan(params))
-    if found is None:
-        return _LANES
-    if pairing == "turns":
-        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
-    reporter.notice(f"processes run one after the other, since they cannot step in turn: {found}")
-    return 1
+
+    def why_not() -> str | None:
+        params = parse_args(chief_flags(question.space.layout, question.first.flags)).params
+        return obstacle(params, make_plan(params))
+
+    otherwise = "processes run one after the other"
+    return _LANES if takes_turns(pairing, why_not, otherwise, reporter) else 1
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
