@@ -19,7 +19,7 @@ from command_line import neighbour_flag, options_of
 from validation import gates, simulation, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
-from validation.pool import SLOWED, Pool, PoolError, slowed_by
+from validation.pool import Pool, PoolError
 from validation.rules import POLICY
 
 from cnnbench.errors import ExitCode, FlagError
@@ -59,11 +59,6 @@ class Options:
             raise FlagError("minutes", self.minutes, "needs --pool, which takes the processes")
 
     @property
-    def shares(self) -> tuple[float, ...]:
-        """`slowed` as shares of the speed."""
-        return tuple(one / 100 for one in self.slowed)
-
-    @property
     def busy(self) -> float:
         """CPUs that neighbours keep busy."""
         return float(self.neighbour)
@@ -77,10 +72,9 @@ def plan_of(options: Options) -> dict[str, Any]:
     return {
         "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
         "seed": options.seed,
-        # Pools of before there were turns have no word of it.
-        **({"pairing": "turns"} if options.pairing == "turns" else {}),
-        **({} if slowed_by(options.shares) == SLOWED else {"slowed": list(options.shares)}),
-        **({"neighbour": options.busy} if options.busy else {}),
+        "pairing": options.pairing,
+        "slowed": [one / 100 for one in options.slowed],
+        "neighbour": options.busy,
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
 

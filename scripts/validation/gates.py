@@ -13,15 +13,18 @@ outcome of its coins.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.judge.compare import Policy, Verdict
+from cnnbench.judge.compare import Policy, TwoSamples, Verdict
+from cnnbench.judge.compare.disturbance import difference_of_turns
+from cnnbench.judge.metrics.registry import CPU_TIME
 from validation.pool import BASES, Process
-from validation.rules import POLICY, judge_disturbed_pairs, judge_pairs, speeds
+from validation.rules import POLICY, judge_pairs
 
 Round = Mapping[str, Process]
 
@@ -99,14 +102,13 @@ def sliding_gates(
         pairs = [
             _pair(rounds[index], subject, coin) for index, coin in zip(window, coins, strict=True)
         ]
-        a, b = [one for one, _ in pairs], [one for _, one in pairs]
-        if _disturbed([*a, *b]):
-            outcome = judge_disturbed_pairs(a, b, analyses, policy)
-        else:
-            outcome = judge_pairs(speeds(a), speeds(b), analyses, policy)
-        verdicts[outcome.verdict] += 1
-    sides = 2 if subject in (LIKE, WAITS) else 3
-    return Gates(plan, subject, complete, verdicts, sides * len(used))
+        sides = list(zip(*pairs, strict=True))
+        base, new = ([one.speed for one in side] for side in sides)
+        speeds = TwoSamples(base=base, new=new, paired=True)
+        verdict, _ = judge_pairs(speeds, analyses, policy, _cpu_time(*sides))
+        verdicts[verdict] += 1
+    subjects = 2 if subject in (LIKE, WAITS) else 3
+    return Gates(plan, subject, complete, verdicts, subjects * len(used))
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
@@ -114,16 +116,26 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
     first, second = BASES if coin else BASES[::-1]
     a, b = one[first], one[second if subject in (LIKE, WAITS) else subject]
     if subject == WAITS:
-        assert b.images_per_sec is not None
-        b = replace(b, images_per_sec=b.images_per_sec * (1 - WAITING))
+        b = replace(b, images_per_sec=b.speed * (1 - WAITING))
     return a, b
 
 
-def _disturbed(processes: Sequence[Process]) -> bool:
-    """Whether other programs used the CPUs in at least half of them; see docs/conditions.md."""
-    if not all(one.cpu_seconds for one in processes):
-        return False
-    return 2 * sum((one.others or 0.0) >= DISTURBED for one in processes) >= len(processes)
+def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:
+    """CPU time of pairs; None unless others used the CPUs in at least half of the processes."""
+    processes = (*a, *b)
+    disturbed = sum((one.others or 0.0) >= DISTURBED for one in processes)
+    if 2 * disturbed < len(processes) or not all(one.cpu_seconds for one in processes):
+        return None
+    differences = [
+        difference_of_turns(
+            one.turn_cpu_seconds,
+            other.turn_cpu_seconds,
+            math.log(other.cpu_seconds / one.cpu_seconds),
+        )
+        for one, other in zip(a, b, strict=True)
+    ]
+    base, new = ([one.cpu_seconds for one in side] for side in (a, b))
+    return TwoSamples(base=base, new=new, metric=CPU_TIME, paired=True, differences=differences)
 
 
 def all_gates(

@@ -1,19 +1,18 @@
-"""Pool of real processes: rounds of plain and slowed ones in random order, in a file.
+"""Pool of real processes: rounds of plain and slowed ones in random order, in a journal.
 
-One JSON object per line: first the plan (flags, seed), then the calibration (how much extra work
-slows a step by how much), then a line per process. Lines are only appended: an interrupt or a
-kill costs one process, and the next start goes on with the next round.
+Its events are the plan (flags, seed), the calibration (how much extra work slows a step by how
+much), and a process each. An interrupt or a kill costs one process, and the next start goes on with
+the next round.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cnnbench.campaigns.ab.flags import TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import measure
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare import METRICS
 from cnnbench.judge.compare.disturbance import turn_means
 from cnnbench.judge.metrics.registry import CPU_TIME
@@ -39,7 +39,7 @@ def slowed_by(shares: Iterable[float]) -> dict[str, float]:
 
 
 SLOWED = slowed_by((0.05, 0.10))
-"""Those of a pool whose plan names no others."""
+"""Those of validate_gate without --slowed."""
 
 TIMEOUT = 300.0
 # The cost of so many rows shows how many are needed.
@@ -59,13 +59,13 @@ class Process:
       position: in the round, counted from 1.
       subject: one of `BASES`, or of the slowed ones of its pool.
       rows: of the extra matrix product.
-      images_per_sec: at the median step; None if it failed.
+      images_per_sec: at the median step; None if it failed, see `speed`.
       step_seconds: the median step.
       seconds: wall time of the process.
       load: of the machine before it started.
       others: CPUs that others kept busy in its timed steps; None if unknown.
       problem: why it failed, or "".
-      cpu_seconds: CPU time per step, the mean; None in pools of before it was measured.
+      cpu_seconds: CPU time per step, the mean; 0 if unknown.
       turn_cpu_seconds: the same of each of its turns; empty if it took none.
     """
 
@@ -79,8 +79,14 @@ class Process:
     load: float = 0.0
     others: float | None = None
     problem: str = ""
-    cpu_seconds: float | None = None
+    cpu_seconds: float = 0.0
     turn_cpu_seconds: Sequence[float] = ()
+
+    @property
+    def speed(self) -> float:
+        """Images per second of a process that did not fail."""
+        assert self.images_per_sec is not None
+        return self.images_per_sec
 
 
 class PoolError(ValueError):
@@ -103,13 +109,14 @@ class Pool:
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "pool.jsonl"
-        self.slowed = slowed_by(plan["slowed"]) if "slowed" in plan else SLOWED
-        lines = list(self._lines())
-        if not lines:
-            self._append("plan", plan)
-        elif lines[0] != {"kind": "plan", **plan}:
-            raise PoolError(f"{self.path}: of other flags or another machine; name another folder")
+        self.journal = Journal(folder / "pool.jsonl")
+        self.slowed = slowed_by(plan["slowed"])
+        plans = [event["plan"] for event in self.journal.read("plan")]
+        if not plans:
+            self.journal.add("plan", plan=plan)
+        elif plans != [plan]:
+            message = "of other flags or another machine; name another folder"
+            raise PoolError(f"{self.journal.path}: {message}")
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -119,20 +126,20 @@ class Pool:
     @property
     def rows(self) -> dict[str, int] | None:
         """Rows of the extra product by subject; None before the calibration."""
-        found = [line["rows"] for line in self._lines() if line["kind"] == "calibration"]
+        found = [event["rows"] for event in self.journal.read("calibration")]
         return found[-1] if found else None
 
     def calibrated(self, rows: dict[str, int], step_seconds: float) -> None:
         """Stores the calibration."""
-        self._append("calibration", {"rows": rows, "step_seconds": step_seconds})
+        self.journal.add("calibration", rows=rows, step_seconds=step_seconds)
 
     def add(self, process: Process) -> None:
         """Stores a process."""
-        self._append("process", dataclasses.asdict(process))
+        self.journal.add("process", process=dataclasses.asdict(process))
 
     def processes(self) -> list[Process]:
         """All processes, in order of time."""
-        return [Process(**line) for line in self._lines() if line.pop("kind") == "process"]
+        return [Process(**event["process"]) for event in self.journal.read("process")]
 
     def rounds(self) -> list[dict[str, Process]]:
         """The complete rounds, in order of time: valid processes by subject."""
@@ -145,26 +152,6 @@ class Pool:
     def next_round(self) -> int:
         """The first unused number, so that every round is of one session."""
         return max((process.round for process in self.processes()), default=0) + 1
-
-    def _append(self, kind: str, content: dict[str, Any]) -> None:
-        with open(self.path, "a", encoding="ascii") as file:
-            file.write(json.dumps({"kind": kind, **content}) + "\n")
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """The objects; incomplete lines of killed processes are skipped."""
-        if not self.path.exists():
-            return
-        text = self.path.read_text(encoding="ascii")
-        if text and not text.endswith("\n"):
-            with open(self.path, "a", encoding="ascii") as file:
-                file.write("\n")
-        for line in text.splitlines():
-            try:
-                found = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(found, dict) and "kind" in found:
-                yield found
 
 
 def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
@@ -219,21 +206,21 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
 
 def _ended(place: Process, found: Ended, load: float) -> Process:
     record, conditions = found.record, found.record.conditions
-    ended = dataclasses.replace(
+    measured: dict[str, Any] = {}
+    if not found.message:
+        measured = {
+            "images_per_sec": METRICS["throughput"].value(record),
+            "step_seconds": median(record.step_seconds) if record.step_seconds else None,
+            "cpu_seconds": CPU_TIME.value(record) or 0.0,
+            "turn_cpu_seconds": turn_means(record),
+        }
+    return dataclasses.replace(
         place,
         seconds=found.seconds,
         load=load,
         others=None if conditions is None else conditions.during.get("other_cpus"),
         problem=found.message,
-    )
-    if found.message:
-        return ended
-    return dataclasses.replace(
-        ended,
-        images_per_sec=METRICS["throughput"].value(record),
-        step_seconds=median(record.step_seconds) if record.step_seconds else None,
-        cpu_seconds=CPU_TIME.value(record),
-        turn_cpu_seconds=turn_means(record),
+        **measured,
     )
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, chance
+from cnnbench.campaigns.ab.results import CLEAR
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.disturbance import (
-    difference_of_turns,
-    joint_judgement,
-    with_shared_level,
-)
-from cnnbench.judge.metrics.registry import CPU_TIME
-from validation.pool import Process
+from cnnbench.judge.compare.disturbance import joint_judgement, with_shared_level
 
 Series = NDArray[np.float64]
 Generator = np.random.Generator
@@ -31,21 +25,8 @@ LIMIT = POLICY.alpha / 2
 MEASURED_LIMIT = 0.01
 """What is asked of gates from real processes: that much only where noise hides the floor."""
 
-_CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
-
-
-@dataclass(frozen=True)
-class GateOutcome:
-    """A verdict and its cost.
-
-    Attributes:
-      verdict: the outcome.
-      processes: of both sides together.
-    """
-
-    verdict: Verdict
-    processes: int
-
+Outcome = tuple[Verdict, int]
+"""A verdict, and the processes that it cost, of both sides together."""
 
 Sides = tuple[list[float], list[float]]
 """Speeds of A and of B, in the order of time."""
@@ -67,76 +48,43 @@ class Rule:
     name: str
     processes: int
     sides: Callable[[Series, float, Generator], Sides]
-    judged: Callable[[list[float], list[float]], GateOutcome]
+    judged: Callable[[list[float], list[float]], Outcome]
     broken: str = ""
 
 
 def judge_pairs(
-    a: Sequence[float],
-    b: Sequence[float],
+    speeds: TwoSamples,
     plan: Sequence[InterimAnalysis],
     rules: Policy = POLICY,
-) -> GateOutcome:
+    cpu_time: TwoSamples | None = None,
+) -> Outcome:
     """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
 
-    It also ends at one that leaves hardly a chance of a verdict.
+    It also ends at one that leaves hardly a chance of a verdict by the speeds alone.
 
     Args:
-      a, b: values of the pairs, in the order of time.
+      speeds: those of the pairs, in the order of time.
+      cpu_time: decides together with the speeds, as under load; None if it does not.
     """
     for index, analysis in enumerate(plan, start=1):
         policy = rules.replace(alpha=analysis.alpha)
-        sides = a[: analysis.pairs], b[: analysis.pairs]
-        found = judge(*sides, policy, paired=True)
-        if found.verdict in _CLEAR:
+        case = _first(speeds, analysis.pairs)
+        if cpu_time is None:
+            (found,) = judge_all([case], policy)
+        else:
+            cases = with_shared_level(case, _first(cpu_time, analysis.pairs), policy)
+            found = joint_judgement(*judge_all(cases, policy), policy, ())
+        if found.verdict in CLEAR:
             break
-        case = TwoSamples(base=sides[0], new=sides[1], paired=True)
-        if index < len(plan) and chance(case, plan[index:], rules) < SMALLEST_CHANCE:
+        undecided = cpu_time is None and index < len(plan)
+        if undecided and chance(case, plan[index:], rules) < SMALLEST_CHANCE:
             break
-    return GateOutcome(found.verdict, 2 * analysis.pairs)
+    return found.verdict, 2 * analysis.pairs
 
 
-def judge_disturbed_pairs(
-    a: Sequence[Process],
-    b: Sequence[Process],
-    plan: Sequence[InterimAnalysis],
-    rules: Policy = POLICY,
-) -> GateOutcome:
-    """The verdict under load: by throughput and CPU time together.
-
-    Args:
-      a, b: processes of the pairs, in the order of time.
-    """
-    for analysis in plan:
-        policy = rules.replace(alpha=analysis.alpha)
-        ours, theirs = a[: analysis.pairs], b[: analysis.pairs]
-        speed = TwoSamples(base=speeds(ours), new=speeds(theirs), paired=True)
-        cpu_time = TwoSamples(
-            base=[one.cpu_seconds or 0.0 for one in ours],
-            new=[one.cpu_seconds or 0.0 for one in theirs],
-            metric=CPU_TIME,
-            paired=True,
-            differences=[_difference(*pair) for pair in zip(ours, theirs, strict=True)],
-        )
-        of_speed, of_cpu_time = judge_all(with_shared_level(speed, cpu_time, policy), policy)
-        found = joint_judgement(of_speed, of_cpu_time, policy, ())
-        if found.verdict in _CLEAR:
-            break
-    return GateOutcome(found.verdict, 2 * analysis.pairs)
-
-
-def speeds(processes: Sequence[Process]) -> list[float]:
-    """Images per second of processes that did not fail."""
-    found = [one.images_per_sec for one in processes if one.images_per_sec is not None]
-    assert len(found) == len(processes)
-    return found
-
-
-def _difference(a: Process, b: Process) -> float:
-    assert a.cpu_seconds
-    assert b.cpu_seconds
-    means = math.log(b.cpu_seconds / a.cpu_seconds)
-    return difference_of_turns(a.turn_cpu_seconds, b.turn_cpu_seconds, means)
+def _first(case: TwoSamples, pairs: int) -> TwoSamples:
+    differences = None if case.differences is None else case.differences[:pairs]
+    return replace(case, base=case.base[:pairs], new=case.new[:pairs], differences=differences)
 
 
 def _coins(series: Series, factor: float, generator: Generator) -> Sides:
@@ -162,8 +110,9 @@ def _divided(values: Series, first: int, factor: float) -> Sides:
     return values[:first].tolist(), (values[first:] * factor).tolist()
 
 
-def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float]], GateOutcome]:
-    return partial(judge_pairs, plan=interim_analyses(pairs, POLICY.alpha, sequential))
+def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float]], Outcome]:
+    plan = interim_analyses(pairs, POLICY.alpha, sequential)
+    return lambda a, b: judge_pairs(TwoSamples(base=a, new=b, paired=True), plan)
 
 
 RESUMED = (8, 12, 16, 24, 36, 52, 76)
@@ -178,17 +127,17 @@ def _analyses_of_resumed() -> tuple[InterimAnalysis, ...]:
     return made
 
 
-def _resumed(a: list[float], b: list[float]) -> GateOutcome:
+def _resumed(a: list[float], b: list[float]) -> Outcome:
     # Somebody goes on whatever the chance of a verdict.
     for analysis in _analyses_of_resumed():
-        found = judge_pairs(a, b, [analysis])
-        if found.verdict in _CLEAR:
+        found = judge_pairs(TwoSamples(base=a, new=b, paired=True), [analysis])
+        if found[0] in CLEAR:
             break
     return found
 
 
-def _unpaired(a: list[float], b: list[float]) -> GateOutcome:
-    return GateOutcome(judge(a, b, POLICY).verdict, len(a) + len(b))
+def _unpaired(a: list[float], b: list[float]) -> Outcome:
+    return judge(a, b, POLICY).verdict, len(a) + len(b)
 
 
 RULES: tuple[Rule, ...] = (

@@ -148,9 +148,9 @@ def simulate(rule: Rule, noise: str, truth: float, draws: int, seed: int) -> Rat
     processes = 0
     for _ in range(draws):
         series = NOISES[noise](generator, rule.processes)
-        outcome = rule.judged(*rule.sides(series, 1 - truth, generator))
-        verdicts[outcome.verdict] += 1
-        processes += outcome.processes
+        verdict, used = rule.judged(*rule.sides(series, 1 - truth, generator))
+        verdicts[verdict] += 1
+        processes += used
     return Rates(rule, noise, truth, draws, verdicts, processes / draws)
 
 

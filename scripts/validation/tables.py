@@ -93,8 +93,8 @@ def real(gates: Sequence[Gates]) -> list[str]:
 def conditions(rounds: Sequence[Round]) -> list[str]:
     """Noise of the pool, and the real slowdown of slowed subjects."""
     processes = [process for one in rounds for process in one.values()]
-    like = [_speed(one, name) for one in rounds for name in BASES]
-    apart = [math.log(_speed(one, BASES[0]) / _speed(one, BASES[1])) for one in rounds]
+    like = [one[name].speed for one in rounds for name in BASES]
+    apart = [math.log(one[BASES[0]].speed / one[BASES[1]].speed) for one in rounds]
     others = sorted(process.others for process in processes if process.others is not None)
     loads = sorted(process.load for process in processes)
     steps = sorted(1000 * (one[name].step_seconds or 0.0) for one in rounds for name in BASES)
@@ -180,19 +180,13 @@ def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
     return Requirement(text, found, met if one.count >= ENOUGH_GATES else None)
 
 
-def _speed(one: Round, name: str) -> float:
-    speed = one[name].images_per_sec
-    assert speed is not None
-    return speed
-
-
 def _change(log: float) -> str:
     return percent(math.expm1(log), signed=True)
 
 
 def _log_quotient(one: Round, name: str) -> float:
-    base = math.sqrt(math.prod(_speed(one, base) for base in BASES))
-    return math.log(_speed(one, name) / base)
+    base = math.sqrt(math.prod(one[base].speed for base in BASES))
+    return math.log(one[name].speed / base)
 
 
 def _percent(share: float) -> str:

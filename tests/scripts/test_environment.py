@@ -80,7 +80,7 @@ def checkout(tmp_path: Path) -> Path:
     (root / "cnnbench").mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "cnnbench/version.py"):
         (root / name).write_text(f"# {name}\n")
-    shutil.copytree(ROOT / "scripts", root / "scripts")
+    shutil.copytree(ROOT / "scripts", root / "scripts", symlinks=True)
     bin_folder = root / ".venv" / "bin"
     bin_folder.mkdir(parents=True)
     (bin_folder / "python").symlink_to(sys.executable)
@@ -129,6 +129,15 @@ def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path
     assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
     whole = _script(checkout, "test", cwd=tmp_path)
     assert whole.stdout == f"pytest {checkout}\n<-n>\n<3>\n<--dist>\n<worksteal>\n"
+
+
+@pytest.mark.parametrize(("name", "extras"), [("fuzz", ""), ("typecheck", "test")])
+def test_a_python_program_runs_by_its_name(checkout, name, extras):
+    (checkout / "scripts" / f"{name}.py").write_text("import sys\nprint(sys.argv)\nsys.exit(3)\n")
+    _finish(checkout, extras)
+    done = _script(checkout, name, "a b")
+    assert done.stdout == f"{[f'{checkout}/scripts/{name}.py', 'a b']}\n"
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.14"])

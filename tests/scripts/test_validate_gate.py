@@ -10,8 +10,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,15 +20,15 @@ from validation import gates, simulation, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
-from validation.rules import LIMIT, RULES, judge_pairs
+from validation.rules import RULES, judge_pairs
 from validation.simulation import NOISES
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.judge.compare import Verdict
+from cnnbench.judge.compare import TwoSamples, Verdict
 
 SUBJECTS = (*BASES, *SLOWED)
 SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
-PLAN = {"flags": ["--model=x"], "seed": 1}
+PLAN = {"flags": ["--model=x"], "seed": 1, "slowed": [0.05, 0.10]}
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -52,17 +52,21 @@ def test_what_sets_kinds_of_noise_apart():
     assert logs.std() == pytest.approx(0.03, rel=0.2)
 
 
+HOPELESS = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
+
+
 def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
     a = [100 + n / 10 for n in range(16)]
-    found = judge_pairs(a, [0.8 * x for x in a], interim_analyses(16, 0.04))
-    assert (found.verdict, found.processes) == (Verdict.SLOWER, 16)
     noisy = [x * (1.3 if n % 2 else 0.7) for n, x in enumerate(a)]
-    found = judge_pairs(a, noisy, interim_analyses(16, 0.04))
-    assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 32)
     # Pairs that scatter by 10 % about nothing: what is left has hardly a chance.
-    hopeless = [100 * math.exp(0.1 * z) for z in (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3) * 2]
-    found = judge_pairs([100.0] * 16, hopeless, interim_analyses(16, 0.04))
-    assert (found.verdict, found.processes) == (Verdict.INCONCLUSIVE, 16)
+    hopeless = [x * math.exp(0.1 * z) for x, z in zip(a, HOPELESS * 2, strict=True)]
+    for b, expected in (
+        ([0.8 * x for x in a], (Verdict.SLOWER, 16)),
+        (noisy, (Verdict.INCONCLUSIVE, 32)),
+        (hopeless, (Verdict.INCONCLUSIVE, 16)),
+    ):
+        speeds = TwoSamples(base=a, new=b, paired=True)
+        assert judge_pairs(speeds, interim_analyses(16, 0.04)) == expected
 
 
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
@@ -99,11 +103,6 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert rates.violation() == "same in 95.0 %"
     few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
     assert simulation.Rates(EIGHT, "x", 0.0, 2000, few, 16).violation() == ""
-
-
-def test_binomial_limits_by_hand():
-    assert simulation.surely_above(80, 2000, LIMIT)
-    assert not simulation.surely_above(45, 2000, LIMIT)
 
 
 def test_nothing_follows_from_samples_too_small_or_broken():
@@ -180,8 +179,8 @@ def test_a_pool_goes_on_where_it_was(tmp_path, pool, ticking):
     pools.fill(pool, machine, 1, seconds=60)
     first = len(pool.rounds())
     assert first >= 2
-    with open(pool.path, "a", encoding="ascii") as file:
-        file.write('{"kind": "process", "round": 99, "posi')  # a kill in the middle of a line
+    with open(pool.journal.path, "a", encoding="ascii") as file:
+        file.write('{"event": "process", "process": {"round": 99, "posi')  # a kill
     again = Pool(tmp_path / "pool", PLAN)
     second = Machine()
     pools.fill(again, second, 1, seconds=60)
@@ -257,9 +256,9 @@ def test_gates_start_at_every_round_until_there_are_enough():
 def test_all_ways_that_coins_can_fall(monkeypatch):
     judged = []
 
-    def judge(base, new, analyses, policy):
-        judged.append((tuple(base), tuple(new)))
-        return SimpleNamespace(verdict=Verdict.SAME)
+    def judge(speeds, analyses, policy, cpu_time):
+        judged.append((tuple(speeds.base), tuple(speeds.new)))
+        return Verdict.SAME, 4
 
     monkeypatch.setattr(gates, "judge_pairs", judge)
     monkeypatch.setitem(gates.PLANS, "2 pairs", (InterimAnalysis(2, 0.04),))
@@ -267,7 +266,7 @@ def test_all_ways_that_coins_can_fall(monkeypatch):
     found = gates.sliding_gates(rounds, "2 pairs", "like", 1, least=8)
     assert (found.complete, found.count, found.processes) == (True, 8, 6)
     (one, two), (three, four), (five, six) = (
-        [each[name].images_per_sec for name in BASES] for each in rounds
+        [each[name].speed for name in BASES] for each in rounds
     )
     assert set(judged) == {
         ((one, three), (two, four)),
@@ -281,6 +280,30 @@ def test_all_ways_that_coins_can_fall(monkeypatch):
     }
     drawn = gates.sliding_gates(rounds, "2 pairs", "like", 1, least=7)
     assert (drawn.complete, drawn.count) == (False, 8)
+
+
+@pytest.mark.parametrize("turns", [0, 8])
+def test_cpu_time_decides_beside_other_programs(turns):
+    noise = random.Random(2)
+
+    def disturbed(one, seconds):
+        speed = one.speed * math.exp(noise.gauss(0, 0.2))
+        more = {"cpu_seconds": seconds, "turn_cpu_seconds": [seconds] * turns}
+        return replace(one, images_per_sec=speed, others=1.0, **more)
+
+    rounds = [
+        {name: disturbed(each, 1.0 / (1 - SLOWED.get(name, 0.0))) for name, each in one.items()}
+        for one in made(9, scatter=0.001)
+    ]
+    slowed = gates.sliding_gates(rounds, "8 pairs", "slower by 10 %", 1, least=20)
+    assert slowed.verdicts == {Verdict.SLOWER: slowed.count}
+    like = gates.sliding_gates(rounds, "8 pairs", "like", 1, least=20)
+    assert like.verdicts.keys() <= {Verdict.SAME, Verdict.INCONCLUSIVE}
+    undisturbed = [
+        {name: replace(each, others=0.0) for name, each in one.items()} for one in rounds
+    ]
+    slowed = gates.sliding_gates(undisturbed, "8 pairs", "slower by 10 %", 1, least=20)
+    assert slowed.verdicts[Verdict.INCONCLUSIVE] > slowed.count / 2
 
 
 def test_too_few_rounds_make_no_gates():
@@ -353,7 +376,7 @@ def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
 
 def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
     assert validate_gate.main(["--draws=0", f"--pool={tmp_path / 'pool'}"]) == 3
-    assert json.loads((tmp_path / "pool" / "pool.jsonl").read_text())["kind"] == "plan"
+    assert json.loads((tmp_path / "pool" / "pool.jsonl").read_text())["event"] == "plan"
 
 
 @pytest.mark.parametrize("arguments", [["--minutes=1"], ["--draws=-1"], ["--pools=x"]])
