@@ -119,14 +119,12 @@ class Formula:
       busy: phases for which one tensor occupies a device, where shorter than the path.
       roots: number of devices over which successive tensors rotate, of (layout, shards).
       or_paths: alternatives that the algorithm takes where they are faster.
-      traffic: messages and bytes of all devices together; by default n times `busy` or the path.
     """
 
     path: PathOf
     busy: PathOf | None = None
     roots: Callable[[NodeLayout, int], int] = lambda layout, shards: 1
     or_paths: tuple[PathOf, ...] = ()
-    traffic: PathOf | None = None
 
 
 def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -148,13 +146,6 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         across,
         gather,
     )
-
-
-def _halves(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Traffic of `_hierarchical_copy`: all but two devices to the root of their half, and back."""
-    across = _messages(layout.nodes > 1, 2, 2 * tensor.bytes)
-    others = _star(0, layout.devices - 2, tensor.bytes)
-    return (others, across, others)
 
 
 def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -290,16 +281,6 @@ def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = T
     return _there_and_back(move, (layout.devices - 1) * size, tensor, count)
 
 
-def _shuffle_traffic(
-    tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True
-) -> Path:
-    """Traffic of `_shuffle`: every chunk from all devices to its root, and back."""
-    count, _ = tensor.chunks(shards)
-    near, far = layout.near - on_tower, layout.devices - layout.near
-    once = ReductionPhase(near * count, near * tensor.bytes, far * count, far * tensor.bytes)
-    return (once, once)
-
-
 def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's ring cuts a tensor of any size into n chunks, and joins without a copy."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
@@ -394,25 +375,18 @@ def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
 
 
 FORMULAS: dict[str, Formula] = {
-    "copy": Formula(_copy, roots=lambda layout, shards: layout.devices, traffic=_copy),
+    "copy": Formula(_copy, roots=lambda layout, shards: layout.devices),
     "hierarchical_copy": Formula(
-        _hierarchical_copy,
-        roots=lambda layout, shards: max(1, layout.devices // 2),
-        traffic=_halves,
+        _hierarchical_copy, roots=lambda layout, shards: max(1, layout.devices // 2)
     ),
     "xring": Formula(_ring, busy=_ring_busy),
     "collective": Formula(_collective),
     "rechd": Formula(_halving_doubling, busy=_halving_doubling_busy),
     "tree": Formula(_tree, busy=_tree_busy),
-    "psgpu": Formula(
-        _shuffle,
-        roots=lambda layout, shards: math.ceil(layout.devices / shards),
-        traffic=_shuffle_traffic,
-    ),
+    "psgpu": Formula(_shuffle, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
     "pscpu": Formula(
         partial(_shuffle, on_tower=False),
         roots=lambda layout, shards: math.ceil(layout.nodes / shards),
-        traffic=partial(_shuffle_traffic, on_tower=False),
     ),
     "nccl": Formula(
         _nccl_ring,
@@ -427,19 +401,3 @@ SPREAD = Formula(
     roots=lambda layout, shards: layout.devices,
 )
 """The last step of two levels: (m-1)(alpha + s beta), on one of m devices of a node in turn."""
-
-
-def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:
-    """Messages and bytes that all devices send to reduce one tensor, one process per device.
-
-    Those of `pscpu` are between the devices and CPUs that are no devices themselves, such as ps
-    tasks.
-    """
-    formula, layout = FORMULAS[name], NodeLayout(devices)
-    path_of, times = formula.traffic, 1
-    if path_of is None:
-        path_of, times = formula.busy or formula.path, devices
-    phases = path_of(tensor, layout, shards)
-    messages = sum(phase.near_messages + phase.far_messages for phase in phases)
-    sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)
-    return times * messages, times * sent
