@@ -24,23 +24,15 @@ class ImageClass:
 
 
 @dataclass(frozen=True)
-class ImageFile:
-    """A file and its class."""
-
-    path: Path
-    image_class: ImageClass
-
-
-@dataclass(frozen=True)
 class ImageFolder:
-    """Labelled images by subset ("train", "validation"), in a random order; classes by label.
+    """Files and their classes by subset ("train", "validation"), in a random order.
 
     `ignored` has folders without images, images outside of class folders, and other files in these,
     but no names that start with a dot or an @, and not ``__MACOSX``.
     """
 
     classes: tuple[ImageClass, ...]
-    subsets: dict[str, list[ImageFile]]
+    subsets: dict[str, list[tuple[Path, ImageClass]]]
     ignored: tuple[Path, ...] = ()
 
 
@@ -77,10 +69,10 @@ def scan(
         if name not in by_name:
             raise UsageError(f"--labels={labels_file}: class folder {name!r} is not listed")
     chosen = random.Random(seed)
-    subsets: dict[str, list[ImageFile]] = {name: [] for name in _SPLITS}
+    subsets: dict[str, list[tuple[Path, ImageClass]]] = {name: [] for name in _SPLITS}
     for split, folders in found.items():
         for class_folder, images in folders.items():
-            files = [ImageFile(path, by_name[class_folder.name]) for path in images]
+            files = [(path, by_name[class_folder.name]) for path in images]
             chosen.shuffle(files)
             held_back = 0 if len(roots) > 1 else round(len(files) * validation_fraction)
             subsets["validation"] += files[:held_back]

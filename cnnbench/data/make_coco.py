@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.data import output
 from cnnbench.data.coco import MAX_BOXES, PREFIX, CocoObject, serialize
-from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.image_folder import check_name
-from cnnbench.data.make_imagenet import RgbJpeg, write_images
+from cnnbench.data.make_imagenet import write_images
 from cnnbench.errors import DataError, UsageError
 
 LABELS_FILE = "coco-labels.txt"
@@ -26,13 +25,8 @@ _PUBLISHED = {"train": "train", "validation": "val"}
 _SLACK = 1.0
 
 
-@dataclass(frozen=True)
-class CocoImage:
-    """An image file, its number in the annotations, and its objects."""
-
-    path: Path
-    source_id: int
-    objects: tuple[CocoObject, ...]
+CocoImage: TypeAlias = tuple[Path, int, Sequence[CocoObject]]
+"""An image file, its number in the annotations, and its objects."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ def read_annotations(source: Path) -> Coco:
         categories = own
         empty_boxes += empty
         if subset == "train":
-            kept = [one for one in images if any(not o.is_crowd for o in one.objects)]
+            kept = [one for one in images if any(not o.is_crowd for o in one[-1])]
             without_boxes = len(images) - len(kept)
             images = kept
         subsets[subset] = images
@@ -84,20 +78,21 @@ def read_annotations(source: Path) -> Coco:
 
 
 def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
-    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `make_imagenet`."""
-    patterns = [f"{PREFIX}{subset}-*-of-*" for subset in SUBSETS]
-    with output.unfinished_folder(out, patterns) as folder:
-        written = []
-        for subset, images in found.subsets.items():
-            shuffled = random.Random(seed).sample(images, len(images))
-            for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
-                written.append(folder / name)
-                made = [(one.path, partial(_record, one)) for one in part]
-                write_images(written[-1], made)
-        labels = folder / LABELS_FILE
-        with output.writing(labels):
-            labels.write_text("\n".join(["background", *found.classes]) + "\n", encoding="utf-8")
-        output.move([*written, labels], out, replacing=(LABELS_FILE,))
+    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `output.write_set`."""
+
+    def write(path: Path, images: Sequence[CocoImage]) -> int:
+        made = [
+            (file, partial(serialize, source_id=number, name=file.name, objects=objects))
+            for file, number, objects in images
+        ]
+        return write_images(path, made)
+
+    subsets = {
+        subset: random.Random(seed).sample(images, len(images))
+        for subset, images in found.subsets.items()
+    }
+    labels = (LABELS_FILE, ["background", *found.classes])
+    output.write_set(out, PREFIX, subsets, shards, write, labels)
 
 
 def _find(source: Path, name: str) -> Path | None:
@@ -159,7 +154,7 @@ def _images(
             raise DataError(f"{path}: image {number}: there is no file {file}")
         if len(objects[number]) > MAX_BOXES:
             raise DataError(f"{path}: image {number}: more than {MAX_BOXES} boxes")
-    return [CocoImage(file, n, tuple(objects[n])) for n, file in files.items()], empty
+    return [(file, number, objects[number]) for number, file in files.items()], empty
 
 
 def _object(
@@ -183,8 +178,3 @@ def _object(
         return None
     label = labels[int(one["category_id"])]
     return CocoObject(label, (box[0], box[1], box[2], box[3]), bool(one.get("iscrowd", 0)))
-
-
-def _record(one: CocoImage, image: RgbJpeg) -> bytes:
-    size = (image.height, image.width)
-    return serialize(image.jpeg, *size, one.source_id, one.path.name, one.objects)

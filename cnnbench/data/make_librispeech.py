@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from cnnbench.base.reading import read_text
 from cnnbench.data import output
-from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.folder import content_of
 from cnnbench.data.librispeech import PREFIX, examine, serialize
 from cnnbench.errors import DataError, UsageError
 
-
-@dataclass(frozen=True)
-class Utterance:
-    """An audio file, its transcript, and the transcript's location."""
-
-    path: Path
-    text: str
-    where: str
+Utterance: TypeAlias = tuple[Path, str, str]
+"""An audio file, its transcript, and the transcript's location."""
 
 
 def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
@@ -52,21 +45,23 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
 def make_librispeech(
     found: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
-    """Writes ``librispeech-<subset>-*-of-*``; see `make_imagenet.make_imagenet`."""
-    with output.unfinished_folder(out, [f"{PREFIX}{s}-*-of-*" for s in SUBSETS]) as folder:
-        written = []
-        for subset, utterances in found.items():
-            shuffled = random.Random(seed).sample(utterances, len(utterances))
-            for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
-                path = folder / name
-                written.append(path)
-                with (
-                    output.writing(path, tf.errors.OpError),
-                    tf.io.TFRecordWriter(str(path)) as file,
-                ):
-                    for one in part:
-                        file.write(_record(one))
-        output.move(written, out)
+    """Writes ``librispeech-<subset>-*-of-*``; see `output.write_set`."""
+    subsets = {
+        subset: random.Random(seed).sample(utterances, len(utterances))
+        for subset, utterances in found.items()
+    }
+    output.write_set(out, PREFIX, subsets, shards, _write_records)
+
+
+def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:
+    with output.writing(path, tf.errors.OpError), tf.io.TFRecordWriter(str(path)) as file:
+        for audio, text, where in utterances:
+            try:
+                record = serialize(content_of(audio), text, audio.stem)
+                examine(record)
+            except RecordDefect as defect:
+                raise DataError(f"{audio}: {defect} ({where})") from defect
+            file.write(record)
 
 
 def _utterances(folder: Path) -> Iterator[Utterance]:
@@ -84,13 +79,4 @@ def _utterances(folder: Path) -> Iterator[Utterance]:
                         "files to WAV beside them first, each by sox NAME.flac NAME.wav"
                     )
                 raise DataError(f"{where}: there is no file {path}")
-            yield Utterance(path, text.strip().lower(), where)
-
-
-def _record(one: Utterance) -> bytes:
-    try:
-        record = serialize(content_of(one.path), one.text, one.path.stem)
-        examine(record)
-    except RecordDefect as defect:
-        raise DataError(f"{one.path}: {defect} ({one.where})") from defect
-    return record
+            yield path, text.strip().lower(), where

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ SOURCES = ("ratings.dat", "ratings.csv")
 _COLUMNS = ("user", "item", "rating", "time")
 
 
-@dataclass(frozen=True)
-class MadeRatings:
-    """Statistics of the output; `left_out` counts users with too few ratings."""
-
-    users: int
-    items: int
-    ratings: int
-    left_out: int
-
-
 def make_ratings(
     source: Path, out: Path, negatives: int, min_ratings: int, seed: int
-) -> MadeRatings:
+) -> tuple[int, int, int, int]:
     """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
 
     Users and items are numbered from 0 in the order of their published numbers. The last rating of
@@ -40,6 +29,9 @@ def make_ratings(
         header), or the folder with one of them.
       negatives: number of different unrated items drawn for each user.
       min_ratings: users with fewer are left out.
+
+    Returns:
+      Numbers of users, items and ratings, and of the users that were left out.
     """
     table = _read(_find(source))
     found = table["user"].value_counts()
@@ -65,7 +57,7 @@ def make_ratings(
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write(out, {"train": train, "validation": validation})
-    return MadeRatings(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
+    return len(user_ids), len(item_ids), len(users), len(found) - len(user_ids)
 
 
 def _find(source: Path) -> Path:

@@ -5,15 +5,59 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from cnnbench.base.lock import FolderLock
+from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import UNFINISHED, reason
 from cnnbench.errors import DataError, UsageError, first_line
 
-V = TypeVar("V")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def write_set(
+    out: Path,
+    prefix: str,
+    subsets: Mapping[str, Sequence[Item]],
+    shards: Mapping[str, int],
+    write: Callable[[Path, Sequence[Item]], Result],
+    labels: tuple[str, Sequence[str]] | None = None,
+) -> list[Result]:
+    """Writes the files ``PREFIX<subset>-*-of-*`` of a data set to a folder, created if missing.
+
+    The files are moved from a temporary folder inside ``out`` when all are complete, so that an
+    interrupted run leaves nothing that looks like a data set.
+
+    Args:
+      shards: number of files of each subset, which are equally long up to one item; there are never
+        more files than items.
+      write: called with the path of each file and its items.
+      labels: name and lines of another file, which may be there already.
+
+    Returns:
+      What `write` returned for each file.
+    """
+    results: list[Result] = []
+    with unfinished_folder(out, [f"{prefix}{subset}-*-of-*" for subset in SUBSETS]) as folder:
+        written: list[Path] = []
+        for subset, items in subsets.items():
+            count = min(shards[subset], len(items))
+            for i in range(count):
+                begin, end = (len(items) * k // count for k in (i, i + 1))
+                written.append(folder / f"{prefix}{subset}-{i:05d}-of-{count:05d}")
+                results.append(write(written[-1], items[begin:end]))
+        if labels is None:
+            move(written, out)
+        else:
+            name, lines = labels
+            with writing(folder / name):
+                text = "".join(f"{line}\n" for line in lines)
+                (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            move([*written, folder / name], out, replacing=(name,))
+    return results
 
 
 @contextlib.contextmanager
@@ -47,14 +91,6 @@ def _clear(out: Path, patterns: Sequence[str]) -> None:
         raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
     for folder in left:
         shutil.rmtree(folder)
-
-
-def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, Sequence[V]]]:
-    """Names and contents of at most `count` files of a subset, of equal length up to one item."""
-    count = min(count, len(items))
-    for i in range(count):
-        begin, end = (len(items) * k // count for k in (i, i + 1))
-        yield f"{subset}-{i:05d}-of-{count:05d}", items[begin:end]
 
 
 def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:

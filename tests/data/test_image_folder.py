@@ -14,7 +14,7 @@ def make(root, counts):
 
 
 def per_class(files):
-    return Counter(file.image_class.name for file in files)
+    return Counter(image_class.name for _, image_class in files)
 
 
 def test_classes_are_numbered_from_one_in_order_of_their_names(tmp_path):
@@ -34,7 +34,7 @@ def test_the_share_for_validation_is_taken_from_every_class(tmp_path):
     found = scan(tmp_path, None, 0.2, 1)
     assert per_class(found.subsets["validation"]) == {"a": 4, "b": 2}
     assert per_class(found.subsets["train"]) == {"a": 16, "b": 8, "c": 1}
-    paths = [f.path for files in found.subsets.values() for f in files]
+    paths = [path for files in found.subsets.values() for path, _ in files]
     assert len(set(paths)) == 31
 
 
@@ -43,7 +43,7 @@ def test_the_seed_decides_split_and_order(tmp_path):
     first, again, other = (scan(tmp_path, None, 0.5, seed) for seed in (1, 1, 2))
     assert first == again
     assert first.subsets != other.subsets
-    names = [file.image_class.name for file in first.subsets["train"]]
+    names = [image_class.name for _, image_class in first.subsets["train"]]
     assert names != sorted(names)
 
 
@@ -78,7 +78,7 @@ def test_labels_follow_the_labels_file(text, classes, tmp_path):
     (tmp_path / "labels.txt").write_text(text)
     found = scan(tmp_path / "images", tmp_path / "labels.txt", 0, 1)
     assert [(c.label, c.name, c.text) for c in found.classes] == classes
-    labels = {file.image_class.label for file in found.subsets["train"]}
+    labels = {image_class.label for _, image_class in found.subsets["train"]}
     assert labels == {label for label, name, _ in classes if name != "n09"}
 
 
@@ -94,7 +94,7 @@ def test_other_files_and_hidden_folders_are_left_out(tmp_path):
     (tmp_path / "a" / "B.JPEG").touch()
     (tmp_path / "a" / "c.PNG").touch()
     found = scan(tmp_path, None, 0, 1)
-    assert sorted(f.path.name for f in found.subsets["train"]) == ["0.jpg", "B.JPEG", "c.PNG"]
+    assert sorted(path.name for path, _ in found.subsets["train"]) == ["0.jpg", "B.JPEG", "c.PNG"]
     assert [c.name for c in found.classes] == ["a"]
     ignored = [str(path.relative_to(tmp_path)) for path in found.ignored]
     assert ignored == ["a/notes.txt", "lost.jpg", "output"]

@@ -11,10 +11,10 @@ from data_sets import SMALL, write_records
 from cnnbench.base.lock import FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input, output
 from cnnbench.data import make_imagenet as module
-from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
+from cnnbench.data.image_folder import ImageClass, ImageFolder, scan
 from cnnbench.data.imagenet import ENCODED
 from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.make_imagenet import RgbJpeg, make_imagenet, rgb_jpeg
+from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
 
 
@@ -74,11 +74,11 @@ def test_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     image = photos["china"][100:180, 200:300]
     path = tmp_path / name
     WRITERS[name](path, image)
-    made = rgb_jpeg(path)
-    assert (made.height, made.width) == (80, 100)
-    assert made.reencoded == (name != "rgb.jpg")
-    assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [80, 100, 3]
-    back = tf.io.decode_jpeg(made.jpeg).numpy()
+    made, *size, reencoded = rgb_jpeg(path)
+    assert size == [80, 100]
+    assert reencoded == (name != "rgb.jpg")
+    assert tf.image.extract_jpeg_shape(made).numpy().tolist() == [80, 100, 3]
+    back = tf.io.decode_jpeg(made).numpy()
     expected = image[..., :1] if "grey" in name else image
     assert np.abs(back.astype(int) - expected).mean() < 6
 
@@ -95,7 +95,7 @@ ARITHMETIC = base64.b64decode(
 
 def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_devices):
     (tmp_path / "a.jpg").write_bytes(ARITHMETIC)
-    assert rgb_jpeg(tmp_path / "a.jpg") == RgbJpeg(ARITHMETIC, 8, 16, reencoded=False)
+    assert rgb_jpeg(tmp_path / "a.jpg") == (ARITHMETIC, 8, 16, False)
     pixels = tf.io.decode_jpeg(ARITHMETIC).numpy().astype(int)
     assert np.abs(pixels[:, :8] - (250, 20, 30)).max() < 8
     assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
@@ -110,7 +110,7 @@ def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_de
 
 def folder_of(*paths):
     only = ImageClass(1, "only", "only")
-    return ImageFolder((only,), {"train": [ImageFile(p, only) for p in paths], "validation": []})
+    return ImageFolder((only,), {"train": [(path, only) for path in paths], "validation": []})
 
 
 def test_never_more_files_than_images(photos, tmp_path):

@@ -188,9 +188,11 @@ def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) ->
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
-    made = make_ratings(source, out, options.negatives, options.min_ratings, options.seed)
-    line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
-    LineWriter(sys.stdout).lines([f"{line}; {made.left_out} users left out"])
+    users, items, ratings, left_out = make_ratings(
+        source, out, options.negatives, options.min_ratings, options.seed
+    )
+    line = f"{out}: {ratings} ratings of {items} items by {users} users; {left_out} users left out"
+    LineWriter(sys.stdout).lines([line])
 
 
 def _check(folder: str, options: CheckFlags) -> None:
