@@ -278,12 +278,12 @@ class _Prefetcher:
     It holds no reference to the input that owns it, so that the input can be collected.
     """
 
-    _POLL_SECONDS = 0.1
     _JOIN_SECONDS = 10.0
 
     def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
-        self._ready: queue.Queue[Copying | BaseException] = queue.Queue(max(1, depth))
-        self._stopping = threading.Event()
+        self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
+        self._room = threading.Semaphore(1 + max(1, depth))  # one is in the making
+        self._stopping = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._fill, args=(produce,), name="cnnbench-input", daemon=True
@@ -295,44 +295,27 @@ class _Prefetcher:
         if self._error is None:
             item = self._ready.get()
             if not isinstance(item, BaseException):
+                self._room.release()
                 return item
             self._error = item
         raise self._error
 
     def stop(self) -> None:
         """Ends the thread. Safe to call twice, from an exception handler or at exit."""
-        self._stopping.set()
-        deadline = time.monotonic() + self._JOIN_SECONDS
-        # Emptying the queue frees a producer that waits for room in it.
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            self._drain()
-            self._thread.join(self._POLL_SECONDS)
-        self._drain()
-        if self._error is None:
-            self._error = RuntimeError("the input has been closed")
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                self._ready.get_nowait()
-            except queue.Empty:
-                return
+        self._stopping = True
+        self._room.release()
+        self._thread.join(self._JOIN_SECONDS)
+        self._error = self._error or RuntimeError("the input has been closed")
 
     def _fill(self, produce: Callable[[], Copying]) -> None:
         use_own_executor()
-        while not self._stopping.is_set():
+        item: Copying | BaseException = ()
+        while not isinstance(item, BaseException):
+            self._room.acquire()
+            if self._stopping:
+                return
             try:
-                item: Copying | BaseException = produce()
+                item = produce()
             except BaseException as error:
                 item = error
-            self._put(item)
-            if isinstance(item, BaseException):
-                return
-
-    def _put(self, item: Copying | BaseException) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._ready.put(item, timeout=self._POLL_SECONDS)
-            except queue.Full:
-                continue
-            return
+            self._ready.put(item)

@@ -76,10 +76,15 @@ def test_an_error_arrives_in_its_step_and_stays(cpu_devices, prefetch):
     numbers.close()
 
 
-def test_only_a_bounded_number_of_steps_is_ready(cpu_devices):
+def test_only_a_bounded_number_of_steps_is_ready(cpu_devices, monkeypatch):
+    """Beside those that are ready, one waits for room."""
+    made = threading.Semaphore(0)
+    make = prefetch.Steps.next
+    monkeypatch.setattr(prefetch.Steps, "next", lambda steps: (make(steps), made.release())[0])
     with source(cpu_devices[:1], datasets_prefetch_buffer_size=2) as numbers:
         numbers.next()
-        assert numbers._produce.__self__._ready.maxsize == 2
+        assert all(made.acquire(timeout=60) for _ in range(4))
+        assert not made.acquire(timeout=0.1)
 
 
 def test_close_ends_the_thread_and_may_be_called_twice(cpu_devices):
