@@ -89,14 +89,11 @@ def main(argv: Sequence[str]) -> int:
         facts["digest of the tensors"] = digest_of(plan.workloads)
     if plan.job.serves:
         return lend(plan.job, plan.run, facts, messages)
-    connection: Membership | None = None
-    if plan.job.in_cluster:
 
-        def lost(message: str) -> None:
-            bench.lost(BenchmarkError(message))
-            messages.error(message)
+    def lost(message: str) -> None:
+        bench.lost(BenchmarkError(message))
+        messages.error(message)
 
-        connection = Membership(plan.job, plan.run, messages.notice, lost, facts)
     if not plan.job.is_chief:
         # One process speaks and writes; what ends a worker is printed by it.
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
@@ -109,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
         explicit_flags=tuple(given),
         messages=messages if plan.job.is_chief else Messages.silent(),
         progress=progress,
-        connection=connection,
+        membership=Membership(plan.job, plan.run, messages.notice, lost, facts),
     )
     supervised(bench.lost)
     bench.run()

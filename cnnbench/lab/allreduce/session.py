@@ -38,28 +38,28 @@ if TYPE_CHECKING:
 
 
 class AllReduceBench:
-    """Measures the cases of a plan; `connection` is None for a job of one process."""
+    """Measures the cases of a plan."""
 
     def __init__(
         self,
         plan: AllReducePlan,
         writer: LineWriter,
         *,
-        command: Sequence[str] = (),
-        explicit_flags: Sequence[str] = (),
-        messages: Messages | None = None,
-        progress: Progress | None = None,
-        connection: Membership | None = None,
+        command: Sequence[str],
+        explicit_flags: Sequence[str],
+        messages: Messages,
+        progress: Progress,
+        membership: Membership,
     ) -> None:
         self.plan = plan
         self.params = params = plan.params
-        self._connection = connection
+        self._membership = membership
         self._workers: WorkerGroup | None = None
         self._writer = writer
         self._command = tuple(command)
         self._explicit = tuple(explicit_flags)
-        self._messages = messages or Messages.silent()
-        self._progress = progress or Progress.silent()
+        self._messages = messages
+        self._progress = progress
         self._results = ResultFiles(
             params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
         )
@@ -100,8 +100,7 @@ class AllReduceBench:
             code, reason = ExitCode.FAILED, str(error)
             raise
         finally:
-            if self._connection is not None:
-                self._connection.end(code, reason)
+            self._membership.end(code, reason)
 
     def _run(self) -> AllReduceRecord:
         try:
@@ -115,7 +114,7 @@ class AllReduceBench:
                 self._results.write(self.record("interrupted"), list)
             raise
         except Exception as error:
-            lost = None if self._connection is None else self._connection.failure(error)
+            lost = self._membership.failure(error)
             with uninterrupted():
                 self._results.write(self.record("failed", _info(lost or error)), list)
             if lost is None:
@@ -155,17 +154,13 @@ class AllReduceBench:
 
     def _start(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow; returns the devices by their number per worker."""
-        settings = runtime.Settings.of(self.plan.run)
-        if self._connection is not None:
-            settings = self._connection.settings(settings)
-            self._watch.met(self._connection.meet())
+        settings = self._membership.settings(runtime.Settings.of(self.plan.run))
+        self._watch.met(self._membership.meet())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():
             load_tensorflow()
-            devices = runtime.configure(settings, self.plan.job)
-            if self._connection is not None:
-                devices = self._connection.join(devices)
+            devices = self._membership.join(runtime.configure(settings, self.plan.job))
             # The devices are made when the first operation runs.
             self._environment = facts.collect()
         for notice in devices.notices:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.text.progress import Messages
+from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
@@ -17,6 +17,7 @@ from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.machine import checks
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.run.driver.membership import Membership
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import registry
 
@@ -38,12 +39,15 @@ class Run:
 
     def __init__(self, explicit=(), **flags):
         self.out, self.err = io.StringIO(), io.StringIO()
+        plan, messages = make_plan(params_of({**QUICK, **flags}), explicit), Messages(self.err)
         self.bench = AllReduceBench(
-            make_plan(params_of({**QUICK, **flags}), explicit),
+            plan,
             LineWriter(self.out),
             command=("cnnbench", "allreduce"),
             explicit_flags=explicit,
-            messages=Messages(self.err),
+            messages=messages,
+            progress=Progress.silent(),
+            membership=Membership(plan.job, plan.run, messages.notice, messages.error, {}),
         )
 
     def __call__(self):
