@@ -208,26 +208,19 @@ def unpickled(data: bytes) -> Any:
     UnpicklingError for any damage.
     """
     try:
-        _check_memo(data)
+        # Python allocates memory up to the largest index of the memo: gigabytes, for minutes. The
+        # walk ends where strings of Python 2, which are bytes, are written as text.
+        with contextlib.suppress(UnicodeDecodeError):
+            for opcode, argument, _ in pickletools.genops(data):
+                puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+                if puts and isinstance(argument, int) and not 0 <= argument <= len(data):
+                    raise pickle.UnpicklingError(f"it has no place {argument} in its memo")
         return _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:
         # A damaged pickle fails in many ways (EOFError, IndexError, MemoryError, ...).
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from error
-
-
-def _check_memo(data: bytes) -> None:
-    """Refuses memo indices that no pickle of this length needs.
-
-    Python allocates memory up to the largest index: gigabytes, for minutes.
-    """
-    # Strings of Python 2, which are bytes, end the walk where they are written as text.
-    with contextlib.suppress(UnicodeDecodeError):
-        for opcode, argument, _ in pickletools.genops(data):
-            puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
-            if puts and isinstance(argument, int) and not 0 <= argument <= len(data):
-                raise pickle.UnpicklingError(f"it has no place {argument} in its memo")
 
 
 def integers(value: object) -> Any:

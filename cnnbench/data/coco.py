@@ -189,7 +189,11 @@ class CocoPipeline(RecordPipeline):
         size = spec.image_size
         image = resize(image, size, size, position, spec)
         if spec.training:
-            image, boxes = _mirrored_at_random(image, boxes, position, spec.seed)
+            mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
+            image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
+            top, left, bottom, right = tf.unstack(boxes, axis=-1)
+            turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
+            boxes = tf.where(mirrored, turned, boxes)
             if spec.distortions:
                 in_yiq = spec.distort_color_in_yiq
                 image = 255.0 * distort_colour(image / 255.0, position, spec.seed, in_yiq=in_yiq)
@@ -265,11 +269,3 @@ def _holds_centres(windows: Any, boxes: Any) -> Any:
     centres = (boxes[None, :, :2] + boxes[None, :, 2:]) / 2
     inside = (centres > windows[:, None, :2]) & (centres < windows[:, None, 2:])
     return tf.reduce_all(inside, axis=-1)
-
-
-def _mirrored_at_random(image: Any, boxes: Any, position: Any, seed: int) -> tuple[Any, Any]:
-    mirrored = uniform_int(position, seed, "mirror", 2) == 1
-    top, left, bottom, right = tf.unstack(boxes, axis=-1)
-    turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
-    image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
-    return image, tf.where(mirrored, turned, boxes)

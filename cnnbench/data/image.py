@@ -55,35 +55,25 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """The centre of an image: float32 [image_size, image_size, 3], normalised.
 
     The image is resized, keeping its aspect ratio, until both sides are at least 1.145 times
-    ``image_size``, or, as in the official models, until the shorter one is 256, then cropped. With
-    ``resize_method`` crop it is only cropped.
+    ``image_size``, or, as in the official models, until the shorter one is 256, or ``image_size``
+    if larger; then cropped. With ``resize_method`` crop it is only cropped.
     """
     size = spec.image_size
     image = decode(jpeg, spec)
     if spec.resize_method != "crop":
-        sides = _official_sides(image, size) if spec.official else _sides(image, size)
+        sides = tf.shape(image)[:2]
+        if spec.official:
+            sides = sides * max(OFFICIAL_SHORTER_SIDE, size) // tf.reduce_min(sides)
+        else:
+            # Rounded down from the float32 product in this order, as in tf_cnn_benchmarks: another
+            # order gives some images a row more or less.
+            exact = tf.cast(sides, tf.float32)
+            sides = tf.cast(exact * tf.reduce_max(size / exact) * CENTRAL_SCALE, tf.int32)
         image = resize(image, sides[0], sides[1], position, spec)
     top, left = _free_room(image, size)
     begin = tf.stack([top // 2, left // 2, 0])
     image = tf.cast(tf.slice(image, begin, [size, size, 3]), tf.float32)
     return normalise(image, spec)
-
-
-def _sides(image: Any, size: int) -> tf.Tensor:
-    """Height and width, int32 [2], of which the centre of `size` pixels is 1/1.145.
-
-    Rounded down from the float32 product in this order, as in tf_cnn_benchmarks: another order
-    gives some images a row more or less.
-    """
-    sides = tf.cast(tf.shape(image)[:2], tf.float32)
-    return tf.cast(sides * tf.reduce_max(size / sides) * CENTRAL_SCALE, tf.int32)
-
-
-def _official_sides(image: Any, size: int) -> tf.Tensor:
-    """Height and width, int32 [2], the shorter being 256, or `size` if larger."""
-    sides = tf.shape(image)[:2]
-    shorter = max(OFFICIAL_SHORTER_SIDE, size)
-    return sides * shorter // tf.reduce_min(sides)
 
 
 def decode(jpeg: Any, spec: InputSpec) -> tf.Tensor:
@@ -168,8 +158,14 @@ def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.
         )
 
     def colour(x: Any) -> Any:
-        change = _saturation_and_hue_in_yiq if in_yiq else _saturation_and_hue_in_hsv
-        return change(x, position, seed)
+        of_saturation, of_hue = (seed_pair(position, seed, p) for p in ("saturation", "hue"))
+        if not in_yiq:
+            x = tf.image.stateless_random_saturation(x, *_SATURATION, seed=of_saturation)
+            return tf.image.stateless_random_hue(x, _HUE, of_hue)
+        scale = tf.random.stateless_uniform([], of_saturation, *_SATURATION)
+        limit = _HUE * math.pi
+        angle = tf.random.stateless_uniform([], of_hue, -limit, limit)
+        return scale_and_turn_chroma(x, scale, angle)
 
     image = tf.cond(
         position % 2 == 0,
@@ -177,20 +173,6 @@ def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.
         lambda: colour(contrast(brightness(image))),
     )
     return tf.clip_by_value(image, 0.0, 1.0)
-
-
-def _saturation_and_hue_in_hsv(image: Any, position: Any, seed: int) -> Any:
-    image = tf.image.stateless_random_saturation(
-        image, *_SATURATION, seed=seed_pair(position, seed, "saturation")
-    )
-    return tf.image.stateless_random_hue(image, _HUE, seed_pair(position, seed, "hue"))
-
-
-def _saturation_and_hue_in_yiq(image: Any, position: Any, seed: int) -> Any:
-    scale = tf.random.stateless_uniform([], seed_pair(position, seed, "saturation"), *_SATURATION)
-    limit = _HUE * math.pi
-    angle = tf.random.stateless_uniform([], seed_pair(position, seed, "hue"), -limit, limit)
-    return scale_and_turn_chroma(image, scale, angle)
 
 
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:

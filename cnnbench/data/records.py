@@ -100,7 +100,10 @@ class RecordPipeline(Pipeline):
         if not self._skips:
             return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
         self._last_used.assign(self.start)
-        decoded = self._mapped(records.take_while(self._some_are_used), self._decoded)
+        # Ends after an epoch of which all was skipped, which would otherwise repeat endlessly.
+        most = self.num_examples + _IN_FLIGHT
+        records = records.take_while(lambda turn, _: turn - self._last_used <= most)
+        decoded = self._mapped(records, self._decoded)
         # Before `_used`: an error in a model's own preprocessing is no defect of a record.
         return self._mapped(decoded.ignore_errors(), self._used)
 
@@ -115,11 +118,6 @@ class RecordPipeline(Pipeline):
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
-
-    def _some_are_used(self, turn: tf.Tensor, record: Any) -> tf.Tensor:
-        """False after a whole epoch was skipped, which would otherwise repeat endlessly."""
-        del record
-        return turn - self._last_used <= self.num_examples + _IN_FLIGHT
 
     def _used(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
         with tf.control_dependencies([self._last_used.assign(turn)]):

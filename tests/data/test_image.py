@@ -181,8 +181,9 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
     for owner, name, change in (
         (tf.image, "stateless_random_brightness", lambda x, *a, **k: x),
         (tf.image, "stateless_random_contrast", lambda x, *a, **k: x / 2),
-        (image_module, "_saturation_and_hue_in_yiq", lambda x, *a: x + 0.1),
-        (image_module, "_saturation_and_hue_in_hsv", lambda x, *a: x + 0.1),
+        (image_module, "scale_and_turn_chroma", lambda x, *a: x + 0.1),
+        (tf.image, "stateless_random_saturation", lambda x, *a, **k: x),
+        (tf.image, "stateless_random_hue", lambda x, *a: x + 0.1),
     ):
         monkeypatch.setattr(owner, name, change)
     grey = tf.fill([2, 2, 3], 0.4)

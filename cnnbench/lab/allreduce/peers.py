@@ -5,8 +5,8 @@ TensorFlow's default, the collective ring, is missing: it is the algorithm `coll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 from cnnbench.variable_mgr.all_reduce.context import process_of
@@ -14,6 +14,8 @@ from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
 
 # The name here and that of --cross_device_ops.
 _OPS = {
@@ -24,8 +26,8 @@ _OPS = {
 NAMES = tuple(_OPS)
 
 
-class Peer:
-    """A reduction of tf.distribute in the form of ours: towers' tensors in, sums out.
+def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
+    """A reduction of tf.distribute in the form of ours: tensors [tower][i] in, sums [tower][i] out.
 
     It is called while a tf.function is traced, on tensors made on each device, and adds to that
     function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole list under a
@@ -37,32 +39,25 @@ class Peer:
 
     `devices` are full device strings of one process, all different.
     """
+    check(name, devices)
+    import tensorflow as tf
 
-    def __init__(self, name: str, devices: Sequence[str]) -> None:
-        check(name, devices)
-        self.name = name
-        self.devices = tuple(devices)
-        from cnnbench.variable_mgr.strategies import make
+    from cnnbench.variable_mgr.strategies import make
 
-        self._strategy: Any = make.mirrored(self.devices, CrossDeviceSpec(ops=_OPS[name]))
+    strategy: Any = make.mirrored(tuple(devices), CrossDeviceSpec(ops=_OPS[name]))
 
-    def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums tower_tensors[t][i], tensor i on device t, over t; returns sums[t][i]."""
-        import tensorflow as tf
-
-        if not tower_tensors[0]:
-            return [[] for _ in self.devices]
-
+    def reduce(tower_tensors: TowerTensors) -> list[list[tf.Tensor]]:
         def replica() -> Any:
             context = tf.distribute.get_replica_context()
             number = int(tf.get_static_value(context.replica_id_in_sync_group))
             return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tower_tensors[number]))
 
         by_tensor = [
-            self._strategy.experimental_local_results(of_devices)
-            for of_devices in self._strategy.run(replica)
+            strategy.experimental_local_results(of_devices) for of_devices in strategy.run(replica)
         ]
-        return [[sums[t] for sums in by_tensor] for t in range(len(self.devices))]
+        return [list(sums) for sums in zip(*by_tensor, strict=True)]
+
+    return reduce
 
 
 def check(name: str, devices: Sequence[str]) -> None:

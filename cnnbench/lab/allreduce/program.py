@@ -227,7 +227,7 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
     """
     if case.peer is not None:
         # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
-        reduction = peers.Peer(case.peer, place.devices)
+        reduction = peers.reduction_of(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
     groups = groups_of(place.devices, group_size)

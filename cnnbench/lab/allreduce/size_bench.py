@@ -37,15 +37,6 @@ class _Trial:
     build_seconds: float | None = None
     operations: int | None = None
 
-    @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
-        try:
-            with restored():
-                yield
-        except Exception as error:  # an algorithm may raise anything
-            self.error = f"{type(error).__name__}: {first_line(error)}"
-            self.program = None
-
 
 class SizeBench:
     """Measures every case on one workload.
@@ -176,8 +167,14 @@ class SizeBench:
     @contextlib.contextmanager
     def _attempt(self, trial: _Trial) -> Iterator[None]:
         """Records an error; raises it where workers wait for one another."""
-        with trial.attempt() if self._workers is None else contextlib.nullcontext():
-            yield
+        try:
+            with restored():
+                yield
+        except Exception as error:  # an algorithm may raise anything
+            if self._workers is not None:
+                raise
+            trial.error = f"{type(error).__name__}: {first_line(error)}"
+            trial.program = None
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
         wires = (trial.case.packing.compact_dtype for trial in self._trials)

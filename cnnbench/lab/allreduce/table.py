@@ -7,7 +7,7 @@ and read by scripts: widths are fixed, and numbers have no separators.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.text.numbers import NONE
@@ -20,16 +20,8 @@ _GIGA = 1e9
 _MICRO = 1e-6
 
 
-class _Column(NamedTuple):
-    """Title, unit, width (negative to align left) and the cell of a row and its share."""
-
-    title: str
-    unit: str
-    width: int
-    cell: Callable[[Point, float | None], object]
-
-    def text(self, cell: str) -> str:
-        return cell.rjust(self.width) if self.width > 0 else cell.ljust(-self.width)
+Column: TypeAlias = tuple[str, str, str, Callable[[Point, "float | None"], object]]
+"""Title, unit, alignment and width as in format strings, and the cell of a row and its share."""
 
 
 class RowFormat:
@@ -49,28 +41,28 @@ class RowFormat:
     ) -> None:
         specs = max((len(spec) for spec, _ in cases), default=4)
         packings = max((len(packing) for _, packing in cases), default=7)
-        self._columns = (
-            _Column("size", "(B)", 12, lambda p, s: p.bytes),
-            _Column("count", "(elements)", 12, lambda p, s: p.elements),
-            _Column("tensors", "", 7, lambda p, s: p.tensors),
-            _Column("dtype", "", 8, lambda p, s: p.dtype),
-            _Column("devices", "", 7, lambda p, s: p.devices),
-            _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
-            _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
+        self._columns: tuple[Column, ...] = (
+            ("size", "(B)", ">12", lambda p, s: p.bytes),
+            ("count", "(elements)", ">12", lambda p, s: p.elements),
+            ("tensors", "", ">7", lambda p, s: p.tensors),
+            ("dtype", "", ">8", lambda p, s: p.dtype),
+            ("devices", "", ">7", lambda p, s: p.devices),
+            ("spec", "", f"<{max(specs, 4)}", lambda p, s: p.spec),
+            ("packing", "", f"<{max(packings, 7)}", lambda p, s: p.packing),
             *(_BUILD if build_only else _times(calls)),
         )
 
     def header(self) -> list[str]:
         """Titles and units."""
         return [
-            self._line("#", [column.title for column in self._columns]),
-            self._line("#", [column.unit for column in self._columns]),
+            self._line("#", [title for title, *_ in self._columns]),
+            self._line("#", [unit for _, unit, *_ in self._columns]),
         ]
 
     def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
         """A row, and below it the error of one without times; with `verbose`, its build time."""
         case = f"{point.spec} {point.packing}:"
-        lines = [self._line(" ", [str(column.cell(point, share)) for column in self._columns])]
+        lines = [self._line(" ", [str(cell(point, share)) for *_, cell in self._columns])]
         if point.error is not None:
             lines.append(f"# {case} {point.error}")
         if verbose:
@@ -81,7 +73,8 @@ class RowFormat:
         return lines
 
     def _line(self, mark: str, cells: Sequence[str]) -> str:
-        texts = (column.text(cell) for column, cell in zip(self._columns, cells, strict=True))
+        pairs = zip(self._columns, cells, strict=True)
+        texts = (format(cell, alignment) for (*_, alignment, _), cell in pairs)
         return f"{mark} {'  '.join(texts)}".rstrip()
 
 
@@ -161,27 +154,25 @@ def _pieces(point: Point) -> int:
     return point.devices * point.tensors
 
 
-_P99 = _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO))
-_MAX = _Column("max", "(us)", 11, lambda p, s: _fixed(p.longest, 1, _MICRO))
-
-
-def _times(calls: int) -> tuple[_Column, ...]:
+def _times(calls: int) -> tuple[Column, ...]:
     return (
-        _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
-        _P99 if calls >= FEWEST_FOR_P99 else _MAX,
-        _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
-        _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
-        _Column("#wrong", "", 6, lambda p, s: _wrong(p)),
-        _Column("of copy", "bound", 7, lambda p, s: _fixed(s, 3)),
+        ("time", "(us)", ">11", lambda p, s: _fixed(p.median, 1, _MICRO)),
+        (
+            ("p99", "(us)", ">11", lambda p, s: _fixed(p.p99, 1, _MICRO))
+            if calls >= FEWEST_FOR_P99
+            else ("max", "(us)", ">11", lambda p, s: _fixed(p.longest, 1, _MICRO))
+        ),
+        ("algbw", "(GB/s)", ">7", lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
+        ("busbw", "(GB/s)", ">7", lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
+        ("#wrong", "", ">6", lambda p, s: _wrong(p)),
+        ("of copy", "bound", ">7", lambda p, s: _fixed(s, 3)),
     )
 
 
-_BUILD = (
-    _Column("pieces", "(devices x tensors)", 19, lambda p, s: _pieces(p)),
-    _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
-    _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
-    _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column(
-        "build/piece", "(us)", 11, lambda p, s: _fixed(p.build_seconds, 1, _pieces(p) * _MICRO)
-    ),
+_BUILD: tuple[Column, ...] = (
+    ("pieces", "(devices x tensors)", ">19", lambda p, s: _pieces(p)),
+    ("operations", "", ">10", lambda p, s: NONE if p.operations is None else p.operations),
+    ("trace", "(s)", ">8", lambda p, s: _fixed(p.trace_seconds, 3)),
+    ("build", "(s)", ">8", lambda p, s: _fixed(p.build_seconds, 3)),
+    ("build/piece", "(us)", ">11", lambda p, s: _fixed(p.build_seconds, 1, _pieces(p) * _MICRO)),
 )

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import device_string
-from cnnbench.lab.allreduce.peers import NAMES, Peer
+from cnnbench.lab.allreduce.peers import NAMES, reduction_of
 
 
 @pytest.mark.parametrize(("name", "additions"), [(NAMES[0], 3), (NAMES[1], 1)])
@@ -20,7 +20,7 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
         for device in devices:
             with tf.device(device):
                 towers.append([tf.random.uniform(shape) for shape in ((), (3,), (2, 5))])
-        sums.extend(Peer(name, devices)(towers))
+        sums.extend(reduction_of(name, devices)(towers))
         return sums
 
     sums = []
@@ -29,10 +29,6 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
     assert [operation.device for operation in adds] == [devices[0]] * additions
     found = [{tensor.device for tensor in own} for own in sums]
     assert found == [{device} for device in devices]
-
-
-def test_no_tensors(cpu_devices):
-    assert Peer(NAMES[0], cpu_devices[:2])([[], []]) == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -44,4 +40,6 @@ def test_no_tensors(cpu_devices):
 )
 def test_what_a_peer_cannot_reduce_is_refused(name, devices, words):
     with pytest.raises(ValueError, match=words):
-        Peer(name, [device_string(job, task, "cpu", i) for i, (job, task) in enumerate(devices)])
+        reduction_of(
+            name, [device_string(job, task, "cpu", i) for i, (job, task) in enumerate(devices)]
+        )
