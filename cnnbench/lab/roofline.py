@@ -116,9 +116,10 @@ def _machine(params: Params, record: RunRecord) -> Machine:
         raise BenchmarkError(
             f"the peak of the device in {dtype} is not known; give it by --peak_flops"
         )
+    flops_per_sec, flops_source = peak
     rate, source = _copy_rate(placement.kind, devices[0])
     parts = len(devices) if placement.kind == "gpu" else 1
-    return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
+    return Machine(flops_per_sec, parts * rate, flops_source, source)
 
 
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:

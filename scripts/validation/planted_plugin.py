@@ -115,11 +115,11 @@ def copied_weights(net: Any, place: Place) -> None:
     usual = Updater.__call__
 
     def call(self: Any, *arguments: Any) -> Any:
-        updates, totals = usual(self, *arguments)
-        with tf.control_dependencies(updates.ops):
+        updates, skipped, totals = usual(self, *arguments)
+        with tf.control_dependencies(updates):
             copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
-            updates.ops.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * place.copies)
-        return updates, totals
+            updates.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * place.copies)
+        return updates, skipped, totals
 
     Updater.__call__ = call  # type: ignore[method-assign, assignment]
 

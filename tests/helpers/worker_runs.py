@@ -406,7 +406,7 @@ def _counted(flags, workers, ps):
     sent = traffic(built.step.graph, job.num_workers)
     built.close()
     shapes = [variable.shape for variable in plan.spec.variables if variable.trainable]
-    found = {"graph": [sent.messages, sent.bytes], "sends": sends, "signals": signals}
+    found = {"graph": list(sent), "sends": sends, "signals": signals}
     return {**found, "gradients": shapes}
 
 

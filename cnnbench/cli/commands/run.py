@@ -87,7 +87,7 @@ def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages)
     name = str(job.task)
     how = serve(
         job,
-        Settings.of(params),
+        Settings.of(params, job),
         facts,
         params.cluster_timeout,
         lambda line: messages.notice(f"{name}: {line}"),

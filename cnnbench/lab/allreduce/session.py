@@ -154,7 +154,7 @@ class AllReduceBench:
 
     def _start(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow; returns the devices by their number per worker."""
-        settings = self._membership.settings(runtime.Settings.of(self.plan.run))
+        settings = runtime.Settings.of(self.plan.run, self.plan.job)
         self._watch.met(self._membership.meet())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)

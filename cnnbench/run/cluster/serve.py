@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cnnbench.base.jobs.job import CONTROLLER, WORKER, Job, Task
+from cnnbench.base.jobs.job import CONTROLLER, Job, Task
 from cnnbench.base.jobs.probe import OK, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, first_line
 from cnnbench.run.cluster.handshake import meet
@@ -36,7 +35,6 @@ def serve(
     watchdog = Watchdog(job, lost, patience=patience, spares=spares, stall_timeout=stall_timeout)
     watchdog.start(met.lines)
     try:
-        settings = settings_of(job, settings)
         runtime.export_environment(settings)
         with met.port, without_info_lines():
             server = _start_server(job, settings)
@@ -54,13 +52,6 @@ def serve(
             time.sleep(_POLL_SECONDS)
     del server
     return found
-
-
-def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:
-    """Settings of this process; without towers it gets one CPU device and no GPU."""
-    if job.task.job == WORKER or not job.in_cluster:
-        return settings
-    return dataclasses.replace(settings, device="cpu", num_gpus=1, gpu_indices="")
 
 
 def _start_server(job: Job, settings: runtime.Settings) -> Any:
@@ -108,13 +99,13 @@ def connect(
 
     wait_up(job, timeout, tell)
 
-    def join_servers() -> None:
-        spec = tf.train.ClusterSpec(job.hosts_by_job)
-        name, index = job.task.tensorflow_job, job.task.index
-        tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
-
     try:
-        (by or join_servers)()
+        if by is not None:
+            by()
+        else:
+            spec = tf.train.ClusterSpec(job.hosts_by_job)
+            name, index = job.task.tensorflow_job, job.task.index
+            tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
         found = {device.name for device in tf.config.list_logical_devices()}
     except (tf.errors.OpError, RuntimeError) as error:
         raise BenchmarkError(

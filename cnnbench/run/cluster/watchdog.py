@@ -59,9 +59,6 @@ class _Peer:
     received: bytes = b""
     unsent: bytes = b""
 
-    def suspect(self, since: float) -> bool:
-        return self.line is None or (self.up and self.heard < since)
-
 
 class Watchdog:
     """A daemon thread that ends this process when the job cannot continue.
@@ -346,7 +343,11 @@ class Watchdog:
 
     def _find_lost(self, now: float) -> None:
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
-        suspects = [task for task, peer in watched.items() if peer.suspect(now - self._silence)]
+        suspects = [
+            task
+            for task, peer in watched.items()
+            if peer.line is None or (peer.up and peer.heard < now - self._silence)
+        ]
         # Without the chief the state of the others is unknown.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = not_ok(self._job, asked, self._timeout, self._ask)

@@ -107,7 +107,6 @@ class BenchmarkCNN:
         self._check_steps_left()
         self.record: RunRecord | None = None
         self._looks = looks
-        self._settings = runtime.Settings.of(params)
         self._console = console or Console.silent()
         self._progress = progress or Progress.silent()
         tell, self._tell_error = self._messages.notice, self._messages.error
@@ -227,7 +226,7 @@ class BenchmarkCNN:
         """Loads TensorFlow, describes the run and prints its header."""
         self._turns = Turns.joined(os.environ)
         self._watch = Watch(gpus=self.params.device != "cpu", starts_with_others=self._turns.taken)
-        settings = self._membership.settings(self._settings)
+        settings = runtime.Settings.of(self.params, self.plan.job)
         self._watch.met(self._membership.meet())
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
@@ -271,7 +270,7 @@ class BenchmarkCNN:
         device = self._measurements.placement.device
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
-        self._console.header(header(self.params, self.plan, devices, tf.__version__, device))
+        self._console.lines(*header(self.params, self.plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
         return devices
 
@@ -416,9 +415,8 @@ class BenchmarkCNN:
                 parts = job.machines
             else:
                 parts = job.num_workers if job.client_per_worker else 1
-            self._measurements.note(
-                peak_flops_per_sec=peak.flops_per_sec * parts, peak_flops_source=peak.source
-            )
+            rate, source = peak
+            self._measurements.note(peak_flops_per_sec=rate * parts, peak_flops_source=source)
 
     def _standing(self) -> Standing:
         """Progress of the run, for the watchdog's thread."""

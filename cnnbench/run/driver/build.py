@@ -18,7 +18,7 @@ from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.run.driver.checkpoints import Checkpoints
-from cnnbench.run.driver.console import Console, Phase
+from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
 from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
@@ -136,7 +136,7 @@ class Assembly:
     def build(self, console: Console) -> BuiltRun:
         """Creates variables and input and traces the functions of the run."""
         params, plan, devices = self.params, self.plan, self.devices
-        console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
+        console.lines(f"Generating {'evaluation' if params.eval else 'training'} model")
         manager = create(self._manager_spec(), plan.spec.variables)
         manager.create_variables()
         optimizer = None
@@ -147,7 +147,7 @@ class Assembly:
                 optimizer.create_slots(variables)
         evaluated, step, inputs, workers = self._training(manager, optimizer)
         if plan.trains and plan.num_eval_batches:
-            console.phase(Phase.GENERATING_EVALUATION)
+            console.lines("Generating evaluation model")
         evaluator = self._evaluator(evaluated) if plan.num_eval_batches else None
         slots = {} if optimizer is None else manager.savable_slots(optimizer)
         checkpoints = None
@@ -339,9 +339,7 @@ class Assembly:
         if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
             every = params.fp16_inc_loss_scale_every_n
             scale = AutoLossScale(initial, every, self.devices.cpu)
-        step = kind(plan.model, plan.spec, manager, optimizer, inputs, config, scale, counter)
-        step.build()
-        return step
+        return kind(plan.model, plan.spec, manager, optimizer, inputs, config, scale, counter)
 
     def _host_metrics(self) -> HostMetrics:
         # Without training or a next evaluation, nothing would run beside the child process.

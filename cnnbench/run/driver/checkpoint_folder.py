@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import remove_abandoned, write_whole
@@ -46,12 +45,12 @@ def latest(path: str) -> str | None:
     """
     if is_prefix(path):
         return path if Path(f"{path}.index").exists() else None
-    found = _look_into(Path(path))
-    if found.complete:
-        return str(Path(path) / f"{NAME}-{found.complete[-1]}")
-    if found.parts:
+    complete, _, parts = _look_into(Path(path))
+    if complete:
+        return str(Path(path) / f"{NAME}-{complete[-1]}")
+    if parts:
         raise BenchmarkError(
-            f"{path} holds no complete checkpoint {NAME}-*, but {found.parts[0]}; restore the "
+            f"{path} holds no complete checkpoint {NAME}-*, but {parts[0]}; restore the "
             "missing files or name another folder"
         )
     return None
@@ -59,7 +58,8 @@ def latest(path: str) -> str | None:
 
 def holds(folder: str, step: int) -> bool:
     """Whether a complete checkpoint of that step is there."""
-    return step in _look_into(Path(folder)).complete
+    complete, _, _ = _look_into(Path(folder))
+    return step in complete
 
 
 def tidy(folder: str, keep: int) -> None:
@@ -69,9 +69,9 @@ def tidy(folder: str, keep: int) -> None:
     and what killed runs left behind; writes the file ``checkpoint``.
     """
     clean(folder)
-    found = _look_into(Path(folder))
-    kept = found.complete[-keep:]
-    for step in (*found.complete, *found.torn):
+    complete, torn, _ = _look_into(Path(folder))
+    kept = complete[-keep:]
+    for step in (*complete, *torn):
         if step < kept[0]:
             # The index first: without it the rest is no checkpoint, whenever the process is killed.
             (Path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
@@ -98,19 +98,12 @@ def clean(folder: str) -> None:
                     path.unlink(missing_ok=True)
 
 
-class _Found(NamedTuple):
-    """Steps of complete and of other checkpoints, ascending, and names of all parts of any."""
-
-    complete: list[int]
-    torn: list[int]
-    parts: list[str]
-
-
-def _look_into(folder: Path) -> _Found:
+def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
+    """Steps of complete and of torn checkpoints, ascending, and names of all parts of any."""
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
-        return _Found([], [], [])
+        return [], [], []
     except OSError as error:
         raise BenchmarkError(f"{folder} cannot be read: {error.strerror}") from error
     indexed: set[int] = set()
@@ -128,7 +121,7 @@ def _look_into(folder: Path) -> _Found:
         if all(len(data[step]) == count for _, count in data[step])
     }
     torn = (indexed | data.keys()) - complete
-    return _Found(sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names)))
+    return sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names))
 
 
 def _is_table(path: Path) -> bool:

@@ -7,7 +7,6 @@ originals.
 
 from __future__ import annotations
 
-import enum
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,23 +19,6 @@ _RULE = "-" * 64
 # What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
-
-
-class Phase(enum.Enum):
-    """Lines that announce the phases of a run, with places for values."""
-
-    GENERATING_TRAINING = "Generating training model"
-    GENERATING_EVALUATION = "Generating evaluation model"
-    INITIALIZING = "Initializing graph"
-    CHECKPOINT_LOADED = "Successfully loaded model from {}."  # printed by evaluations only
-    CHECKPOINT_NOT_FOUND = "Checkpoint not found in {}"
-    WARM_UP = "Running warm up"
-    WARM_UP_DONE = "Done warm up"
-    EVALUATION = "Running evaluation at global_step {}"
-    RESUMING = "Resuming training"
-    STOPPING = "Stopping, as eval {} {} {} was reached"
-    DONE = "Done with training"
-    FINAL_EVALUATION = "Running final evaluation at global_step {}"
 
 
 class Console:
@@ -62,21 +44,14 @@ class Console:
         """A console that prints nothing."""
         return cls(io.StringIO())
 
-    def _print(self, *lines: str) -> None:
+    def lines(self, *lines: str) -> None:
+        """Prints lines: the header, the name of a phase."""
         self._writer.lines(lines)
-
-    def header(self, lines: Sequence[str]) -> None:
-        """Prints `cnnbench.run.driver.describe.header`."""
-        self._print(*lines)
-
-    def phase(self, phase: Phase, *values: object) -> None:
-        """Prints the line of a phase."""
-        self._print(phase.value.format(*values))
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
         """Titles of the columns that `row` fills."""
         titles = [_TITLES.get(name, name) for name in metrics]
-        self._print("\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles]))
+        self.lines("\t".join(["Step", "Img/sec", loss_name.replace("/", " "), *titles]))
 
     def row(self, step: int, speed: Speed, loss: float, metrics: Sequence[float] = ()) -> None:
         """One row of the table.
@@ -89,20 +64,20 @@ class Console:
         mean, uncertainty, jitter = f"{speed.mean:.1f}", speed.uncertainty, speed.jitter
         rate = f"images/sec: {mean} +/- {uncertainty:.1f} (jitter = {jitter:.1f})"
         values = "\t".join(f"{value:.3f}" for value in (loss, *metrics))
-        self._print(f"{step}\t{rate}\t{values}")
+        self.lines(f"{step}\t{rate}\t{values}")
 
     def footer(self, images_per_sec: float) -> None:
         """The total: the last lines of a successful run; a failed one does not print them.
 
         Runs that train and evaluate have none: one rate for both would mean nothing.
         """
-        self._print(_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE)
+        self.lines(_RULE, f"total images/sec: {images_per_sec:.2f}", _RULE)
 
     def evaluation_row(self, step: int, examples_per_sec: float) -> None:
         """Rate over the evaluation steps since the last such row."""
-        self._print(f"{step}\t{examples_per_sec:.1f} examples/sec")
+        self.lines(f"{step}\t{examples_per_sec:.1f} examples/sec")
 
     def evaluation_result(self, metrics: Mapping[str, float], examples: int) -> None:
         """Metrics over all examples of one evaluation; accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
-        self._print(" ".join([*values, f"[{examples} examples]"]))
+        self.lines(" ".join([*values, f"[{examples} examples]"]))

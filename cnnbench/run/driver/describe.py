@@ -83,7 +83,7 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         )
     if job.in_cluster:
         sent = traffic(built.step.graph, job.num_workers)
-        measurements.messages_per_step, measurements.bytes_per_step = sent.messages, sent.bytes
+        measurements.messages_per_step, measurements.bytes_per_step = sent
 
 
 def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:

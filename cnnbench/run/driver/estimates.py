@@ -215,7 +215,7 @@ class RunWork:
             peak = published(names[:1], self.dtype, tf32=True)
             if peak is None:
                 return None
-            rate = peak.flops_per_sec
+            rate, _ = peak
         computing = self.flops / (rate * _EFFICIENCY[self.kind])
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 

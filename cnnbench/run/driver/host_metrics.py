@@ -162,17 +162,6 @@ class Evaluated:
         return {**self.means, **self.host.result()}
 
 
-def with_metrics(evaluation: Evaluation, metrics: Mapping[str, float]) -> Evaluation:
-    """An evaluation with these metrics, of which the accuracies have fields of their own."""
-    others = dict(metrics)
-    return dataclasses.replace(
-        evaluation,
-        top_1=others.pop("top_1", None),
-        top_5=others.pop("top_5", None),
-        metrics=others,
-    )
-
-
 class EvaluationResults:
     """Passes evaluations to console, record and observers, in their order.
 
@@ -224,7 +213,7 @@ class EvaluationResults:
             metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
             found = self._waiting.popleft()
             self._console.evaluation_result(metrics, found.evaluation.examples)
-            self._record(with_metrics(found.evaluation, metrics))
+            self._record(found.evaluation, metrics)
 
     def finish(self, seconds: float | None = None) -> None:
         """Waits for all evaluations, for these seconds at most, and publishes them."""
@@ -244,7 +233,7 @@ class EvaluationResults:
         while self._waiting:
             found = self._waiting.popleft()
             known = found.host.done() and not found.host.exception()
-            self._record(with_metrics(found.evaluation, found.metrics if known else found.means))
+            self._record(found.evaluation, found.metrics if known else found.means)
             if not known:
                 missing.append(str(found.evaluation.global_step))
         if missing:
@@ -253,7 +242,11 @@ class EvaluationResults:
         if self._host is not None:
             self._host.close()
 
-    def _record(self, evaluation: Evaluation) -> None:
+    def _record(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+        others = dict(metrics)
+        # The accuracies have fields of their own.
+        top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
+        evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
         self._measurements.add_evaluation(evaluation)
         for observer in self._observers:
             observer.evaluated(evaluation)

@@ -30,15 +30,12 @@ _DRAIN_SECONDS = 0.5
 class InputStep:
     """A step that fetches a batch per tower and waits until it is on its device."""
 
+    loss_scale = LossScale()
+
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs
         self._on_gpu = any("GPU" in device for device in inputs.devices)
         self._loss = tf.zeros([])
-
-    @property
-    def loss_scale(self) -> LossScale:
-        """A constant scale of 1."""
-        return LossScale()
 
     def set_learning_rate(self, rate: float) -> None:
         """Does nothing."""

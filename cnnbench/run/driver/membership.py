@@ -21,7 +21,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import coordinated, tolerates_loss_of
 from cnnbench.run.cluster.handshake import Met, meet
-from cnnbench.run.cluster.serve import connect, settings_of
+from cnnbench.run.cluster.serve import connect
 from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -87,10 +87,6 @@ class Membership:
         self._met: Met | None = None
         self._joined = False
         self._culprits: dict[Task, str] = {}
-
-    def settings(self, settings: runtime.Settings) -> runtime.Settings:
-        """Settings of the run as they apply to this process."""
-        return settings_of(self._job, settings)
 
     def meet(self) -> Collection[int]:
         """Waits for all processes, then starts the watchdog; comes before TensorFlow is loaded.

@@ -14,7 +14,6 @@ from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
-from cnnbench.run.driver.console import Phase
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
 from cnnbench.run.driver.membership import Interrupts
@@ -139,7 +138,7 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
 def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     """Restores a checkpoint if there is one; returns what it says and the steps to run."""
     params, plan = run.params, run.plan
-    run.console.phase(Phase.INITIALIZING)
+    run.console.lines("Initializing graph")
     built.manager.after_initialization()
     if params.train_dir is not None and plan.trains:
         checkpoint_folder.clean(params.train_dir)
@@ -197,7 +196,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
     while True:
         path = checkpoint_folder.latest(train_dir)
         if path is None:
-            run.console.phase(Phase.CHECKPOINT_NOT_FOUND, train_dir)
+            run.console.lines(f"Checkpoint not found in {train_dir}")
             if not pause:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
         elif path != done:
@@ -208,7 +207,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
                     continue  # the running training has replaced it by a newer one
                 raise
             built.share_restored(restored.global_step)
-            run.console.phase(Phase.CHECKPOINT_LOADED, path)
+            run.console.lines(f"Successfully loaded model from {path}.")
             timer = LoopTimer()
             with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
                 found = built.evaluator.run(

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
@@ -26,7 +25,7 @@ from cnnbench.machine.watch import Watch
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Console, Phase
+from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.learning_rate import Schedule, make_schedule
 from cnnbench.run.driver.membership import Interrupts
@@ -93,29 +92,6 @@ class StepValues(NamedTuple):
     stop: bool = False
     staleness: int | None = None
     worker: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        result: StepResult,
-        metric_names: Sequence[str],
-        workers: Sequence[Task],
-        *,
-        forward_only: bool,
-    ) -> StepValues:
-        """Reads the results of a step; `workers` are those that `result.worker` counts."""
-        loss = float(result.loss)
-        if forward_only and math.isfinite(loss):
-            loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
-        names = metric_names if result.metrics else ()
-        return cls(
-            loss=loss,
-            metrics=tuple(float(result.metrics[name]) for name in names),
-            skipped=result.skipped is not None and bool(result.skipped),
-            stop=result.stop is not None and bool(result.stop),
-            staleness=None if result.staleness is None else int(result.staleness),
-            worker="" if result.worker is None else str(workers[int(result.worker)]),
-        )
 
 
 class Training:
@@ -284,7 +260,7 @@ class Training:
 
     def _warm_up(self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]) -> None:
         warm_up, measurements = self._plan.warm_up, self._measurements
-        self._console.phase(Phase.WARM_UP)
+        self._console.lines("Running warm up")
         self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
@@ -312,7 +288,7 @@ class Training:
         )
         measurements.publish()
         self._progress.finish()
-        self._console.phase(Phase.WARM_UP_DONE)
+        self._console.lines("Done warm up")
 
     def _launch(self) -> StepResult:
         if self._interrupts.pending:
@@ -413,7 +389,7 @@ class Training:
             with self._timer.away():
                 self._stopped_early = self._target_reached(loop_seconds)
                 if not self._stopped_early:
-                    self._console.phase(Phase.RESUMING)
+                    self._console.lines("Resuming training")
                     for observer in self._observers:
                         observer.resuming(self.global_step)
             return self._stopped_early
@@ -440,7 +416,7 @@ class Training:
             or target is None
             or not target.reached(before.metrics.get(target.metric))
         ):
-            self._console.phase(Phase.EVALUATION, self.global_step)
+            self._console.lines(f"Running evaluation at global_step {self.global_step}")
             found = self._evaluate(loop_seconds)
             if target is None:
                 return False
@@ -454,7 +430,7 @@ class Training:
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
-        self._console.phase(Phase.STOPPING, called, bound, target.value)
+        self._console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
         return True
 
     def _evaluate(self, loop_seconds: float) -> Evaluated:
@@ -484,9 +460,9 @@ class Training:
 
     def _finish(self, elapsed: float, steps: int) -> float | None:
         if self._evaluator is not None:
-            self._console.phase(Phase.DONE)
+            self._console.lines("Done with training")
             if not self._stopped_early:
-                self._console.phase(Phase.FINAL_EVALUATION, self.global_step)
+                self._console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
         if self._save_directory is not None and steps:
             self._save()
@@ -505,7 +481,15 @@ class Training:
         return self._values(self._step.on_host(result, events))
 
     def _values(self, result: StepResult) -> StepValues:
-        plan = self._plan
-        return StepValues.of(
-            result, plan.model.metric_names, plan.job.workers, forward_only=not plan.trains
+        plan, loss = self._plan, float(result.loss)
+        if not plan.trains and math.isfinite(loss):
+            loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
+        names = plan.model.metric_names if result.metrics else ()
+        return StepValues(
+            loss=loss,
+            metrics=tuple(float(result.metrics[name]) for name in names),
+            skipped=result.skipped is not None and bool(result.skipped),
+            stop=result.stop is not None and bool(result.stop),
+            staleness=None if result.staleness is None else int(result.staleness),
+            worker="" if result.worker is None else str(plan.job.workers[int(result.worker)]),
         )

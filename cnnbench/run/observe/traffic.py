@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,23 +21,10 @@ _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
 _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Tensors (or chunks of one) that all processes send; `bytes` is None if a shape is unknown."""
+def traffic(graph: Any, processes: int) -> tuple[int, int | None]:
+    """Messages and bytes between processes in one call of a `ConcreteFunction` with this graph.
 
-    messages: int = 0
-    bytes: int | None = 0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        known = self.bytes is not None and other.bytes is not None
-        return Traffic(
-            self.messages + other.messages,
-            (self.bytes or 0) + (other.bytes or 0) if known else None,
-        )
-
-
-def traffic(graph: Any, processes: int) -> Traffic:
-    """Counts the data that crosses processes in one call of a `ConcreteFunction` with this graph.
+    A message is a tensor or a chunk of one. The bytes are None if a shape is unknown.
 
     Signals without a value, which only order operations, are not counted. Collectives, with equally
     many devices in each process, count as TensorFlow's ring, in which the devices of a process are
@@ -46,9 +32,9 @@ def traffic(graph: Any, processes: int) -> Traffic:
     together 2(n-1)/n s bytes. Where each process traces its own function, any of their graphs will
     do.
     """
-    sent: dict[tuple[str, str], Traffic] = {}
-    rings: dict[tuple[int, int], Traffic] = {}
-    unnumbered: defaultdict[str, list[Traffic]] = defaultdict(list)
+    sent: dict[tuple[str, str], tuple[int, int | None]] = {}
+    rings: dict[tuple[int, int], tuple[int, int | None]] = {}
+    unnumbered: defaultdict[str, list[tuple[int, int | None]]] = defaultdict(list)
     for op in _needed(graph):
         if op.type in (*_REDUCE, *_GATHER):
             if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
@@ -61,10 +47,13 @@ def traffic(graph: Any, processes: int) -> Traffic:
         for tensor in op.inputs:
             made_on = tensor.op.device
             if made_on and process_of(made_on) != process_of(op.device):
-                sent[tensor.name, op.device] = Traffic(1, _bytes(tensor))
+                sent[tensor.name, op.device] = 1, _bytes(tensor)
     # Every device of a strategy takes part in each of its collectives.
     of_strategy = next(iter(unnumbered.values()), [])
-    return sum((*sent.values(), *rings.values(), *of_strategy), Traffic())
+    found = (*sent.values(), *rings.values(), *of_strategy)
+    sizes = [size for _, size in found if size is not None]
+    total = sum(sizes) if len(sizes) == len(found) else None
+    return sum(messages for messages, _ in found), total
 
 
 def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
@@ -94,16 +83,15 @@ def _needed(graph: Any) -> Iterator[Any]:
             todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
-def _ring(op: Any, processes: int) -> Traffic:
-    """Traffic of a collective of all processes, each of which sends to the next one."""
+def _ring(op: Any, processes: int) -> tuple[int, int | None]:
+    """`traffic` of a collective of all processes, each of which sends to the next one."""
     size = _number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
     subdivisions = len(op.get_attr("subdiv_offsets")) if op.type == _REDUCE[0] else 1
     whole = _bytes(op.inputs[0])
-    if whole is None:
-        return Traffic(hops * subdivisions, None)
-    return Traffic(hops * subdivisions, hops * whole // (size if reduces else 1))
+    sent = None if whole is None else hops * whole // (size if reduces else 1)
+    return hops * subdivisions, sent
 
 
 def _number(op: Any, name: str, position: int) -> int:

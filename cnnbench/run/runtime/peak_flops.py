@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.machine.cpu import available_cores
@@ -20,74 +19,50 @@ from cnnbench.machine.cpu import available_cores
 _TERA = 1e12
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """FLOP/s of all devices of a run together, and the source of the number."""
-
-    flops_per_sec: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Gpu:
-    """Dense TFLOP/s of one GPU; None where the hardware lacks the type.
-
-    `pattern` matches the whole device name, without maker and product line.
-    """
-
-    name: str
-    pattern: str
-    fp32: float
-    tf32: float | None
-    fp16: float | None
-    bf16: float | None
-
-    def tflops(self, dtype: str, tf32: bool) -> float | None:
-        if dtype == "float32":
-            return self.tf32 if tf32 and self.tf32 is not None else self.fp32
-        return {"float16": self.fp16, "bfloat16": self.bf16}[dtype]
-
-
+# Columns of the table below after name and pattern, which matches the whole device name without
+# maker and product line: dense TFLOP/s of one GPU, None where the hardware lacks the type.
+_TYPES = ("float32", "tf32", "float16", "bfloat16")
+_Row = tuple[str, str, float, float | None, float | None, float | None]
 # Half precision is that of the tensor cores (P100: packed arithmetic). Where a data sheet
 # gives only the number with sparsity, half of it.
-_GPUS = (
+_GPUS: tuple[_Row, ...] = (
     # Tesla P100 data sheet (2016): 9.3/18.7 PCIe, 10.6/21.2 NVLink.
-    _Gpu("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
-    _Gpu("P100 SXM2", r"P100-SXM2-16GB", 10.6, None, 21.2, None),
+    ("P100 PCIe", r"P100-PCIE-1[26]GB", 9.3, None, 18.7, None),
+    ("P100 SXM2", r"P100-SXM2-16GB", 10.6, None, 21.2, None),
     # Tesla V100 data sheet (2020): tensor cores 112 PCIe, 125 SXM2, 130 V100S.
-    _Gpu("V100 PCIe", r"V100-PCIE-(16|32)GB", 14.0, None, 112.0, None),
-    _Gpu("V100 SXM", r"V100-SXM[23]-(16|32)GB(-LS)?", 15.7, None, 125.0, None),
-    _Gpu("V100S PCIe", r"V100S-PCIE-32GB", 16.4, None, 130.0, None),
+    ("V100 PCIe", r"V100-PCIE-(16|32)GB", 14.0, None, 112.0, None),
+    ("V100 SXM", r"V100-SXM[23]-(16|32)GB(-LS)?", 15.7, None, 125.0, None),
+    ("V100S PCIe", r"V100S-PCIE-32GB", 16.4, None, 130.0, None),
     # T4 data sheet (2019).
-    _Gpu("T4", r"T4", 8.1, None, 65.0, None),
+    ("T4", r"T4", 8.1, None, 65.0, None),
     # A100 data sheet (2021); both memory sizes and both form factors.
-    _Gpu("A100", r"A100(-SXM4?-(40|64|80)GB|-PCIE-40GB| 80GB PCIe)", 19.5, 156.0, 312.0, 312.0),
+    ("A100", r"A100(-SXM4?-(40|64|80)GB|-PCIE-40GB| 80GB PCIe)", 19.5, 156.0, 312.0, 312.0),
     # A10 data sheet (2021).
-    _Gpu("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
+    ("A10", r"A10", 31.2, 62.5, 125.0, 125.0),
     # A30 data sheet (2022).
-    _Gpu("A30", r"A30", 10.3, 82.0, 165.0, 165.0),
+    ("A30", r"A30", 10.3, 82.0, 165.0, 165.0),
     # L4 data sheet (2023): TF32 120 and FP16 242 with sparsity.
-    _Gpu("L4", r"L4", 30.3, 60.0, 121.0, 121.0),
+    ("L4", r"L4", 30.3, 60.0, 121.0, 121.0),
     # L40 data sheet (2023).
-    _Gpu("L40", r"L40", 90.5, 90.5, 181.0, 181.0),
+    ("L40", r"L40", 90.5, 90.5, 181.0, 181.0),
     # L40S data sheet (2023).
-    _Gpu("L40S", r"L40S", 91.6, 183.0, 362.0, 362.0),
+    ("L40S", r"L40S", 91.6, 183.0, 362.0, 362.0),
     # H100 data sheet (2023): TF32 989, 756, 835; FP16 1979, 1513, 1671 with sparsity.
-    _Gpu("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
-    _Gpu("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
-    _Gpu("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
+    ("H100 SXM", r"H100 80GB HBM3", 67.0, 494.5, 989.5, 989.5),
+    ("H100 PCIe", r"H100 PCIe", 51.0, 378.0, 756.5, 756.5),
+    ("H100 NVL", r"H100 NVL", 60.0, 417.5, 835.5, 835.5),
     # GH200 data sheet (2023) and H200 data sheet (2024): the arithmetic of the H100.
-    _Gpu("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
-    _Gpu("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
-    _Gpu("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
+    ("GH200", r"GH200 \d+GB", 67.0, 494.5, 989.5, 989.5),
+    ("H200 SXM", r"H200", 67.0, 494.5, 989.5, 989.5),
+    ("H200 NVL", r"H200 NVL", 60.0, 417.5, 835.5, 835.5),
     # Blackwell data sheet (2024): HGX B200 and GB200, per GPU, TF32 2200 and 2500,
     # FP16 4500 and 5000 with sparsity.
-    _Gpu("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
-    _Gpu("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
+    ("B200", r"B200", 75.0, 1100.0, 2250.0, 2250.0),
+    ("GB200", r"GB200", 80.0, 1250.0, 2500.0, 2500.0),
     # GA102 white paper (2021), appendix; tensor cores at float32 accumulation.
-    _Gpu("RTX 3090", r"RTX 3090", 35.6, 35.6, 71.0, 71.0),
+    ("RTX 3090", r"RTX 3090", 35.6, 35.6, 71.0, 71.0),
     # Ada white paper (2022), appendix; tensor cores at float32 accumulation.
-    _Gpu("RTX 4090", r"RTX 4090", 82.6, 82.6, 165.2, 165.2),
+    ("RTX 4090", r"RTX 4090", 82.6, 82.6, 165.2, 165.2),
 )
 
 _SIZES = (2048, 1024, 512, 256)
@@ -97,8 +72,10 @@ _MAX_REPETITIONS = 8
 
 def peak(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
-) -> Peak | None:
-    """Peak FLOP/s of all devices of the run together; None for unknown GPUs or types.
+) -> tuple[float, str] | None:
+    """Peak FLOP/s of all devices of the run together, and the source of the number.
+
+    None for unknown GPUs or types.
 
     Args:
       device_kind: "cpu" or "gpu".
@@ -111,15 +88,17 @@ def peak(
         return None
     count = len(devices) if device_kind == "gpu" else 1
     if user_value is not None:
-        return Peak(user_value * count, "given: --peak_flops")
+        return user_value * count, "given: --peak_flops"
     if device_kind == "cpu":
         return measured(dtype)
     names = [gpu_name(device) for device in devices]
     return published([name for name in names if name is not None], dtype) if all(names) else None
 
 
-def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) -> Peak | None:
-    """Sum of the makers' numbers for the GPUs, named as the driver does.
+def published(
+    gpu_names: Sequence[str], dtype: str, tf32: bool | None = None
+) -> tuple[float, str] | None:
+    """Sum of the makers' numbers for the GPUs, named as the driver does, and its source.
 
     `tf32` is whether float32 products use TF32 where the hardware can; None asks TensorFlow. None
     is returned if a GPU is not in the table or lacks the type.
@@ -130,21 +109,25 @@ def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) ->
         tf32 = tf is None or tf.config.experimental.tensor_float_32_execution_enabled()
     total, sources = 0.0, []
     for name in gpu_names:
-        gpu = _find(name)
-        tflops = None if gpu is None else gpu.tflops(dtype, tf32)
-        if gpu is None or tflops is None:
+        short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
+        row = next((row for row in _GPUS if re.fullmatch(row[1], short)), None)
+        if row is None:
+            return None
+        by_type = dict(zip(_TYPES, row[2:], strict=True))
+        kind = "tf32" if dtype == "float32" and tf32 and by_type["tf32"] is not None else dtype
+        tflops = by_type[kind]
+        if tflops is None:
             return None
         total += tflops * _TERA
-        kind = "tf32" if dtype == "float32" and tf32 and gpu.tf32 is not None else dtype
-        sources.append(f"{gpu.name} {kind} {tflops:g} TFLOP/s")
+        sources.append(f"{row[0]} {kind} {tflops:g} TFLOP/s")
     if not sources:
         return None
     counts = [f"{sources.count(s)} x {s}" for s in dict.fromkeys(sources)]
-    return Peak(total, f"published: {', '.join(counts)}")
+    return total, f"published: {', '.join(counts)}"
 
 
-def measured(dtype: str) -> Peak:
-    """Best rate of square matrix products on the CPU, in under two seconds.
+def measured(dtype: str) -> tuple[float, str]:
+    """Best rate of square matrix products on the CPU, in under two seconds, and its source.
 
     Uses the threads that TensorFlow uses in this process: one product at a time on its intra-op
     pool or, if that pool is smaller than the machine, as many at once as fill the cores. Matrices
@@ -161,7 +144,7 @@ def measured(dtype: str) -> Peak:
     seconds = _seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
-    return Peak(streams * 2 * size**3 / seconds, source)
+    return streams * 2 * size**3 / seconds, source
 
 
 def gpu_name(device: str) -> str | None:
@@ -175,11 +158,6 @@ def gpu_name(device: str) -> str | None:
     details = tf.config.experimental.get_device_details(gpus[int(found.group(1))])
     name = details.get("device_name")
     return None if name is None else str(name)
-
-
-def _find(gpu_name: str) -> _Gpu | None:
-    short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", gpu_name.strip())
-    return next((gpu for gpu in _GPUS if re.fullmatch(gpu.pattern, short)), None)
 
 
 def _seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from cnnbench.base.jobs.job import Job
+from cnnbench.base.jobs.job import WORKER, Job
 from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
@@ -47,9 +47,15 @@ class Settings:
     xla_cache_dir: str | None
 
     @classmethod
-    def of(cls, flags: object) -> Settings:
-        """The settings in an object with these attributes, such as `cnnbench.flags.Params`."""
-        return cls(**{field.name: getattr(flags, field.name) for field in fields(cls)})
+    def of(cls, flags: object, job: Job | None = None) -> Settings:
+        """The settings in an object with these attributes, such as `cnnbench.flags.Params`.
+
+        A process of `job` without towers gets one CPU device and no GPU.
+        """
+        values = {field.name: getattr(flags, field.name) for field in fields(cls)}
+        if job is not None and job.in_cluster and job.task.job != WORKER:
+            values |= {"device": "cpu", "num_gpus": 1, "gpu_indices": ""}
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,14 @@ class CoordinatedStep(TrainStep):
 
     _inputs: CoordinatedInput
 
-    def build(self) -> None:
-        """See `TrainStep.build`."""
+    def _traced(self) -> TracedFunction:
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         self._of_thread = threading.local()
         self._waited = 0.0
         self._waits = threading.Lock()
-        self._function = TracedFunction("the step", self._scheduled, (RATE,))
+        return TracedFunction("the step", self._scheduled, (RATE,))
 
     @property
     def input_wait_seconds(self) -> float:
@@ -57,7 +56,7 @@ class CoordinatedStep(TrainStep):
         """
         self._inputs.next()
         arguments = (self._of_thread.rate,)
-        remote = self._coordinator.schedule(self._function.concrete, args=arguments)
+        remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
         found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
         values = dict(tf.nest.pack_sequence_as(self._fields, found))

@@ -54,13 +54,24 @@ class CopiedTowers(Generic[_R]):
         if self._traced:
             return self._trace(read, *given)
         graph = tensors[0].graph
-        recorded = _Recorded(read, graph)
+        reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
+        of_reads: set[int] = set()  # numbers of operations
+
+        def recorded(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            begin = len(graph.get_operations())
+            reads.append((spec, dtype, read(spec, dtype)))
+            of_reads.update(range(begin, len(graph.get_operations())))
+            return reads[-1][-1]
+
         start = len(graph.get_operations())
         result = self._trace(recorded, *given)
         self._traced = True
         try:
             with restored():
-                self._original = recorded.original(start, tensors, result)
+                made = [o for n, o in enumerate(graph.get_operations()) if n not in of_reads]
+                body = _body(made[start:])
+                if body:
+                    self._original = _Original(graph, body, reads, tensors, result)
         except Exception as error:
             self._give_up(error)
         return result
@@ -71,38 +82,16 @@ class CopiedTowers(Generic[_R]):
         self._tell(f"every tower is traced, which takes longer: its graph has no copy ({reason})")
 
 
-class _Recorded:
-    """A reader that records what was read, and by which operations."""
-
-    def __init__(self, read: Reader, graph: tf.Graph) -> None:
-        self._read = read
-        self._graph = graph
-        self._parts: list[tuple[int, int]] = []
-        self._reads: list[tuple[VariableSpec, tf.DType, tf.Tensor]] = []
-
-    def __call__(self, spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
-        begin = len(self._graph.get_operations())
-        value = self._read(spec, dtype)
-        self._parts.append((begin, len(self._graph.get_operations())))
-        self._reads.append((spec, dtype, value))
-        return value
-
-    def original(self, start: int, given: Sequence[tf.Tensor], result: Any) -> _Original | None:
-        """The tower built since the operation of this number; None if it cannot be copied."""
-        operations = self._graph.get_operations()
-        of_reads = {number for part in self._parts for number in range(*part)}
-        since = [operations[n] for n in range(start, len(operations)) if n not in of_reads]
-        # What a function captures comes to it as a placeholder, which is the same for all towers.
-        body = [operation for operation in since if operation.type != "Placeholder"]
-        # A stateful operation, such as tf.random.uniform, would share its state with its copies
-        # or draw the same numbers. Bodies of loops and branches name the first tower's device.
-        # For an operation on another device than the tower's, the device in another tower is
-        # unknown.
-        if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
-            return None
-        if len({operation.device for operation in body}) != 1:
-            return None
-        return _Original(self._graph, body, self._reads, given, result)
+def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
+    # What a function captures comes to it as a placeholder, which is the same for all towers.
+    body = [operation for operation in operations if operation.type != "Placeholder"]
+    # A stateful operation, such as tf.random.uniform, would share its state with its copies or
+    # draw the same numbers. Bodies of loops and branches name the first tower's device. For an
+    # operation on another device than the tower's, the device in another tower is unknown.
+    if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
+        return []
+    return body if len({operation.device for operation in body}) == 1 else []
 
 
 class _Original:

@@ -27,7 +27,7 @@ from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.run.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.run.step.traced import TracedFunction
-from cnnbench.run.step.update import UpdateCounter, Updater, Updates, signals
+from cnnbench.run.step.update import UpdateCounter, Updater, signals
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 
@@ -62,7 +62,8 @@ class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
     The slots of `optimizer` (None with `forward_only`) have been created; `counter` counts the
-    updates where other steps update the same variables. `notices` are lines for the user.
+    updates where other steps update the same variables. `function` takes the learning rate
+    (float32) and the batches; `notices` are lines for the user.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class TrainStep:
             Tower(model, spec, config, device, manager.workers) for device in self._devices
         ]
         self._trainables = [v for v in spec.variables if v.trainable]
-        self._loss_scale = loss_scale
+        self.loss_scale = loss_scale
         self._update: Updater | None = None
         if optimizer is not None:
             self._update = Updater(manager, self._trainables, optimizer, loss_scale, config)
@@ -97,24 +98,20 @@ class TrainStep:
         if manager.workers is not None:
             with tf.device(self._devices[0]):
                 self._stop = tf.Variable(0.0, trainable=False, name="stop")
-        self._function: TracedFunction
-        self._reader: ScalarReader | None = None
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
         self.notices: list[str] = []
+        self.function = self._traced()
 
-    def build(self) -> None:
+    def _traced(self) -> TracedFunction:
         """Traces the step (seconds for a deep network); nothing runs yet."""
-        signature = (RATE, *self._inputs.signature)
-        self._function = TracedFunction("the step", self._step, signature)
+        made = TracedFunction("the step", self._step, (RATE, *self._inputs.signature))
         device = self._devices[0]  # see `_result`
+        self._reader: ScalarReader | None = None
         if not is_cpu(device):
-            self._reader = ScalarReader(device, self._config.host, self.function.structured_outputs)
-
-    @property
-    def loss_scale(self) -> LossScale:
-        """The factor on the loss, whose state belongs to the run's."""
-        return self._loss_scale
+            outputs = made.concrete.structured_outputs
+            self._reader = ScalarReader(device, self._config.host, outputs)
+        return made
 
     @property
     def reduction_operations(self) -> int | None:
@@ -129,17 +126,7 @@ class TrainStep:
     @property
     def graph(self) -> tf.Graph:
         """The traced graph."""
-        return self._function.concrete.graph
-
-    @property
-    def function(self) -> Any:
-        """The concrete function of the step, of the learning rate (float32) and the batches."""
-        return self._function.concrete
-
-    @property
-    def traces(self) -> int:
-        """Number of traces of the step."""
-        return self._function.traces
+        return self.function.concrete.graph
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the rate of the next steps."""
@@ -159,7 +146,7 @@ class TrainStep:
         batches = self._inputs.next()
         if self._gradients is not None:
             self._batches = batches
-        result: StepResult = self._function(self._rate, *batches)
+        result: StepResult = self.function(self._rate, *batches)
         return result
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
@@ -190,7 +177,7 @@ class TrainStep:
         return found
 
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
-        factor = None if self._config.forward_only else self._loss_scale.factor()
+        factor = None if self._config.forward_only else self.loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
         # Towers that synchronise are built at the same time; frozen ones differ in constants.
         alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
@@ -199,16 +186,18 @@ class TrainStep:
         sums = self._sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
-            return self._result(towers, self._manager.add_up(sums), [], Updates(losses, None))
+            return self._result(towers, self._manager.add_up(sums), [], losses)
         report = self._config.report_total_loss
         assert self._update is not None
         weight_losses = self._update.weight_losses() if report else []
-        updates, totals = self._update(towers, factor, sums, rate)
-        updates.ops.extend(self._count_step())
+        updates, skipped, totals = self._update(towers, factor, sums, rate)
+        updates.extend(self._count_step())
+        staleness = None
         if self._updates_counter is not None:
-            staleness = self._updates_counter.end(begun, updates.ops)
-            updates = Updates([*updates.ops, staleness], updates.skipped, staleness)
-        return self._result(towers, totals, weight_losses, updates)
+            staleness = self._updates_counter.end(begun, updates)
+            updates.append(staleness)
+        result = self._result(towers, totals, weight_losses, updates)
+        return result._replace(skipped=skipped, staleness=staleness)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -263,7 +252,7 @@ class TrainStep:
             return make(read, features, labels, seed, factor)
 
     def _tower_0(self, *batches: TowerBatch) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        factor = self._loss_scale.factor()
+        factor = self.loss_scale.factor()
 
         def build(tower: int) -> TowerResult:
             return self._tower(tower, batches, factor, ahead=False)
@@ -296,7 +285,7 @@ class TrainStep:
         towers: Sequence[TowerResult],
         totals: Sequence[tf.Tensor],
         weight_losses: Sequence[tf.Tensor],
-        updates: Updates,
+        updates: Sequence[Any],
     ) -> StepResult:
         """Means over the towers of the whole job, whose `_sums` are `totals`, after all updates."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
@@ -309,11 +298,6 @@ class TrainStep:
             if weight_losses:
                 assert self._update is not None
                 loss = loss + self._update.l2_loss(weight_losses)
-            with tf.control_dependencies(signals(updates.ops, self._devices[0])):
-                return StepResult(
-                    tf.identity(loss),
-                    dict(zip(towers[0].metrics, metrics, strict=True)),
-                    updates.skipped,
-                    stop,
-                    updates.staleness,
-                )
+            with tf.control_dependencies(signals(updates, self._devices[0])):
+                by_name = dict(zip(towers[0].metrics, metrics, strict=True))
+                return StepResult(tf.identity(loss), by_name, stop=stop)

@@ -18,7 +18,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,14 +36,6 @@ from cnnbench.variable_mgr.kept import traced_graph
 _NO_LIMIT = 2**63 - 1
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
 """Operations whose result is the buffer of their first input."""
-
-
-class Updates(NamedTuple):
-    """Ops of a step that change state, `StepResult.skipped` and `StepResult.staleness`."""
-
-    ops: list[Any]
-    skipped: tf.Tensor | None
-    staleness: tf.Tensor | None = None
 
 
 class Updater:
@@ -83,8 +75,8 @@ class Updater:
         factor: Factor,
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
-    ) -> tuple[Updates, list[tf.Tensor]]:
-        """All ops that change model and optimizer, and `sums` over the towers of the whole job.
+    ) -> tuple[list[Any], tf.Tensor | None, list[tf.Tensor]]:
+        """Ops that change model and optimizer, `StepResult.skipped`, and `sums` of the whole job.
 
         The gradients have the loss scale `factor`; `sums` are float32 scalars over this step's
         towers; `rate` has the factor of the plan.
@@ -125,7 +117,7 @@ class Updater:
             found = [x for layer in layers for x in (layer.batch_mean, layer.batch_variance)]
             guards = [self._loss_scale.guard(found)] * len(towers)
         ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
-        return Updates(ops, skipped), totals
+        return ops, skipped, totals
 
     def weight_losses(self) -> list[tf.Tensor]:
         """Half the squared norm of every decayed weight, each on the weight's device."""
@@ -256,11 +248,6 @@ class UpdateCounter:
     def __init__(self, device: str) -> None:
         with tf.device(device):
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_done")
-
-    @property
-    def count(self) -> int:
-        """Updates so far."""
-        return int(self._count.numpy())
 
     def resume(self, count: int) -> None:
         """Sets the number of updates so far."""

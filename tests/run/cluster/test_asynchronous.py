@@ -81,7 +81,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
     for thread in threads:
         thread.join(SECONDS)
     np.testing.assert_array_equal(manager.variable(0, "w"), np.full(64, -3.0 * steps))
-    assert counter.count == 2 * steps
+    assert counter.begin() == 2 * steps
     assert [len(own) for own in staleness] == [steps, steps]
     assert all(0 <= number <= steps for own in staleness for number in own)
 
@@ -98,7 +98,7 @@ def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
         return counter.end(begun)
 
     assert [int(step(others)) for others in (0, 0, 2, 0)] == [0, 0, 2, 0]
-    assert counter.count == 6
+    assert counter.begin() == 6
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_bad_gradient_of_any_tower_skips_the_step(flags: dict[str, Any], fresh
             step(built)
         # A step that never was: what follows is as if it had been left out.
         assert {n for n in changed(undisturbed, state(built)) if n in mine} == set()
-    assert built.step.traces == 1
+    assert built.step.function.traces == 1
 
 
 @pytest.mark.parametrize("flags", STEPS)

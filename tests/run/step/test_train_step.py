@@ -93,7 +93,7 @@ def test_every_operation_of_a_tower_is_on_its_device(
     built = lenet(mode, devices, precision)
     towers = tower_operations(built)
     assert len(towers) == devices
-    results = {tensor.op for tensor in built.step.function.outputs}
+    results = {tensor.op for tensor in built.step.function.concrete.outputs}
     for tower, operations in enumerate(towers):
         updates = {o for o in operations if o.type.startswith(("ResourceApply", "Assign"))}
         compute = operations - updates - results
@@ -147,7 +147,7 @@ def test_reading_the_loss_means_the_step_is_over(lenet) -> None:
     step = lenet("replicated", 2).step
     operations = step.graph.get_operations()
     loss = next(o for o in operations if o.name == "result/Identity")
-    assert loss in {i.op for i in step.function.outputs[0].op.inputs}
+    assert loss in {i.op for i in step.function.concrete.outputs[0].op.inputs}
     updates = {o for o in operations if o.type == "ResourceApplyGradientDescent"}
     assert len(updates) == 2 * 8
     assert updates <= waited_for([loss])
@@ -172,7 +172,7 @@ def test_no_part_of_a_collective_is_pruned(spec: str, collectives: int) -> None:
     step = build(model="lenet", batch_size=2, **flags).step
     found = {o for o in step.graph.get_operations() if o.type == "CollectiveReduce"}
     assert len(found) == collectives
-    assert found <= waited_for(tensor.op for tensor in step.function.outputs)
+    assert found <= waited_for(tensor.op for tensor in step.function.concrete.outputs)
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "mirrored_strategy"])
@@ -201,7 +201,7 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(
     assert not assigned  # which would wait for the step under way on a GPU
     assert moved[0] == moved[2] == 0.0
     assert moved[1] > moved[3] > 0.0
-    assert built.step.traces == 1
+    assert built.step.function.traces == 1
 
 
 def test_forward_only_has_no_gradients_and_no_updates() -> None:
