@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from data_sets import write_cifar10
 from forked import Forked, cnnbench
-from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+from oracle import PLUGIN, RATE, STEPS, expected_losses, sent_by_all, slopes
 from worker_runs import (
     filled,
     labels_read,
@@ -25,7 +25,6 @@ from worker_runs import (
 )
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.lab.predict.formulas import traffic
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
 
@@ -227,14 +226,14 @@ def test_losses_equal_the_oracle(name: str, results) -> None:
 
 def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
     # One bucket of both gradients, and the loss with the wish to stop, two scalars each.
-    messages, size = traffic("collective", Tensor(2), 2)
+    messages, size = sent_by_all("collective", Tensor(2), 2, 1)
     for worker in results["one tower each"]:
         assert worker["sent"] == [2 * messages, 2 * size]
     # A strategy sends all four as one tensor.
     for worker in results["by a strategy"]:
         assert worker["sent"] == [messages, 2 * size]
     # Of the four links of a ring of four towers, two are between workers.
-    of_ring = [part / 2 for part in traffic("collective", Tensor(2), 4)]
+    of_ring = [part / 2 for part in sent_by_all("collective", Tensor(2), 4, 1)]
     for worker in results["two towers each"]:
         assert worker["sent"] == [of_ring[0] + messages, of_ring[1] + size]
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 
 PLUGIN = str(Path(__file__).parents[1] / "plugins" / "oracle_plugin.py")
@@ -117,3 +118,22 @@ def expected_losses(
         if mode == LOCAL_SGD and step % LOCAL_SGD_EVERY == 0:
             weights[:] = weights.mean(axis=0)
     return losses
+
+
+# Algorithms that take shards, and those that send every gradient to one device and back.
+SHARDED = ("tree", "psgpu", "pscpu")
+AT_ROOTS = ("copy", "hierarchical_copy", "psgpu", "pscpu")
+
+
+def sent_by_all(name, tensor, devices, shards):
+    """Messages and bytes that all devices send to reduce one tensor, one process per device."""
+    if name in AT_ROOTS:
+        # On CPU devices, the CPUs that add for pscpu are devices themselves.
+        chunks = tensor.chunks(shards)[0] if name in SHARDED else 1
+        to_roots_and_back = 2 * (devices - 1)
+        return to_roots_and_back * chunks, to_roots_and_back * tensor.bytes
+    formula = FORMULAS[name]
+    phases = (formula.busy or formula.path)(tensor, NodeLayout(devices), shards)
+    messages = sum(phase.near_messages + phase.far_messages for phase in phases)
+    sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)
+    return devices * messages, devices * sent

@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
+from oracle import SHARDED, sent_by_all
 
-from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
+from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.run.observe.traffic import traffic
 from cnnbench.variable_mgr.all_reduce import registry
@@ -12,8 +13,6 @@ from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 
 # One chunk; two of them; a size that is no multiple of 64 bytes; many.
 SIZES = (1000, 8192, 40_001, 300_000)
-SHARDED = ("tree", "psgpu", "pscpu")
-AT_ROOTS = ("copy", "hierarchical_copy", "psgpu", "pscpu")
 
 
 def of_task(job, index):
@@ -38,20 +37,6 @@ def counted(algorithm, devices, elements):
     return traffic(graph, len(devices))
 
 
-def expected(name, tensor, devices, shards):
-    """Messages and bytes that all devices send to reduce one tensor, one process per device."""
-    if name in AT_ROOTS:
-        # On CPU devices, the CPUs that add for pscpu are devices themselves.
-        chunks = tensor.chunks(shards)[0] if name in SHARDED else 1
-        to_roots_and_back = 2 * (devices - 1)
-        return to_roots_and_back * chunks, to_roots_and_back * tensor.bytes
-    formula = FORMULAS[name]
-    phases = (formula.busy or formula.path)(tensor, NodeLayout(devices), shards)
-    messages = sum(phase.near_messages + phase.far_messages for phase in phases)
-    sent = sum(phase.near_bytes + phase.far_bytes for phase in phases)
-    return devices * messages, devices * sent
-
-
 @pytest.mark.parametrize(
     ("algorithm", "count", "elements"),
     covering_pairs(
@@ -65,7 +50,7 @@ def test_messages_and_bytes_are_those_of_the_graph(algorithm, count, elements):
     devices = tuple(of_task("worker", index) for index in range(count))
     context = ReduceContext(devices=devices, cpu_devices=devices, shards=shards)
     found = counted(registry.create(name, context), devices, elements)
-    messages, sent = expected(name, Tensor(elements), count, shards)
+    messages, sent = sent_by_all(name, Tensor(elements), count, shards)
     assert found == (pytest.approx(messages), pytest.approx(sent))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from oracle import sent_by_all
 from worker_runs import counts_of
 
-from cnnbench.lab.predict.formulas import traffic
 from cnnbench.lab.predict.workload import Tensor
 
 LENET = {"model": "lenet", "batch_size": 1, "weight_decay": 0.0}
@@ -20,7 +20,7 @@ def job(workers: int, mode: str, spec: str = "", ps: int = 0) -> dict[str, objec
 
 REDUCED = "distributed_all_reduce"
 # The formula of each gradient: algorithm and shards, of small ones and of those beyond 2 KiB.
-PS = [("pscpu", 1)] * 2
+PS = [("ps", 1)] * 2
 CASES = {
     "ps 3": (job(3, "parameter_server", ps=2), PS),
     "shadows 4": (job(4, "distributed_replicated", ps=2), PS),
@@ -46,7 +46,10 @@ def test_messages_and_bytes_of_a_step(name: str, counts) -> None:
     for shape in found["gradients"]:
         tensor = Tensor(math.prod(shape))
         algorithm, shards = small if tensor.bytes <= 2048 else large
-        of_tensor = traffic(algorithm, tensor, workers, shards)
+        # A ps task sends each value to all workers, and they send it a gradient each.
+        of_tensor = 2 * workers, 2 * workers * tensor.bytes
+        if algorithm != "ps":
+            of_tensor = sent_by_all(algorithm, tensor, workers, shards)
         messages, sent = messages + of_tensor[0], sent + of_tensor[1]
     assert found["graph"] == [pytest.approx(messages), pytest.approx(sent)]
     assert found["sends"] == found["graph"][0]
