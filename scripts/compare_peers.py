@@ -45,7 +45,7 @@ from peers.scenarios import demands_of, scenario_subjects
 from cnnbench.flags.declare import words
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, take
+from cnnbench.machine.sampling import changes, take
 
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its place in the experiment."""
@@ -127,7 +127,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
         # Waits count.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
         # What the others of a group did is no neighbour's.
-        meanwhile = CounterChanges.between(before, take(Host()))
+        meanwhile = changes(before, take(Host()))
         measured = []
         for (place, subject), process, record in zip(together, processes, records, strict=True):
             reading, reason = None, ""
@@ -141,8 +141,8 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
                 place,
                 status=FAILED if reason else OK,
                 reason=reason,
-                load_average=meanwhile.load_average,
-                others_cpus=meanwhile.other_cpus,
+                load_average=meanwhile.get("load_average"),
+                others_cpus=meanwhile.get("other_cpus"),
                 reading=reading,
             )
             measured.append(one)

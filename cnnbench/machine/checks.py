@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuView, new_processes, process_names
-from cnnbench.machine.sampling import CounterChanges
 
 CONDITIONS: dict[str, str] = {
     "load": "other processes use the CPUs",
@@ -47,24 +46,6 @@ def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
     return frozenset(CONDITIONS if ALL in names else names)
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition that may spoil the results.
-
-    Attributes:
-      id: one of `CONDITIONS`; silences it in --quiet_conditions.
-      text: what was found, with its numbers.
-      advice: what to do about it, given the flags of the run.
-    """
-
-    id: str
-    text: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.text}; {self.advice} (--quiet_conditions={self.id} silences this)"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
     """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice."""
@@ -83,12 +64,13 @@ class Situation:
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
+      interval: what happened in it, see `cnnbench.machine.sampling.changes`.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: at its beginning; only used after the loop.
     """
 
     facts: Mapping[str, Any]
-    interval: CounterChanges
+    interval: Mapping[str, float]
     flags: RunFlags = field(default_factory=RunFlags)
     gpus: GpuView = field(default_factory=GpuView)
     gpus_before: GpuView = field(default_factory=GpuView)
@@ -138,7 +120,7 @@ def load(now: Situation) -> Finding:
     where CPU time is unknown.
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
-    average, others = now.interval.load_average, now.interval.other_cpus
+    average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
     if busy := _busy_with_others(now):
         found = f"other processes keep {busy}"
         found += "" if average is None else f" (load average {average:.1f})"
@@ -196,7 +178,7 @@ def quota(now: Situation) -> Finding:
 
 def quota_in_loop(then: Situation) -> Finding:
     """Checks for threads that a control group stopped."""
-    seconds, stopped = then.interval.seconds, then.interval.quota_seconds or 0.0
+    seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
         return None
     limit, use = then.facts.get("cgroup_cpu_limit"), ""
@@ -222,9 +204,10 @@ def governor(now: Situation) -> Finding:
 
 def thermal(then: Situation) -> Finding:
     """Checks for a processor throttled by heat."""
-    found = f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat"
+    events = then.interval.get("thermal_events")
+    found = f"in the timed loop CPUs slowed down {events} times for heat"
     advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
-    return (found, advice) if then.interval.thermal_events else None
+    return (found, advice) if events else None
 
 
 def memory(now: Situation) -> Finding:
@@ -238,7 +221,7 @@ def memory(now: Situation) -> Finding:
 
 def memory_in_loop(then: Situation) -> Finding:
     """Checks for pages moved to or from swap space."""
-    pages, size = then.interval.swapped_pages, then.flags.batch_size
+    pages, size = then.interval.get("swapped_pages"), then.flags.batch_size
     advice = (
         f"stop programs that use the memory, or lower --batch_size{f', now {size}' if size else ''}"
     )
@@ -316,7 +299,7 @@ def gpu_throttle_in_loop(then: Situation) -> Finding:
 def _busy_with_others(situation: Situation) -> str | None:
     """Number of CPUs used by other processes; None if it is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
-    others = situation.interval.other_cpus
+    others = situation.interval.get("other_cpus")
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
         return None
     return f"{others:.1f} of {cpus} CPUs busy"
@@ -324,7 +307,7 @@ def _busy_with_others(situation: Situation) -> str | None:
 
 def _stolen(situation: Situation) -> float:
     """Share of CPU time withheld by the hypervisor; 0 if it is small."""
-    share = situation.interval.steal_fraction or 0.0
+    share = situation.interval.get("steal_fraction", 0.0)
     return share if share >= _STEAL_SHARE else 0.0
 
 
@@ -343,9 +326,3 @@ AFTER = _by_id(
     *(gpu_processes_in_loop, gpu_throttle_in_loop),
 )
 """The checks after the timed loop, by id."""
-
-
-def conditions(checks: Mapping[str, Check], situation: Situation) -> tuple[Condition, ...]:
-    """Runs the checks `BEFORE` or `AFTER`; returns the conditions that they find."""
-    found = ((name, check(situation)) for name, check in checks.items())
-    return tuple(Condition(name, *finding) for name, finding in found if finding)

@@ -70,9 +70,13 @@ def handles(module: Any) -> list[Any]:
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
 
-def uuid_of(module: Any, handle: Any) -> str:
-    """The UUID of a GPU."""
-    return _text(module.nvmlDeviceGetUUID(handle))
+def handles_of_run(
+    module: Any, host: Host, gpu_indices: str, num_gpus: int | None
+) -> dict[int, Any]:
+    """NVML's handles of the GPUs of a run by their numbers; see `gpus_of_run`."""
+    found = handles(module)
+    uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in found]
+    return {i: found[i] for i in gpus_of_run(uuids, host.environ, gpu_indices, num_gpus)}
 
 
 def _text(value: str | bytes) -> str:
@@ -129,11 +133,8 @@ def gpu_memory(
     """Memory of the GPU of a run (see `gpus_of_run`) with the least to spare; None without NVML."""
     host = Host() if host is None else host
     with nvml(host) as module:
-        found = [] if module is None else handles(module)
-        uuids = [uuid_of(module, handle) for handle in found]
-        count = len(found) if num_gpus is None else num_gpus
-        mine = gpus_of_run(uuids, host.environ, gpu_indices, count)
-        told = [ask(module.nvmlDeviceGetMemoryInfo, found[i]) for i in mine]
+        mine = {} if module is None else handles_of_run(module, host, gpu_indices, num_gpus)
+        told = [ask(module.nvmlDeviceGetMemoryInfo, one) for one in mine.values()]
         sizes = [Memory(int(one.total), int(one.free)) for one in told if one is not None]
     return min(sizes, key=lambda one: one.available, default=None)
 
@@ -202,7 +203,7 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
     running = ask(module.nvmlDeviceGetComputeRunningProcesses, handle)
     return GpuState(
         index=index,
-        uuid=uuid_of(module, handle),
+        uuid=_text(module.nvmlDeviceGetUUID(handle)),
         sm_clock_mhz=ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
         # Of another container's process only the number is known.
@@ -240,7 +241,7 @@ def gpu_count(host: Host) -> int:
 
 
 def gpus_of_run(
-    uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
+    uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int | None
 ) -> tuple[int, ...]:
     """GPUs that a run uses: numbers in the driver's order.
 
@@ -250,7 +251,7 @@ def gpus_of_run(
       uuids: of all GPUs, in the driver's order.
       environ: for CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; those after an unknown
         one are invisible.
-      gpu_indices, num_gpus: the flags; numbers among the visible ones.
+      gpu_indices, num_gpus: the flags; numbers among the visible ones, and None for all.
     """
     visible = list(range(len(uuids)))
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -263,8 +264,8 @@ def gpus_of_run(
             if len(matching) != 1:
                 break
             visible += matching
-    wanted = [int(i) for i in gpu_indices.split(",")] if gpu_indices else range(num_gpus)
-    return tuple(visible[i] for i in list(wanted)[:num_gpus] if i < len(visible))
+    wanted = [int(i) for i in gpu_indices.split(",")] if gpu_indices else range(len(uuids))
+    return tuple(visible[i] for i in wanted[:num_gpus] if i < len(visible))
 
 
 @dataclass(frozen=True)

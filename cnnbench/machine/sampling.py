@@ -103,51 +103,32 @@ def take(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CounterChanges:
-    """Changes between two samples; None where unknown.
+def changes(first: Counters, second: Counters) -> dict[str, float]:
+    """What happened between two samples, by name, as far as known.
 
-    Attributes:
-      seconds: between them.
-      other_cpus: mean number of CPUs kept busy by processes outside the run.
-      steal_fraction: share of the wanted CPU time that the hypervisor withheld.
-      load_average: at the beginning, because it includes this process later.
+    `other_cpus` is the mean number of CPUs kept busy by processes outside the run,
+    `steal_fraction` the share of the wanted CPU time that the hypervisor withheld; both are unknown
+    for samples less than 0.2 s apart. `load_average` is that at the beginning, because it includes
+    this process later.
     """
-
-    seconds: float
-    other_cpus: float | None = None
-    steal_fraction: float | None = None
-    load_average: float | None = None
-    thermal_events: int | None = None
-    quota_seconds: float | None = None
-    swapped_pages: int | None = None
-
-    @classmethod
-    def between(cls, first: Counters, second: Counters) -> CounterChanges:
-        """The changes; shares of CPU time are unknown for samples less than 0.2 s apart."""
-        change = second.since(first)
-        names = ("at", "busy_seconds", "steal_seconds", "own_seconds", "quota_seconds")
-        seconds, busy, steal, own, quota = (change[name] for name in names)
-        long = seconds >= _SHORTEST
-        others = stolen = None
-        if long and busy is not None and own is not None:
-            others = round(max(0.0, busy - own) / seconds, 3)
-        if long and busy is not None and steal is not None:
-            stolen = round(steal / (busy + steal), 4) if busy + steal else 0.0
-        return cls(
-            seconds=round(seconds, 3),
-            other_cpus=others,
-            steal_fraction=stolen,
-            load_average=first.load_average,
-            thermal_events=change["thermal_events"],
-            quota_seconds=None if quota is None else round(quota, 3),
-            swapped_pages=change["swapped_pages"],
-        )
-
-    def facts(self) -> dict[str, float | int]:
-        """The known values by name."""
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in pairs if value is not None}
+    change = second.since(first)
+    seconds, busy, quota = change["at"], change["busy_seconds"], change["quota_seconds"]
+    own, steal = change["own_seconds"], change["steal_seconds"]
+    others = stolen = None
+    if seconds >= _SHORTEST and busy is not None and own is not None:
+        others = round(max(0.0, busy - own) / seconds, 3)
+    if seconds >= _SHORTEST and busy is not None and steal is not None:
+        stolen = round(steal / (busy + steal), 4) if busy + steal else 0.0
+    found = {
+        "seconds": round(seconds, 3),
+        "other_cpus": others,
+        "steal_fraction": stolen,
+        "load_average": first.load_average,
+        "thermal_events": change["thermal_events"],
+        "quota_seconds": None if quota is None else round(quota, 3),
+        "swapped_pages": change["swapped_pages"],
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:

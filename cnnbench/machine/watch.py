@@ -16,10 +16,8 @@ from cnnbench.machine.checks import (
     AFTER,
     BEFORE,
     Check,
-    Condition,
     RunFlags,
     Situation,
-    conditions,
 )
 from cnnbench.machine.gpu import (
     GpuState,
@@ -27,12 +25,11 @@ from cnnbench.machine.gpu import (
     ask,
     gpu_states,
     gpus_of_run,
-    handles,
+    handles_of_run,
     nvml,
-    uuid_of,
 )
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, Counters, clock_mhz, take
+from cnnbench.machine.sampling import Counters, changes, clock_mhz, take
 from cnnbench.records.parts import ConditionNote, Conditions
 
 _POWERCAP = "sys/class/powercap"
@@ -57,15 +54,6 @@ class Counter:
     read: Callable[[], float | None]
     range_joules: float | None = None
     longest_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Joules of the processors and of the GPUs, None where unknown, and their source."""
-
-    cpu_joules: float | None
-    gpu_joules: float | None
-    source: str
 
 
 class EnergyMeter:
@@ -100,28 +88,23 @@ class EnergyMeter:
             for counter, past, a, b in zip(self._counters, self._past, first, last, strict=True)
         ]
 
-    def stop(self) -> Energy | None:
-        """The energy since `start`, without pauses; None where no counter could be read.
+    def stop(self) -> dict[str, Any]:
+        """The energy since `start`, without pauses, by the names of `Measured`.
 
-        A kind of device with an unreadable counter is None.
+        A kind of device with an unreadable counter is None; empty where no counter could be read.
         """
-        if self._start is None:
-            return None
         self.pause()
-        taken = self._past
-        cpu, gpu = self._total(taken, on_gpu=False), self._total(taken, on_gpu=True)
+        cpu, gpu = self._total(on_gpu=False), self._total(on_gpu=True)
         names = [c.name for c in self._counters if (gpu if c.on_gpu else cpu) is not None]
-        return Energy(cpu, gpu, ", ".join(names)) if names else None
+        found = {"cpu_energy_joules": cpu, "gpu_energy_joules": gpu}
+        return {**found, "energy_source": ", ".join(names)} if names else {}
 
     def _read(self) -> list[float | None]:
         return [counter.read() for counter in self._counters]
 
-    def _total(self, taken: Sequence[float | None], *, on_gpu: bool) -> float | None:
-        mine = [
-            joules
-            for counter, joules in zip(self._counters, taken, strict=True)
-            if counter.on_gpu == on_gpu
-        ]
+    def _total(self, *, on_gpu: bool) -> float | None:
+        both = zip(self._counters, self._past, strict=True)
+        mine = [joules for counter, joules in both if counter.on_gpu == on_gpu]
         known = [joules for joules in mine if joules is not None]
         return sum(known) if mine and len(known) == len(mine) else None
 
@@ -178,18 +161,14 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
         counters: tuple[Counter, ...] = ()
         if module is not None:
             with suppress(Exception):  # of pynvml's own making
-                found = handles(module)
-                uuids = [uuid_of(module, handle) for handle in found]
-                mine = gpus_of_run(uuids, host.environ, gpu_indices, num_gpus)
+                mine = handles_of_run(module, host, gpu_indices, num_gpus)
                 # GPUs before Volta do not count.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
                     Counter(
-                        f"NVML GPU {i}",
-                        True,
-                        partial(_joules_of, 1e3, partial(ask, count, found[i])),
+                        f"NVML GPU {i}", True, partial(_joules_of, 1e3, partial(ask, count, handle))
                     )
-                    for i in mine
+                    for i, handle in mine.items()
                 )
         yield counters
 
@@ -211,7 +190,7 @@ class Watch:
         the load before the first step is then theirs and ignored.
 
     Attributes:
-      energy: of the timed loop; None where it cannot be read.
+      energy: of the timed loop, by the names of `Measured`; empty where it cannot be read.
     """
 
     def __init__(
@@ -238,12 +217,12 @@ class Watch:
         self._gpus_after = GpuView()
         self._before: dict[str, Any] | None = None
         self._clock_after: dict[str, int] = {}
-        self._loop: CounterChanges | None = None
+        self._loop: dict[str, float] = {}
         self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
         self._meter = EnergyMeter(())
-        self.energy: Energy | None = None
+        self.energy: dict[str, Any] = {}
 
     def met(self, peers: Collection[int]) -> None:
         """Counts the PIDs of the job's other processes on this machine as the run's from now on."""
@@ -251,15 +230,16 @@ class Watch:
             self._peers = frozenset(peers)
             self._first = replace(self._sample(), load_average=self._first.load_average)
 
-    def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[Condition, ...]:
+    def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
         """The conditions found before the first step; `facts` are of `cnnbench.machine.facts`."""
         self._facts, self._flags = facts, flags
-        interval = CounterChanges.between(self._first, self._sample())
+        interval = changes(self._first, self._sample())
         if self._starts_with_others:
-            interval = replace(interval, other_cpus=None, load_average=None)
+            interval.pop("other_cpus", None)
+            interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._view(self._asked.result())
-        self._before = {**interval.facts(), **self._clock_now(), **self._gpus.facts()}
+        self._before = {**interval, **self._clock_now(), **self._gpus.facts()}
         now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run(BEFORE, now, "before")
 
@@ -285,7 +265,7 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
-        self._loop = CounterChanges.between(self._loop_start, self._sample())
+        self._loop = changes(self._loop_start, self._sample())
         self._clock_after = self._clock_now()
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -303,9 +283,9 @@ class Watch:
             self._loop_start = self._loop_start.moved(begin, self._sample())
             self._meter.start()
 
-    def during(self) -> tuple[Condition, ...]:
+    def during(self) -> tuple[ConditionNote, ...]:
         """The conditions found in the timed loop; none if it was not reached."""
-        if self._loop is None:
+        if not self._loop:
             return ()
         then = Situation(
             facts=self._facts,
@@ -320,8 +300,7 @@ class Watch:
         """Section of the run record; None if `before` was not reached."""
         if self._before is None:
             return None
-        loop: dict[str, Any] = {} if self._loop is None else self._loop.facts()
-        loop = {**loop, **self._clock_after, **self._gpus_after.facts()}
+        loop = {**self._loop, **self._clock_after, **self._gpus_after.facts()}
         return Conditions(before=self._before, during=loop, notes=tuple(self._notes))
 
     def _sample(self) -> Counters:
@@ -339,10 +318,11 @@ class Watch:
 
     def _run(
         self, checks: Mapping[str, Check], situation: Situation, when: str
-    ) -> tuple[Condition, ...]:
-        found = conditions(checks, situation)
-        self._notes = [note for note in self._notes if note.when != when]
-        self._notes += [
-            ConditionNote(id=c.id, when=when, text=c.text, advice=c.advice) for c in found
-        ]
+    ) -> tuple[ConditionNote, ...]:
+        found = tuple(
+            ConditionNote(id=name, when=when, text=finding[0], advice=finding[1])
+            for name, check in checks.items()
+            if (finding := check(situation))
+        )
+        self._notes = [*(note for note in self._notes if note.when != when), *found]
         return found

@@ -297,6 +297,9 @@ class ConditionNote:
     text: str
     advice: str
 
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice} (--quiet_conditions={self.id} silences this)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:

@@ -71,6 +71,7 @@ def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     record, err = run(result_json=str(path), peak_flops=1e12)
     assert "cnnbench: warning: other processes keep 2.0 of " in err
+    assert "(--quiet_conditions=load silences this)\n" in err
     assert "cnnbench: warning: in the timed loop the hypervisor withheld 100% of " in err
     assert record.conditions.before == {"seconds": 1.0, "other_cpus": 2.0, "steal_fraction": 0.0}
     assert record.conditions.during == {"seconds": 10.0, "other_cpus": 0.0, "steal_fraction": 1.0}

@@ -15,7 +15,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.machine import facts as environment
-from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.checks import RunFlags, parse_quiet
 from cnnbench.machine.host import Host
 from cnnbench.machine.watch import Watch
 from cnnbench.records.codec import ABSENT, encode
@@ -46,13 +46,19 @@ class EnvFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundCondition(Condition):
+class FoundCondition:
     """A condition that may spoil results.
 
     Attributes:
+      id: one of `CONDITIONS`; silences it in --quiet_conditions.
+      text: what was found, with its numbers.
+      advice: what to do about it, given the flags of the run.
       silenced: whether --quiet_conditions silences its warning.
     """
 
+    id: str
+    text: str
+    advice: str
     silenced: bool
 
 
@@ -159,7 +165,12 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
         seen = {} if record is None else record.before
         conditions = FoundConditions(
             measured=seen,
-            found=tuple(FoundCondition(**vars(one), silenced=one.id in quiet) for one in found),
+            found=tuple(
+                FoundCondition(
+                    id=one.id, text=one.text, advice=one.advice, silenced=one.id in quiet
+                )
+                for one in found
+            ),
         )
         document = EnvDocument(facts=facts, conditions=conditions)
         lines = [json.dumps(encode(document), indent=2)]

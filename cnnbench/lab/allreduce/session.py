@@ -17,12 +17,18 @@ from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
-from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.checks import RunFlags, parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
-from cnnbench.records.parts import EMULATED_GPU, Conditions, ErrorInfo, recorded_device
+from cnnbench.records.parts import (
+    EMULATED_GPU,
+    ConditionNote,
+    Conditions,
+    ErrorInfo,
+    recorded_device,
+)
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
@@ -200,7 +206,7 @@ class AllReduceBench:
             communication_hint=self.params.communication_hint,
         )
 
-    def _warn(self, found: Iterable[Condition]) -> None:
+    def _warn(self, found: Iterable[ConditionNote]) -> None:
         for condition in found:
             if condition.id not in self._quiet:
                 self._messages.warning(str(condition))

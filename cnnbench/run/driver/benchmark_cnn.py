@@ -29,13 +29,13 @@ from cnnbench.flags import Params, validate
 from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, without_outputs
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
-from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import EMULATED_GPU, SkippedRecords
+from cnnbench.records.parts import EMULATED_GPU, ConditionNote, SkippedRecords
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import checkpoint_folder, estimates, outputs
@@ -366,26 +366,21 @@ class BenchmarkCNN:
             if gap is not None:
                 self._messages.warning(gap)
 
-    def _warn(self, conditions: Sequence[Condition]) -> None:
+    def _warn(self, conditions: Sequence[ConditionNote]) -> None:
         quiet = parse_quiet(self.params.quiet_conditions)
         for condition in conditions:
             if condition.id not in quiet:
                 self._messages.warning(str(condition))
 
-    def _look_back(self) -> tuple[Condition, ...]:
+    def _look_back(self) -> tuple[ConditionNote, ...]:
         """Conditions of the machine during the timed loop; adds them to the record."""
         if self._watch is None:
             return ()
         conditions, measurements = self._watch.during(), self._measurements
         measurements.conditions = self._watch.record()
-        energy = self._watch.energy
         # Energy includes pauses for evaluations, unlike the other figures of the loop.
-        if energy is not None and not self.plan.eval_steps:
-            measurements.note(
-                cpu_energy_joules=energy.cpu_joules,
-                gpu_energy_joules=energy.gpu_joules,
-                energy_source=energy.source,
-            )
+        if not self.plan.eval_steps:
+            measurements.note(**self._watch.energy)
         return conditions
 
     def _judge_figures(self, record: RunRecord) -> None:
