@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeAlias
 
 from cnnbench.base.shared import SharedDoubles, SharedValue
@@ -35,17 +36,13 @@ from cnnbench.records.parts import (
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
+_Doubles: TypeAlias = "array[float] | SharedDoubles"
+_STEPS = ("warmup_step_seconds", "warmup_losses", "step_seconds", "losses", "step_cpu_seconds")
+_doubles = partial(array, "d")
+
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-_Doubles: TypeAlias = "array[float] | SharedDoubles"
-_STEPS = ("_warmup_times", "_warmup_losses", "_times", "_losses", "_cpu_times")
-
-
-def _doubles() -> _Doubles:
-    return array("d")
 
 
 @dataclass(kw_only=True)
@@ -60,8 +57,11 @@ class Measurements:
       environment: see `cnnbench.machine.facts`.
       subject: the repository of what is measured; labels of the configuration take precedence.
       measured: see `note`; loop_images defaults to the images of all timed steps.
+      updates: of asynchronous workers, the worker of each timed step and the updates by others
+        since its read.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
+      lost_workers: those that failed while others continued.
     """
 
     command: Sequence[str]
@@ -89,16 +89,16 @@ class Measurements:
     worker_tasks: Sequence[str] = ()
     messages_per_step: int | None = None
     bytes_per_step: int | None = None
-    _warmup_times: _Doubles = field(init=False, default_factory=_doubles)
-    _warmup_losses: _Doubles = field(init=False, default_factory=_doubles)
-    _times: _Doubles = field(init=False, default_factory=_doubles)
-    _losses: _Doubles = field(init=False, default_factory=_doubles)
-    _cpu_times: _Doubles = field(init=False, default_factory=_doubles)
-    _latencies: _Doubles = field(init=False, default_factory=_doubles)
-    _evaluations: list[Evaluation] = field(init=False, default_factory=list)
-    _warmup_skipped: list[int] = field(init=False, default_factory=list)
-    _skipped: list[int] = field(init=False, default_factory=list)
-    _updates: list[tuple[str, int]] = field(init=False, default_factory=list)
+    warmup_step_seconds: _Doubles = field(init=False, default_factory=_doubles)
+    warmup_losses: _Doubles = field(init=False, default_factory=_doubles)
+    step_seconds: _Doubles = field(init=False, default_factory=_doubles)
+    losses: _Doubles = field(init=False, default_factory=_doubles)
+    step_cpu_seconds: _Doubles = field(init=False, default_factory=_doubles)
+    latency_seconds: list[float] = field(init=False, default_factory=list)
+    evaluations: list[Evaluation] = field(init=False, default_factory=list)
+    warmup_skipped_steps: list[int] = field(init=False, default_factory=list)
+    skipped_steps: list[int] = field(init=False, default_factory=list)
+    updates: list[tuple[str, int]] = field(init=False, default_factory=list)
     lost_workers: list[str] = field(init=False, default_factory=list)
     turns: TurnTaking | None = field(init=False, default=None)
     _published: SharedValue | None = field(init=False, default=None)
@@ -127,28 +127,15 @@ class Measurements:
         """Replaces parameters by the values that they resolved to."""
         self.config.update({name: encode(value) for name, value in values.items()})
 
-    @property
-    def steps(self) -> int:
-        """Timed steps so far, warm-up excluded."""
-        return len(self._times)
-
-    @property
-    def warmup_step_seconds(self) -> Sequence[float]:
-        """Times of the steps before the timed loop so far."""
-        return self._warmup_times
-
-    @property
-    def evaluations(self) -> tuple[Evaluation, ...]:
-        """Evaluations so far."""
-        return tuple(self._evaluations)
-
     def add_warmup_step(
         self, seconds: float, loss: float | None = None, *, skipped: bool = False
     ) -> None:
         """Adds a step before the timed loop; see `add_step`."""
-        _append(self._warmup_times, self._warmup_losses, seconds, loss)
+        self.warmup_step_seconds.append(seconds)
+        if loss is not None:
+            self.warmup_losses.append(loss)
         if skipped:
-            self._warmup_skipped.append(len(self._warmup_times))
+            self.warmup_skipped_steps.append(len(self.warmup_step_seconds))
 
     def add_step(
         self,
@@ -167,10 +154,12 @@ class Measurements:
           cpu_seconds: CPU time of this process; None, for every step, where unknown.
         """
         if cpu_seconds is not None:
-            self._cpu_times.append(cpu_seconds)
-        _append(self._times, self._losses, seconds, loss)
+            self.step_cpu_seconds.append(cpu_seconds)
+        self.step_seconds.append(seconds)
+        if loss is not None:
+            self.losses.append(loss)
         if skipped:
-            self._skipped.append(len(self._times))
+            self.skipped_steps.append(len(self.step_seconds))
 
     def set_loop_time(self, wall: float, user: float, system: float) -> None:
         """Wall time, and user and system CPU time, of the timed loop; see `Measured`."""
@@ -180,31 +169,19 @@ class Measurements:
         """Sets attributes of `measured`; ValueError for an impossible amount."""
         self.measured = replace(self.measured, **figures)
 
-    def add_latency(self, seconds: float) -> None:
-        """Adds a batch that a forward-only run launched alone; see `RunRecord`."""
-        self._latencies.append(seconds)
-
-    def add_update(self, worker: str, staleness: int) -> None:
-        """Adds the worker of the last step, and updates by others since its read."""
-        self._updates.append((worker, staleness))
-
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
         """Notes that the next step begins a turn, after seconds of waiting and CPU time."""
         past = self.turns
         self.turns = TurnTaking(
             turn_seconds=turn_seconds,
-            starts=(*(() if past is None else past.starts), self.steps + 1),
+            starts=(*(() if past is None else past.starts), len(self.step_seconds) + 1),
             waited_seconds=waited + (0.0 if past is None else past.waited_seconds),
             waited_cpu_seconds=cpu + (0.0 if past is None else past.waited_cpu_seconds),
         )
 
-    def lose_worker(self, worker: str) -> None:
-        """Notes that a worker failed while others continue."""
-        self.lost_workers.append(worker)
-
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Adds an evaluation and publishes it."""
-        self._evaluations.append(evaluation)
+        self.evaluations.append(evaluation)
         self.publish()
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
@@ -212,38 +189,37 @@ class Measurements:
 
         ValueError if status and error contradict each other, or a measurement is impossible.
         """
-        warmup_times, warmup_losses = _together(self._warmup_times, self._warmup_losses)
-        times, losses = _together(self._times, self._losses)
+        # A Ctrl-C may leave a time without its loss.
+        warmup_steps = len(self.warmup_losses or self.warmup_step_seconds)
+        steps = len(self.losses or self.step_seconds)
         images = self.measured.loop_images
-        if images is None and self.batch is not None and times:
-            images = self.batch.global_ * len(times)
+        if images is None and self.batch is not None and steps:
+            images = self.batch.global_ * steps
         known = {one.name for one in fields(RunRecord)}
-        same = {name: value for name, value in vars(self).items() if name in known}
+        same = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in vars(self).items()
+            if name in known
+        }
         found: dict[str, Any] = {
             "status": status,
             "error": None
             if error is None
             else ErrorInfo(type=type(error).__name__, message=text_of(error)),
-            "command": tuple(self.command),
             "config": dict(self.config),
-            "explicit_flags": tuple(self.explicit_flags),
             "startup_seconds": StartupSeconds(
                 import_=self.import_seconds,
                 build=self.build_seconds,
                 first_step=self.first_step_seconds,
             ),
-            "warmup_step_seconds": warmup_times,
-            "step_seconds": times,
-            "step_cpu_seconds": tuple(self._cpu_times[: len(times)]),
-            "losses": losses,
-            "warmup_losses": warmup_losses,
-            "latency_seconds": tuple(self._latencies),
-            "evaluations": self.evaluations,
+            "warmup_step_seconds": tuple(self.warmup_step_seconds[:warmup_steps]),
+            "step_seconds": tuple(self.step_seconds[:steps]),
+            "step_cpu_seconds": tuple(self.step_cpu_seconds[:steps]),
+            "losses": tuple(self.losses[:steps]),
+            "warmup_losses": tuple(self.warmup_losses[:warmup_steps]),
             "measured": replace(self.measured, loop_images=images),
             "loss_scaling": self._loss_scaling(),
-            "input_stages": tuple(self.input_stages),
-            "cluster": self._cluster(len(times)),
-            "environment": dict(self.environment),
+            "cluster": self._cluster(steps),
             "subject": self.subject.labelled(labels_of(self.config)),
         }
         return RunRecord(**{**same, **found})
@@ -253,7 +229,7 @@ class Measurements:
             return None
         images = 0 if self.batch is None else self.batch.global_
         # A Ctrl-C may come between a step and who made it.
-        updates = self._updates[:steps]
+        updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(self.worker_tasks)
         return Cluster(
@@ -281,17 +257,6 @@ class Measurements:
         return LossScaling(
             start=self.loss_scale_start,
             end=self.loss_scale_end,
-            warmup_skipped_steps=tuple(self._warmup_skipped),
-            skipped_steps=tuple(self._skipped),
+            warmup_skipped_steps=tuple(self.warmup_skipped_steps),
+            skipped_steps=tuple(self.skipped_steps),
         )
-
-
-def _append(times: _Doubles, losses: _Doubles, seconds: float, loss: float | None) -> None:
-    times.append(seconds)
-    if loss is not None:
-        losses.append(loss)
-
-
-def _together(times: _Doubles, losses: _Doubles) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Times and losses of equally many steps; a Ctrl-C may leave a time without its loss."""
-    return tuple(times[: len(losses)] if losses else times), tuple(losses)

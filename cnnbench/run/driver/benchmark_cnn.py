@@ -416,7 +416,8 @@ class BenchmarkCNN:
     def _standing(self) -> Standing:
         """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.job, self._sources, self._activity.doing
-        warm_up, timed = len(self._measurements.warmup_step_seconds), self._measurements.steps
+        measurements = self._measurements
+        warm_up, timed = len(measurements.warmup_step_seconds), len(measurements.step_seconds)
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
         waiting = [shard for source in sources for shard in source.waiting()]
         task = job.task

@@ -212,11 +212,11 @@ class Training:
         """Times single batches of a forward-only run, where steps were launched ahead."""
         if self._plan.trains or not self._lag:
             return
-        batches = min(self._measurements.steps, FEWEST_FOR_P99)
+        batches = min(len(self._measurements.step_seconds), FEWEST_FOR_P99)
 
         def done(step: int, spent: StepTime, values: StepValues) -> None:
             self._check_stop(values)
-            self._measurements.add_latency(spent.seconds)
+            self._measurements.latency_seconds.append(spent.seconds)
             self._progress.update(step)
 
         self._progress.start("latency", batches)
@@ -253,7 +253,7 @@ class Training:
         return values if values.worker else values._replace(worker=worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
-        self._measurements.lose_worker(worker)
+        self._measurements.lost_workers.append(worker)
         self._context.messages.warning(
             f"{worker} is lost, the others continue: {first_line(error)}"
         )
@@ -312,7 +312,7 @@ class Training:
     def _step_done(self, step: int, spent: StepTime, values: StepValues) -> None:
         self._count(values)
         if values.worker:
-            self._measurements.add_update(values.worker, values.staleness or 0)
+            self._measurements.updates.append((values.worker, values.staleness or 0))
         if self._measurements.first_step_seconds is None:
             self._measurements.first_step_seconds = spent.seconds
         self._measurements.add_step(
@@ -470,7 +470,7 @@ class Training:
             self._results.finish()
         if not steps:
             return None
-        images = self._measurements.steps * self._plan.global_batch
+        images = len(self._measurements.step_seconds) * self._plan.global_batch
         total = images / elapsed
         for observer in self._observers:
             observer.ended(self.global_step, total)
