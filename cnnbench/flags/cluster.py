@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from cnnbench.base.jobs.job import WORKER, Task
-from cnnbench.base.jobs.resolve import JobPlace, mpi_ranks, resolve
+from cnnbench.base.jobs.resolve import mpi_ranks, resolve
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
@@ -52,13 +52,13 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """
     if params.cluster == "flags" or params.worker_hosts:
         return params
-    place = resolve(params.cluster, params.cluster_ps, environ)
+    job, _ = resolve(params.cluster, params.cluster_ps, environ)
     return params.replace(
-        job_name=place.task.job,
-        task_index=place.task.index,
-        worker_hosts=",".join(place.worker_hosts),
-        ps_hosts=",".join(place.ps_hosts),
-        controller_host=place.controller_host,
+        job_name=job.task.job,
+        task_index=job.task.index,
+        worker_hosts=",".join(job.worker_hosts),
+        ps_hosts=",".join(job.ps_hosts),
+        controller_host=job.controller_host,
     )
 
 
@@ -75,28 +75,30 @@ def with_exchanged_addresses(
         return params
     from cnnbench.base.jobs.rendezvous import exchange  # late: --help and refused flags load none
 
-    place = resolve(params.cluster, params.cluster_ps, environ)
+    job, local_rank = resolve(params.cluster, params.cluster_ps, environ)
     if params.device != "cpu" and not params.gpu_indices:
-        _take_gpus(params, place, environ)
+        _take_gpus(params, job.task, local_rank, environ)
     ranks = mpi_ranks(environ) if params.cluster == "mpi" else None
     if ranks is None:
         return params
     hosts = exchange(ranks, params.rendezvous, params.cluster_timeout, tell)
-    workers = len(place.worker_hosts)
+    workers = job.num_workers
     return params.replace(
         worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:])
     )
 
 
-def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str]) -> None:
+def _take_gpus(
+    params: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
+) -> None:
     from cnnbench.machine.gpu import share_of_gpus, visible_gpus
 
     host = Host(environ=environ)
-    if place.local_rank is not None:
-        share = share_of_gpus(host, place.local_rank, params.num_gpus)
+    if local_rank is not None:
+        share = share_of_gpus(host, local_rank, params.num_gpus)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
-    elif place.task.job == WORKER and len(visible_gpus(host)) > params.num_gpus:
+    elif task.job == WORKER and len(visible_gpus(host)) > params.num_gpus:
         raise FlagError(
             "cluster",
             params.cluster,

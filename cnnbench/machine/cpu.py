@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from cnnbench.machine.host import Fact, FactGroup, Facts, Host
@@ -61,7 +61,11 @@ def processor(host: Host) -> Facts:
     """Model, cores and instruction sets."""
     text = host.text("proc/cpuinfo")
     if text is None:
-        return {"cpu_model": _sysctl("machdep.cpu.brand_string")}
+        if platform.system() != "Darwin":
+            return {"cpu_model": None}
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
+        return {"cpu_model": told.stdout.strip()}
     first = _fields(text.split("\n\n", 1)[0])
     flags = (first.get("flags") or first.get("Features") or "").split()
     cores = {
@@ -96,43 +100,47 @@ def logical_cpus(host: Host) -> Facts:
 _CPU = "sys/devices/system/cpu"
 _POLICY = f"{_CPU}/cpufreq/policy0"
 
-# Settings of the kernel that are in a file each: as text, as 0 or 1, as a number in thousandths,
-# and as a choice such as "always [madvise] never".
-_TEXTS = {
-    "cpu_driver": f"{_POLICY}/scaling_driver",
-    "cpu_isolated": f"{_CPU}/isolated",
-    "cpu_energy_preference": f"{_POLICY}/energy_performance_preference",
-    "clock_source": "sys/devices/system/clocksource/clocksource0/current_clocksource",
-    "hypervisor": "sys/hypervisor/type",
-    "machine_model": "sys/class/dmi/id/product_name",
-}
-_SWITCHES = {
-    "cpu_smt": f"{_CPU}/smt/active",
-    "cpu_turbo": f"{_CPU}/cpufreq/boost",
-    "numa_balancing": "proc/sys/kernel/numa_balancing",
-}
-_THOUSANDTHS = {
-    "cpu_max_mhz": f"{_POLICY}/cpuinfo_max_freq",
-    "cpu_max_mhz_allowed": f"{_POLICY}/scaling_max_freq",
-}
-_CHOICES = {
-    "transparent_huge_pages": "sys/kernel/mm/transparent_hugepage/enabled",
-    "transparent_huge_pages_defrag": "sys/kernel/mm/transparent_hugepage/defrag",
+
+def _switch(host: Host, path: str) -> bool | None:
+    number = host.number(path)
+    return None if number is None else number > 0
+
+
+def _thousandth(host: Host, path: str) -> int | None:
+    number = host.number(path)
+    return None if number is None else round(number / 1000)
+
+
+def _choice(host: Host, path: str) -> str | None:
+    """The word in brackets of a file such as "always [madvise] never"."""
+    chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
+    return None if chosen is None else chosen.group(1)
+
+
+# Settings of the kernel that are in a file each, with how it is read.
+_SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
+    "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
+    "cpu_isolated": (f"{_CPU}/isolated", Host.text),
+    "cpu_energy_preference": (f"{_POLICY}/energy_performance_preference", Host.text),
+    "clock_source": (
+        "sys/devices/system/clocksource/clocksource0/current_clocksource",
+        Host.text,
+    ),
+    "hypervisor": ("sys/hypervisor/type", Host.text),
+    "machine_model": ("sys/class/dmi/id/product_name", Host.text),
+    "cpu_smt": (f"{_CPU}/smt/active", _switch),
+    "cpu_turbo": (f"{_CPU}/cpufreq/boost", _switch),
+    "numa_balancing": ("proc/sys/kernel/numa_balancing", _switch),
+    "cpu_max_mhz": (f"{_POLICY}/cpuinfo_max_freq", _thousandth),
+    "cpu_max_mhz_allowed": (f"{_POLICY}/scaling_max_freq", _thousandth),
+    "transparent_huge_pages": ("sys/kernel/mm/transparent_hugepage/enabled", _choice),
+    "transparent_huge_pages_defrag": ("sys/kernel/mm/transparent_hugepage/defrag", _choice),
 }
 
 
 def settings(host: Host) -> Facts:
     """Settings of kernel and firmware: clocks, power, memory, virtual machine."""
-    found: dict[str, Fact | None] = {name: host.text(path) for name, path in _TEXTS.items()}
-    for name, path in _SWITCHES.items():
-        number = host.number(path)
-        found[name] = None if number is None else number > 0
-    for name, path in _THOUSANDTHS.items():
-        number = host.number(path)
-        found[name] = None if number is None else round(number / 1000)
-    for name, path in _CHOICES.items():
-        chosen = re.search(r"\[(\S+)\]", host.text(path) or "")
-        found[name] = None if chosen is None else chosen.group(1)
+    found = {name: read(host, path) for name, (path, read) in _SETTINGS.items()}
     no_turbo = host.number(f"{_CPU}/intel_pstate/no_turbo")
     if no_turbo is not None:
         found["cpu_turbo"] = no_turbo == 0
@@ -256,11 +264,3 @@ def _ranges(numbers: list[int]) -> str:
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
-
-
-def _sysctl(name: str) -> str | None:
-    if platform.system() != "Darwin":
-        return None
-    return subprocess.run(
-        ["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=True
-    ).stdout.strip()

@@ -55,8 +55,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
             raise FlagError(flag, path, f"there is no folder {target.parent}")
         if target.exists():
             os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
-        probe = _temporary_beside(target)
-        _prove(probe)
+        _prove(target.parent)
     except (OSError, ValueError) as error:
         if isinstance(error, FlagError):
             raise
@@ -68,8 +67,7 @@ def prove_folder(flag: str, path: str) -> None:
     """Makes a folder; raises a FlagError if no files can be written in it."""
     try:
         os.makedirs(path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path, buffering=0) as file:
-            file.write(b"\n")  # on a full disk files can be created but not written
+        _prove(path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
@@ -107,7 +105,8 @@ def write_whole(target: Path, data: bytes) -> None:
     the folder. After an OSError nothing is changed.
     """
     remove_abandoned(target.parent)
-    temporary = _temporary_beside(target)
+    # Of fixed length, so that a name the file system just allows has a neighbour.
+    temporary = target.with_name(f".cnnbench-{os.getpid()}-{secrets.token_hex(6)}.tmp")
     try:
         descriptor = _locked(temporary)
         try:
@@ -176,18 +175,9 @@ def remove_abandoned(folder: Path) -> None:
                 path.unlink()
 
 
-def _prove(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        os.write(descriptor, b"\n")
-    finally:
-        os.close(descriptor)
-        path.unlink()
-
-
-def _temporary_beside(target: Path) -> Path:
-    # Of fixed length, so that a name the file system just allows has a neighbour.
-    return target.with_name(f".cnnbench-{os.getpid()}-{secrets.token_hex(6)}.tmp")
+def _prove(folder: str | Path) -> None:
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\n")  # on a full disk files can be created but not written
 
 
 def _reason(error: OSError | ValueError) -> str:

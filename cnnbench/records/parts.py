@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -355,10 +354,7 @@ class TurnTaking:
     waited_cpu_seconds: float
 
     def __post_init__(self) -> None:
-        for key in ("turn_seconds", "waited_seconds", "waited_cpu_seconds"):
-            value = getattr(self, key)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"turns.{key}: {value} is not an amount")
+        check_amounts("turns", self)
         if list(self.starts) != sorted({*self.starts}) or any(n < 1 for n in self.starts):
             raise ValueError(f"turns.starts: {list(self.starts)} are not numbers of steps in order")
 

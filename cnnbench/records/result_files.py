@@ -92,7 +92,12 @@ class ResultFiles:
         """
         failures = []
         writers: list[tuple[str | None, Callable[[str], None]]] = [
-            (self._json, lambda path: write_json(path, record)),
+            (
+                self._json,
+                lambda path: write_whole(
+                    resolve_output(_JSON, path), record.to_json().encode("ascii")
+                ),
+            ),
             (self._csv, lambda path: self._table.append(path, rows())),
         ]
         for path, write in writers:
@@ -105,11 +110,6 @@ class ResultFiles:
             raise BenchmarkError(f"the results could not be written: {'; '.join(failures)}")
 
 
-def write_json(path: str, record: Document) -> None:
-    """Writes the document of --result_json; after an OSError an older one is unchanged."""
-    write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))
-
-
 class CsvTable:
     """A kind of table, to which several processes append atomically.
 
@@ -120,20 +120,19 @@ class CsvTable:
     The last of the columns, which are the header of new files, is the schema number.
     """
 
-    def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
-        self._flag = flag
+    def __init__(self, columns: Sequence[str], schema: int) -> None:
         self.columns = tuple(columns)
         self._schema = schema
 
     def prepare(self, path: str) -> tuple[str, ...]:
         """Checks that rows can be appended later, and returns the columns that the file lacks."""
-        target = resolve_output(self._flag, path)
+        target = resolve_output(_CSV, path)
         if target.exists():
             try:
                 with target.open("rb") as file:
                     there = self._columns_of(path, file.readline())
             except OSError as error:
-                raise FlagError(self._flag, path, f"cannot be read: {error.strerror}") from error
+                raise FlagError(_CSV, path, f"cannot be read: {error.strerror}") from error
             return tuple(name for name in self.columns if name not in there)
         return ()
 
@@ -142,7 +141,7 @@ class CsvTable:
 
         FlagError if the path has become another table; after an OSError the file is unchanged.
         """
-        target = resolve_output(self._flag, path)
+        target = resolve_output(_CSV, path)
         found = [self.cells(row) for row in rows]
         if not found:
             return
@@ -207,7 +206,7 @@ class CsvTable:
             places = zip(names, self.columns, strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
             raise FlagError(
-                self._flag,
+                _CSV,
                 path,
                 f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
                 "columns; give a new file",
@@ -348,8 +347,8 @@ _ALLREDUCE = {
     **_at("point.packing", *(name for name, later in _PACKING.items() if later)),
 }
 
-RUNS = CsvTable("result_csv", (*_RUN, "schema"), RunRecord.schema)
-REDUCTIONS = CsvTable("result_csv", (*_ALLREDUCE, "schema"), AllReduceRecord.schema)
+RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema)
+REDUCTIONS = CsvTable((*_ALLREDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:

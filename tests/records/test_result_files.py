@@ -19,7 +19,7 @@ from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
-from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles, run_row, write_json
+from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles, run_row
 from cnnbench.records.subject import Subject
 
 
@@ -46,7 +46,7 @@ def overwrite(path):
         run = a_run(padding="x" * 100_000)
         for _ in range(number % 50):
             run.add_step(1.0, 2.0)
-        write_json(str(path), run.record())
+        files(str(path)).write(run.record(), list)
 
 
 def append_rows(path, name, count):
@@ -124,7 +124,7 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_dis
 
 def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
     path = tmp_path / "r.json"
-    write_json(str(path), a_record())
+    files(str(path)).write(a_record(), list)
     for trial in range(3):
         writer = forked(overwrite, path)
         # Different moments of the write, which takes a few milliseconds.

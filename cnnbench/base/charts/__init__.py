@@ -185,20 +185,17 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
-    """Activities of one device; spans may overlap, and later ones cover earlier ones."""
-
-    label: str
-    spans: tuple[Span, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Spans of time of several things, one below the other, top to bottom; `x` begins at 0."""
+    """Activities of several devices over time; `x` begins at 0.
+
+    Attributes:
+      lanes: label and spans of each device, top to bottom; spans may overlap, and later ones cover
+        earlier ones.
+    """
 
     title: str
     x: Axis
-    lanes: tuple[Lane, ...]
+    lanes: tuple[tuple[str, tuple[Span, ...]], ...]
     kinds: tuple[str, ...]
     note: str = ""
 

@@ -125,7 +125,7 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, Lines):
         height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
     elif isinstance(chart, Lanes):
-        layout = _Labels([lane.label for lane in chart.lanes], width, _LANE, _LANE + 16)
+        layout = _Labels([label for label, _ in chart.lanes], width, _LANE, _LANE + 16)
         height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
     else:
         height = _rows_top(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
@@ -414,25 +414,24 @@ def _draw_key(
 
 
 def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
-    names = [lane.label for lane in chart.lanes]
+    names = [label for label, _ in chart.lanes]
     labels = _Labels(names, sheet.inner, _LANE, _LANE + 16)
     bottom = _TOP + labels.height
     axes = sheet.axes(labels.left, sheet.inner - _RIGHT, _TOP, bottom)
-    x_axis(
-        sheet, axes, chart.x, [0.0, *(s.end for lane in chart.lanes for s in lane.spans)], bottom
-    )
+    ends = [one.end for _, spans in chart.lanes for one in spans]
+    x_axis(sheet, axes, chart.x, [0.0, *ends], bottom)
     axes.set_ylim(bottom - _TOP, 0)
     axes.yaxis.set_visible(False)
-    for index, lane in enumerate(chart.lanes):
+    for index, (_, spans) in enumerate(chart.lanes):
         start = labels.pitch * index
         labels.write(sheet, index, _TOP + start)
         middle = start + labels.middle
         for kind in range(len(chart.kinds)):
-            plain_spans = [one for one in lane.spans if one.kind == kind and not one.hint]
+            plain_spans = [one for one in spans if one.kind == kind and not one.hint]
             if plain_spans:
                 places = [(one.start, one.end - one.start) for one in plain_spans]
                 axes.broken_barh(places, (middle - 6.5, 13), color=_colour(kind), linewidth=0)
-        for one in lane.spans:
+        for one in spans:
             if one.hint:
                 length = one.end - one.start
                 (bar,) = axes.barh(middle, length, 13, one.start, color=_colour(one.kind))

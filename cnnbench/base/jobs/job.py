@@ -108,11 +108,11 @@ class Job:
         addresses = [self.address(task) for task in self.tasks]
         repeated = Counter(addresses)
         for task, address in zip(self.tasks, addresses, strict=True):
-            given = ",".join(self.addresses_of(task.job))
-            if not is_address(address):
-                raise FlagError(_flag_of(task), given, f"{address!r} is no host:port")
+            reason = "" if is_address(address) else f"{address!r} is no host:port"
             if repeated[address] > 1:
-                raise FlagError(_flag_of(task), given, f"{address} is given to two tasks")
+                reason = reason or f"{address} is given to two tasks"
+            if reason:
+                raise FlagError(_flag_of(task), ",".join(self.addresses_of(task.job)), reason)
 
     def _check_task(self) -> None:
         job, index = self.task.job, self.task.index

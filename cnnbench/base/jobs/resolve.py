@@ -15,9 +15,9 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from cnnbench.base.jobs.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Task, is_address
+from cnnbench.base.jobs.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
 from cnnbench.base.reading import parse_json
 from cnnbench.errors import FlagError, UsageError
 
@@ -27,17 +27,7 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobPlace:
-    """A process of a job, its number on its machine, if known, and the host:port of all tasks."""
-
-    task: Task
-    worker_hosts: tuple[str, ...]
-    ps_hosts: tuple[str, ...] = ()
-    controller_host: str | None = None
-    local_rank: int | None = None
+_Place: TypeAlias = "tuple[Job, int | None]"  # see `resolve`
 
 
 @dataclass(frozen=True)
@@ -61,11 +51,11 @@ class Ranks:
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
-def resolve(cluster: str, ps: int, environ: Environment) -> JobPlace:
-    """The place of this process in a job; UsageError names a missing or malformed variable.
+def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
+    """The job as this process sees it, and the number of the process on its machine, if known.
 
-    The last `ps` processes are parameter servers (TF_CONFIG names them itself). With `cluster`
-    "mpi" the addresses are only ranks.
+    UsageError names a missing or malformed variable. The last `ps` processes are parameter servers
+    (TF_CONFIG names them itself). With `cluster` "mpi" the addresses are only ranks.
     """
     return _RESOLVERS[cluster](ps, environ)
 
@@ -120,7 +110,7 @@ def _on_node(environ: Environment, name: str) -> int | None:
     return counts[node] if node < len(counts) else None
 
 
-def _from_mpi(ps: int, environ: Environment) -> JobPlace:
+def _from_mpi(ps: int, environ: Environment) -> _Place:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
@@ -129,25 +119,31 @@ def _from_mpi(ps: int, environ: Environment) -> JobPlace:
     return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _from_tf_config(ps: int, environ: Environment) -> JobPlace:
+def _from_tf_config(ps: int, environ: Environment) -> _Place:
     text = _text(environ, "TF_CONFIG")
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
     try:
-        return _tf_place(parse_json(text))
+        place = _tf_place(parse_json(text))
     except ValueError as error:
         raise _bad(environ, "TF_CONFIG", str(error)) from None
+    return Job(**place), None
 
 
-def _tf_place(config: Any) -> JobPlace:
-    """The place that TF_CONFIG describes; a ValueError says what is wrong.
+def _tf_place(config: Any) -> dict[str, Any]:
+    """Fields of the job that TF_CONFIG describes; a ValueError says what is wrong.
 
     A chief is the first worker, or beside parameter servers the controller.
     """
     cluster, me = (config.get(key) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
         raise ValueError('needs the keys "cluster" and "task", an object each')
-    hosts = {str(job): _tf_hosts(value, str(job)) for job, value in cluster.items()}
+    hosts: dict[str, list[str]] = {}
+    for name, value in cluster.items():
+        listed = value if isinstance(value, list) else [None]
+        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
+            raise ValueError(f"cluster.{name} must be a list of host:port")
+        hosts[str(name)] = [host.strip() for host in listed]
     job, index = me.get("type"), me.get("index", 0)
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
@@ -170,12 +166,12 @@ def _tf_place(config: Any) -> JobPlace:
         index += len(chiefs) if job == WORKER else 0
         workers = chiefs + workers
         job = WORKER if job in _TF_CHIEFS else job
-    return JobPlace(
-        task=Task(job, index),
-        worker_hosts=tuple(workers),
-        ps_hosts=tuple(servers),
-        controller_host=controllers[0] if controllers else None,
-    )
+    return {
+        "task": Task(job, index),
+        "worker_hosts": tuple(workers),
+        "ps_hosts": tuple(servers),
+        "controller_host": controllers[0] if controllers else None,
+    }
 
 
 _TF_CONFIG = ("cluster", "task")
@@ -183,14 +179,7 @@ _TF_CHIEFS = ("chief", "master")
 _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
-def _tf_hosts(value: Any, job: str) -> list[str]:
-    hosts: list[Any] = value if isinstance(value, list) else [None]
-    if not all(isinstance(host, str) and is_address(host.strip()) for host in hosts):
-        raise ValueError(f"cluster.{job} must be a list of host:port")
-    return hosts
-
-
-def _from_slurm(ps: int, environ: Environment) -> JobPlace:
+def _from_slurm(ps: int, environ: Environment) -> _Place:
     rank = _whole(environ, "SLURM_PROCID")
     size = _whole(environ, "SLURM_NTASKS", most=_MOST_TASKS)
     local = _whole(environ, "SLURM_LOCALID")
@@ -254,7 +243,7 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     return counts
 
 
-def _from_kubernetes(ps: int, environ: Environment) -> JobPlace:
+def _from_kubernetes(ps: int, environ: Environment) -> _Place:
     pod = re.fullmatch(f"({HOST})-{_NUMBER}", _text(environ, "HOSTNAME"))
     if pod is None:
         reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
@@ -270,21 +259,21 @@ def _from_kubernetes(ps: int, environ: Environment) -> JobPlace:
     return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
-def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> JobPlace:
+def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
     """The place of a rank: the first processes are workers, the last `ps` parameter servers."""
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
         raise FlagError("cluster_ps", ps, reason)
-    return JobPlace(
+    job = Job(
         task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
         worker_hosts=tuple(hosts[:workers]),
         ps_hosts=tuple(hosts[workers:]),
-        local_rank=local_rank,
     )
+    return job, local_rank
 
 
-_RESOLVERS: dict[str, Callable[[int, Environment], JobPlace]] = {
+_RESOLVERS: dict[str, Callable[[int, Environment], _Place]] = {
     "tf_config": _from_tf_config,
     "slurm": _from_slurm,
     "kubernetes": _from_kubernetes,

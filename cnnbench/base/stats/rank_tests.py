@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 Values: TypeAlias = Sequence[float]
 _Floats: TypeAlias = NDArray[np.float64]
+_Tails: TypeAlias = tuple[_Floats, _Floats]  # P(S <= s) and P(S >= s) of a rank sum by s
 
 EXACT = 40
 """Largest sample whose null distribution is enumerated (some 50 ms for two of them)."""
@@ -46,24 +47,13 @@ class Interval:
     high: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tails:
-    """Cumulative probabilities of a rank sum: P(S <= s) and P(S >= s) by s."""
-
-    lower: _Floats
-    upper: _Floats
-
-    def two_sided(self, observed: int) -> float:
-        return float(min(1.0, 2 * min(self.lower[observed], self.upper[observed])))
-
-
 def mann_whitney_p(first: Values, second: Values) -> float:
     """Two-sided p of "both samples come from one distribution", exact also with ties."""
     ranks = _doubled_midranks([*first, *second])
     observed = int(ranks[: len(first)].sum())
     if max(len(first), len(second)) <= EXACT:
         key = tuple(sorted(ranks.tolist()))
-        return _subset_sums(key, len(first)).two_sided(observed)
+        return _two_sided(_subset_sums(key, len(first)), observed)
     count = len(ranks)
     deviations = float(((ranks - ranks.mean()) ** 2).sum())
     variance = len(first) * len(second) / (count * (count - 1)) * deviations
@@ -78,7 +68,7 @@ def signed_rank_p(differences: Values) -> float:
     ranks = _doubled_midranks(np.abs(kept).tolist())
     observed = int(ranks[kept > 0].sum())
     if len(kept) <= EXACT:
-        return _signed_sums(tuple(sorted(ranks.tolist()))).two_sided(observed)
+        return _two_sided(_signed_sums(tuple(sorted(ranks.tolist()))), observed)
     return _normal_p(observed - float(ranks.sum()) / 2, float((ranks**2).sum()) / 4)
 
 
@@ -89,7 +79,7 @@ def shift(base: Values, new: Values, confidence: float) -> Interval:
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
     if max(len(base), len(new)) <= EXACT:
-        lower = _subset_sums(tuple(range(1, len(base) + len(new) + 1)), len(base)).lower
+        lower, _ = _subset_sums(tuple(range(1, len(base) + len(new) + 1)), len(base))
         outside = _count_up_to(lower, (1 - confidence) / 2, len(base) * (len(base) + 1) // 2)
     else:
         pairs = len(base) * len(new)
@@ -179,7 +169,11 @@ def _signed_sums(ranks: tuple[int, ...]) -> _Tails:
 
 def _tails(counts: _Floats) -> _Tails:
     chances = counts / counts.sum()
-    return _Tails(lower=np.cumsum(chances), upper=np.cumsum(chances[::-1])[::-1])
+    return np.cumsum(chances), np.cumsum(chances[::-1])[::-1]
+
+
+def _two_sided(tails: _Tails, observed: int) -> float:
+    return float(min(1.0, 2 * min(tail[observed] for tail in tails)))
 
 
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
@@ -197,7 +191,8 @@ def _pair_means(differences: _Floats) -> _Floats:
 def _paired_outside(count: int, confidence: float) -> int:
     """Number of the ordered means of pairs outside the interval, at each end."""
     if count <= EXACT:
-        return _count_up_to(_signed_sums(tuple(range(1, count + 1))).lower, (1 - confidence) / 2)
+        lower, _ = _signed_sums(tuple(range(1, count + 1)))
+        return _count_up_to(lower, (1 - confidence) / 2)
     variance = count * (count + 1) * (2 * count + 1) / 24
     return _outside(count * (count + 1) // 2, variance, confidence)
 

@@ -126,7 +126,8 @@ class Progress:
             steps_per_sec = (done - first_done) / (now - first_time)
             if self._images_per_step is not None:
                 parts.append(f"{steps_per_sec * self._images_per_step:.1f} images/sec")
-            parts.append(f"ETA {_clock_face((self._total - done) / steps_per_sec)}")
+            left = max(0, round((self._total - done) / steps_per_sec))
+            parts.append(f"ETA {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}")
         return "  ".join(parts)
 
 
@@ -188,9 +189,3 @@ class Reporter(Messages):
         """
         eta = f" ETA {duration(left)}" if left else ""
         self.notice(f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}")
-
-
-def _clock_face(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -59,7 +59,7 @@ _COMPANIONS = {
     "plot_devices": ("plot",),
     "batch_size": ("step_seconds", "record"),
 }
-_TABLE = CsvTable("result_csv", COLUMNS, PredictionDocument.schema)
+_TABLE = CsvTable(COLUMNS, PredictionDocument.schema)
 
 
 def main(given: Mapping[str, Any]) -> int:

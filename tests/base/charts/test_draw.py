@@ -13,7 +13,6 @@ from cnnbench.base.charts import (
     ChartEvent,
     ChartSeries,
     DistributionRow,
-    Lane,
     Lanes,
     Lines,
     Rows,
@@ -362,8 +361,8 @@ def test_the_key_names_only_marks_that_there_are(parts, expected):
 
 def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
     lanes = (
-        Lane(label="cpu:0", spans=(Span(0.0, 2.0, 0, "conv0"), Span(2.0, 3.0, 1, ""))),
-        Lane(label="cpu:0, reduction", spans=(Span(3.0, 4.0, 1, HOSTILE),)),
+        ("cpu:0", (Span(0.0, 2.0, 0, "conv0"), Span(2.0, 3.0, 1, ""))),
+        ("cpu:0, reduction", (Span(3.0, 4.0, 1, HOSTILE),)),
     )
     chart = Lanes(title="t", x=Axis(label="ms"), lanes=lanes, kinds=("forward", "reduction"))
     for width in (NARROW, WIDE):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.job import Task
 from cnnbench.base.jobs.resolve import Ranks, expand_nodes, mpi_ranks, resolve
 from cnnbench.errors import UsageError
 
@@ -79,37 +79,37 @@ def tf_config(changes=(), **parts):
 
 
 def test_tf_config_with_parameter_servers_has_its_chief_as_controller():
-    place = resolve("tf_config", 0, tf_config())
+    place, _ = resolve("tf_config", 0, tf_config())
     assert place.task == Task("worker", 1)
     assert place.worker_hosts == tuple(KUBEFLOW["cluster"]["worker"])
     assert place.ps_hosts == ("mnist-ps-0.kubeflow.svc:2222",)
     assert place.controller_host == "mnist-chief-0.kubeflow.svc:2222"
-    chief = resolve("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
+    chief, _ = resolve("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
     assert chief.task == Task("controller")
-    assert resolve("tf_config", 0, tf_config(task={"type": "ps"})).task == Task("ps", 0)
+    assert resolve("tf_config", 0, tf_config(task={"type": "ps"}))[0].task == Task("ps", 0)
 
 
 def test_tf_config_without_them_has_its_chief_as_first_worker():
-    place = resolve("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
+    place, _ = resolve("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
     assert place.task == Task("worker", 0)
     assert [host.split("-")[2] for host in place.worker_hosts] == ["workerpool0", "workerpool1"]
     worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
-    assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)}).task == Task("worker", 1)
+    assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)})[0].task == Task("worker", 1)
 
 
 def test_slurm():
-    place = resolve("slurm", 1, SLURM)
+    place, local_rank = resolve("slurm", 1, SLURM)
     nodes = [host.rpartition(":") for host in (*place.worker_hosts, *place.ps_hosts)]
     assert [node for node, _, _ in nodes] == ["gpu07", "gpu07", "gpu08", "gpu08", "login1"]
     first = int(nodes[0][2])
     assert [int(port) - first for _, _, port in nodes] == [0, 1, 0, 1, 0]
     assert 1024 < first < 32768
-    assert (place.task, place.local_rank, len(place.ps_hosts)) == (Task("worker", 3), 1, 1)
-    other = resolve("slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"})
-    assert (other.task, other.local_rank) == (Task("ps", 0), 0)
+    assert (place.task, local_rank, len(place.ps_hosts)) == (Task("worker", 3), 1, 1)
+    other, local_rank = resolve("slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"})
+    assert (other.task, local_rank) == (Task("ps", 0), 0)
     assert (other.worker_hosts, other.ps_hosts) == (place.worker_hosts, place.ps_hosts)
     job = {**SLURM, "SLURM_JOB_ID": "62815"}
-    assert resolve("slurm", 1, job).worker_hosts != place.worker_hosts
+    assert resolve("slurm", 1, job)[0].worker_hosts != place.worker_hosts
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_lists_of_nodes(text, nodes):
 
 
 def test_kubernetes():
-    place = resolve("kubernetes", 1, KUBERNETES)
+    place, _ = resolve("kubernetes", 1, KUBERNETES)
     hosts = tuple(f"cnnbench-{i}.cnnbench-peers:2222" for i in range(3))
     assert (place.task, place.worker_hosts, place.ps_hosts) == (Task("ps"), hosts[:2], hosts[2:])
     other = {**KUBERNETES, "HOSTNAME": "a-b-0", "CNNBENCH_PORT": "7"}
-    assert resolve("kubernetes", 0, other).worker_hosts[1] == "a-b-1.cnnbench-peers:7"
+    assert resolve("kubernetes", 0, other)[0].worker_hosts[1] == "a-b-1.cnnbench-peers:7"
 
 
 def test_mpi():
@@ -144,10 +144,8 @@ def test_mpi():
     assert (mpich.launcher, mpich.local_rank, mpich.local_size) == ("MPICH", 3, 4)
     assert mpi_ranks(SLURM).launcher == "Slurm"
     assert mpi_ranks({}) is None
-    place = resolve("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
-    assert (place.task, place.local_rank) == (Task("ps"), 0)
-    # A job can be made of it, so that flags are checked before addresses are known.
-    assert Job(task=place.task, worker_hosts=place.worker_hosts, ps_hosts=place.ps_hosts).ps
+    job, local_rank = resolve("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
+    assert (job.task, local_rank) == (Task("ps"), 0)
 
 
 # What srun --mpi=pmi2 sets beside its own variables, and hydra where one process per node is
@@ -184,7 +182,7 @@ def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, fou
     ranks = mpi_ranks(environ)
     seen = (ranks.launcher, ranks.rank, ranks.size, ranks.local_rank, ranks.local_size)
     assert seen == found
-    assert resolve("mpi", 0, environ).local_rank == found[3]
+    assert resolve("mpi", 0, environ)[1] == found[3]
 
 
 def worker_at(index, hosts='["a:1"]'):

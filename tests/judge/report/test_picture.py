@@ -318,11 +318,11 @@ def test_a_profile_is_a_timeline_with_lanes_of_devices(full_runs):
     report = report_of(studies=[found])
     (chart,) = charts(report)
     assert chart.title == "lenet, batch 8, 1 cpu: one step"
-    lanes = {lane.label: [chart.kinds[span.kind] for span in lane.spans] for lane in chart.lanes}
+    lanes = {label: [chart.kinds[one.kind] for one in spans] for label, spans in chart.lanes}
     assert list(lanes) == ["cpu:0", "cpu:0, reduction", "cpu:1", "input pipeline"]
     assert lanes["cpu:0"] == ["forward", "update"]
     assert lanes["cpu:1"] == ["kernel gradient"]
-    (input_span,) = chart.lanes[-1].spans
+    (input_span,) = chart.lanes[-1][1]
     assert (input_span.start, input_span.end) == pytest.approx((1.0, 4.0))
     assert input_span.hint == "input pipeline, operations, input: 3.000 ms"
     assert "waited 2.000 ms for its input" in chart.note

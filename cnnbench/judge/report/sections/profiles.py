@@ -13,7 +13,6 @@ from cnnbench.base.charts import (
     Axis,
     ChartSeries,
     DistributionRow,
-    Lane,
     Lanes,
     Lines,
     Rows,
@@ -255,8 +254,7 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),
         lanes=tuple(
-            Lane(label=", ".join(filter(None, key)) or "input pipeline", spans=tuple(lanes[key]))
-            for key in ordered
+            (", ".join(filter(None, key)) or "input pipeline", tuple(lanes[key])) for key in ordered
         ),
         kinds=_SPAN_KINDS,
         note=note,
