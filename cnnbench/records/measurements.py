@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, TypeAlias
 
 from cnnbench.base.shared import SharedDoubles, SharedValue
@@ -38,7 +37,10 @@ from cnnbench.records.subject import Subject
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
 _STEPS = ("warmup_step_seconds", "warmup_losses", "step_seconds", "losses", "step_cpu_seconds")
-_doubles = partial(array, "d")
+
+
+def _doubles() -> _Doubles:
+    return array("d")
 
 
 def _now() -> str:

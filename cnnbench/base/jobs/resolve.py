@@ -140,7 +140,7 @@ def _tf_place(config: Any) -> dict[str, Any]:
         raise ValueError('needs the keys "cluster" and "task", an object each')
     hosts: dict[str, list[str]] = {}
     for name, value in cluster.items():
-        listed = value if isinstance(value, list) else [None]
+        listed: list[Any] = value if isinstance(value, list) else [None]
         if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
             raise ValueError(f"cluster.{name} must be a list of host:port")
         hosts[str(name)] = [host.strip() for host in listed]
