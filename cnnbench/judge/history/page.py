@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
-from cnnbench.base.text.numbers import NONE, count, first_few, integer
+from cnnbench.base.text.numbers import count, first_few, integer
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
@@ -17,11 +16,10 @@ from cnnbench.judge.report.document import (
     Answer,
     Content,
     Report,
+    Row,
     Section,
     TableCell,
-    TableColumn,
     Text,
-    number,
     numeric,
     table,
 )
@@ -41,10 +39,6 @@ _LEAST_SPAN = 0.1
 """Of the value axis, as a share of the values, so that little noise does not fill the chart."""
 
 
-_PagePoint: TypeAlias = tuple[Trend, SeriesPoint, str]
-"""A point with its mark."""
-
-
 def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
@@ -60,15 +54,18 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
-    points: list[_PagePoint] = [
-        (found, point, formats.mark_text(found, index, metric))
+    points = [
+        _point_row(found, point, formats.mark_text(found, index, metric), metric, commit_url)
         for found in trends
         for index, point in enumerate(found.series.points)
     ]
-    points += [(found, point, "") for found in trends for point in found.series.empty]
-    valued = sum(len(found.series.points) for found in trends)
+    valued = len(points)
+    points += [
+        _point_row(found, point, "", metric, commit_url)
+        for found in trends
+        for point in found.series.empty
+    ]
     points.reverse()  # the last point first
-    columns = _point_columns(metric, commit_url)
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
@@ -80,7 +77,7 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
         sections=(
             Section.of("steps", "Steps", _steps(trends, metric, commit_url)),
             Section.of("series", "Series", [_charts(trends, metric)]),
-            Section.of("points", "Points", [table(columns, points)], folded=True),
+            Section.of("points", "Points", [table(points)], folded=True),
         ),
     )
 
@@ -131,7 +128,7 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _linked(point: SeriesPoint, commit_url: str) -> TableCell:
     link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
-    return TableCell(point.short, link=link)
+    return TableCell(point.short, link=link, kinds="code steady")
 
 
 def _is_commit(point: SeriesPoint) -> bool:
@@ -226,68 +223,48 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
 
 
 def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Content]:
-    steps = [(found, step) for found in trends for step in found.steps]
+    steps = (_step_row(one, step, metric, commit_url) for one in trends for step in one.steps)
     few = [found.series.configuration for found in trends if not found.enough]
     text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
-    found = table(_step_columns(metric, commit_url), steps) or "No step was found."
-    return [found, Text(text, "unsure") if few else None]
+    return [table(steps) or "No step was found.", Text(text, "unsure") if few else None]
 
 
 def _mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
 
 
-_CONFIGURATION: TableColumn[Any] = TableColumn(
-    "configuration", lambda row: row[0].series.configuration
-)
-_MACHINE: TableColumn[Any] = TableColumn("machine", lambda row: row[0].series.machine)
+def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
+    first, last = step.earliest, step.latest
+    likely = "" if first is last else f"{first.short} to {last.short}"
+    return {
+        "configuration": found.series.configuration,
+        "step": TableCell(_mark(step), tone="bad" if step.worse else "good"),
+        "change": numeric(step.change, metric.change_text),
+        "last before": _linked(step.last_good, commit_url),
+        "first after": _linked(step.first_bad, commit_url),
+        "95 %: between": TableCell(likely, kinds="code steady"),
+        "measured (UTC)": TableCell(formats.time_text(step.first_bad), kinds="steady"),
+        "since": "stands" if step.stands else "undone since",
+        "changed there too": TableCell(formats.facts_text(step), kinds="prose"),
+        "machine": found.series.machine,
+    }
 
 
-def _step_columns(
-    metric: Metric, commit_url: str
-) -> tuple[TableColumn[tuple[Trend, LevelChange]], ...]:
-    def likely(row: tuple[Trend, LevelChange]) -> str:
-        first, last = row[1].earliest, row[1].latest
-        return "" if first is last else f"{first.short} to {last.short}"
-
-    return (
-        _CONFIGURATION,
-        TableColumn(
-            "step", lambda row: TableCell(_mark(row[1]), tone="bad" if row[1].worse else "good")
-        ),
-        numeric("change", lambda row: row[1].change, metric.change_text),
-        TableColumn(
-            "last before", lambda row: _linked(row[1].last_good, commit_url), "code steady"
-        ),
-        TableColumn(
-            "first after", lambda row: _linked(row[1].first_bad, commit_url), "code steady"
-        ),
-        TableColumn("95 %: between", likely, "code steady"),
-        TableColumn("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
-        TableColumn("since", lambda row: "stands" if row[1].stands else "undone since"),
-        TableColumn("changed there too", lambda row: formats.facts_text(row[1]), "prose"),
-        _MACHINE,
-    )
+_TONES = {"-": "bad", "+": "good", "?": "unsure"}
 
 
-def _point_columns(metric: Metric, commit_url: str) -> tuple[TableColumn[_PagePoint], ...]:
-    def value(row: _PagePoint) -> TableCell:
-        known = row[1].value if row[1].values else None
-        return number(known, metric.value_text(known, unit=False))
-
-    def mark(row: _PagePoint) -> TableCell:
-        tones = {"-": "bad", "+": "good", "?": "unsure"}
-        return TableCell(row[2] or NONE, tone=tones.get(row[2][:1], ""))
-
-    return (
-        _CONFIGURATION,
-        TableColumn("point", lambda row: _linked(row[1], commit_url), "code steady"),
-        TableColumn(metric.title, value, "number"),
-        TableColumn("mark", mark),
-        TableColumn("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
-        TableColumn("range", lambda row: formats.range_text(row[1].values, metric), "number"),
-        numeric("processes", lambda row: len(row[1].values), integer),
-        numeric("failed", lambda row: row[1].failed or None, integer),
-        TableColumn("error", lambda row: row[1].runs[0].error if row[1].failed else "", "prose"),
-        _MACHINE,
-    )
+def _point_row(found: Trend, point: SeriesPoint, mark: str, metric: Metric, commit_url: str) -> Row:
+    value = point.value if point.values else None
+    span = formats.range_text(point.values, metric)
+    return {
+        "configuration": found.series.configuration,
+        "point": _linked(point, commit_url),
+        metric.title: numeric(value, metric.value_text(value, unit=False)),
+        "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
+        "started (UTC)": TableCell(formats.time_text(point), kinds="steady"),
+        "range": TableCell(span, kinds="number"),
+        "processes": numeric(len(point.values), integer),
+        "failed": numeric(point.failed or None, integer),
+        "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
+        "machine": found.series.machine,
+    }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from cnnbench.base.charts import Chart
 from cnnbench.base.text import numbers
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +18,29 @@ class TableCell:
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
       link: an URL that the text leads to; "" for none.
+      kinds: of the whole column, names of CSS classes: "number" (aligned to the right), "code"
+        (monospaced), "prose" (sentences, which need room), "steady" (never wrapped, such as times),
+        "command" (one line to be copied).
     """
 
     text: str
     value: float | None = None
     tone: str = ""
     link: str = ""
+    kinds: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumn(Generic[T]):
-    """A column of a table whose rows are objects of one type, such as configurations.
+Row: TypeAlias = Mapping[str, TableCell | str]
+"""Cells of a table by the title of their column, with the unit; a text is a cell with it, "" no
+value."""
 
-    Attributes:
-      title: with the unit.
-      cell: of an object; a text is a cell with it, "" no value.
-      kinds: names of CSS classes: "number" (aligned to the right), "code" (monospaced), "prose"
-        (sentences, which need room), "steady" (never wrapped, such as times), "command" (one line
-        to be copied).
-      hint: shown on hover over the title.
-    """
+
+class TableColumn(NamedTuple):
+    """A column of a table; see `TableCell` for `kinds`, and `hint` is shown on hover."""
 
     title: str
-    cell: Callable[[T], TableCell | str]
-    kinds: str = ""
-    hint: str = ""
+    kinds: str
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +48,7 @@ class Table:
     """A table; the first column names its rows. If folded, only the title is shown at first."""
 
     kind: ClassVar[str] = "table"
-    columns: tuple[TableColumn[Any], ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     title: str = ""
     folded: bool = False
@@ -135,81 +131,61 @@ class Report:
     sections: tuple[Section, ...] = ()
 
 
-def number(
-    value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
-) -> TableCell:
-    """A cell with a number, which is also its sort key; None for no value."""
-    if value is None:
-        return TableCell(numbers.NONE)
-    return TableCell(text if isinstance(text, str) else text(value), value, tone)
-
-
 def numeric(
-    title: str,
-    value: Callable[[T], float | None],
-    text: Callable[[float], str] = numbers.number,
+    value: float | None,
+    text: str | Callable[[float], str] = numbers.number,
+    *,
     scale: float = 1.0,
-    hint: str = "",
-) -> TableColumn[T]:
-    """A column of numbers, scaled by a factor; None for no value."""
-
-    def cell(thing: T) -> TableCell:
-        found = value(thing)
-        return number(None if found is None else found * scale, text)
-
-    return TableColumn(title, cell, "number", hint)
+    tone: str = "",
+) -> TableCell:
+    """A cell with a number, which is also its sort key, scaled by a factor; None for no value."""
+    if value is None:
+        return TableCell(numbers.NONE, kinds="number")
+    value *= scale
+    return TableCell(text if isinstance(text, str) else text(value), value, tone, kinds="number")
 
 
 def interval(
-    title: str,
-    ends: Callable[[T], tuple[float, float] | None],
-    text: Callable[[float], str] = numbers.number,
-) -> TableColumn[T]:
-    """A column of intervals, sorted by their width."""
+    ends: tuple[float, float] | None, text: Callable[[float], str] = numbers.number
+) -> TableCell:
+    """A cell with an interval, sorted by its width; None for no value."""
+    if ends is None:
+        return numeric(None)
+    return numeric(ends[1] - ends[0], f"{text(ends[0])} to {text(ends[1])}")
 
-    def cell(thing: T) -> TableCell:
-        found = ends(thing)
-        if found is None:
-            return number(None)
-        return TableCell(f"{text(found[0])} to {text(found[1])}", found[1] - found[0])
 
-    return TableColumn(title, cell, "number")
+_NO_HINTS: Mapping[str, str] = {}
 
 
 def table(
-    columns: Sequence[TableColumn[T]], things: Iterable[T], *, title: str = "", folded: bool = False
+    rows: Iterable[Row],
+    *,
+    title: str = "",
+    folded: bool = False,
+    hints: Mapping[str, str] = _NO_HINTS,
 ) -> Table | None:
-    """A table without the columns, after the first, that are empty; None without rows."""
-    rows = [[_cell(column.cell(thing)) for column in columns] for thing in things]
-    kept = [
-        index
-        for index in range(len(columns))
-        if index == 0 or any(row[index].text != numbers.NONE for row in rows)
-    ]
-    if not rows:
+    """A table without the columns, after the first, that are empty; None without rows.
+
+    Its first row gives the order of the columns; `hints` are by title.
+    """
+    cells = [{name: _cell(content) for name, content in row.items()} for row in rows]
+    if not cells:
         return None
+    first, *others = cells[0]
+    kept = [
+        first,
+        *(name for name in others if any(row[name].text != numbers.NONE for row in cells)),
+    ]
     return Table(
-        columns=tuple(columns[index] for index in kept),
-        rows=tuple(tuple(row[index] for index in kept) for row in rows),
+        columns=tuple(
+            TableColumn(name, cells[0][name].kinds, hints.get(name, "")) for name in kept
+        ),
+        rows=tuple(tuple(row[name] for name in kept) for row in cells),
         title=title,
         folded=folded,
     )
 
 
 def _cell(content: TableCell | str) -> TableCell:
-    return content if isinstance(content, TableCell) else TableCell(content or numbers.NONE)
-
-
-def section(
-    key: str, title: str, folded: bool = False
-) -> Callable[[Callable[[T], Iterable[Content]]], Callable[[T], Section | None]]:
-    """A decorator of functions that yield the contents of a section; without any there is none."""
-
-    def decorated(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Section | None]:
-        def made(subject: T) -> Section | None:
-            found = Section.of(key, title, contents(subject), folded)
-            return found if found.blocks else None
-
-        return made
-
-    return decorated
+    cell = content if isinstance(content, TableCell) else TableCell(content)
+    return cell if cell.text else replace(cell, text=numbers.NONE)

@@ -1,4 +1,4 @@
-"""Sections of a report; their functions return None if the records have no content for them."""
+"""Sections of a report, whose functions yield nothing if the records have no content for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, counted, first_few
 from cnnbench.judge.metrics.measurement import readable_fact, short_commit
-from cnnbench.judge.report.document import Answer, Report, Section
+from cnnbench.judge.report.document import Answer, Content, Report, Section
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
     allreduce,
@@ -23,29 +23,31 @@ from cnnbench.judge.report.sections import (
 )
 from cnnbench.version import __version__
 
-SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
-    baseline.baseline,
-    baseline.explanation,
-    reach.reach,
-    processes.reproduce,
-    processes.failures,
-    campaigns.best_flags,
-    campaigns.modes,
-    scaling.scaling,
-    allreduce.allreduce,
-    quantities.THROUGHPUT.section,
-    quantities.HARDWARE.section,
-    profiles.roofline,
-    profiles.timeline,
-    quantities.MEMORY.section,
-    quantities.ACCURACY.section,
-    quantities.WARMUP.section,
-    steps.steps,
-    machine.conditions,
-    machine.environment,
-    processes.commands,
-)
-"""Sections in order."""
+SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]] = {
+    "baseline": ("Against the baseline", baseline.baseline),
+    "why": ("Where the difference is", baseline.explanation),
+    "reach": ("What the machine reaches", reach.reach),
+    "reproduce": ("How to reproduce it", processes.reproduce),
+    "problems": ("Failed and skipped", processes.failures),
+    "flags": ("Best flags", campaigns.best_flags),
+    "modes": ("Modes side by side", campaigns.modes),
+    "scaling": ("Scaling", scaling.scaling),
+    "allreduce": ("All-reduce", allreduce.allreduce),
+    "throughput": ("Throughput", quantities.THROUGHPUT.contents),
+    "mfu": ("Use of the hardware", quantities.HARDWARE.contents),
+    "roofline": ("Where the time of a step goes", profiles.roofline),
+    "timeline": ("One step in time", profiles.timeline),
+    "memory": ("Memory", quantities.MEMORY.contents),
+    "accuracy": ("Accuracy and losses", quantities.ACCURACY.contents),
+    "warmup": ("Start-up and warm-up", quantities.WARMUP.contents),
+    "steps": ("Step times", steps.steps),
+    "conditions": ("Conditions", machine.conditions),
+    "environment": ("Environment", machine.environment),
+    "runs": ("Runs and commands", processes.commands),
+}
+"""Title and contents of the sections by key, in order; without contents a section is left out."""
+
+_FOLDED = ("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs")
 
 _FACTS = (
     ("GPUs", ("gpu_names",)),
@@ -64,7 +66,10 @@ _MOST = 3
 
 def build(results: ReportSubject, title: str = "") -> Report:
     """Makes all sections for which the records have content; the default title names the models."""
-    sections = [found for make in SECTIONS if (found := make(results)) is not None]
+    sections = [
+        Section.of(key, title, contents(results), folded=key in _FOLDED)
+        for key, (title, contents) in SECTIONS.items()
+    ]
     answers = (
         # Studies answer without a baseline.
         None if results.studies and results.comparison is None else baseline.verdict(results),
@@ -79,7 +84,7 @@ def build(results: ReportSubject, title: str = "") -> Report:
         subtitle=_subtitle(results),
         answers=tuple(one for one in answers if one is not None) if asked else (),
         highlights=tuple(_highlights(results)),
-        sections=tuple(sections),
+        sections=tuple(one for one in sections if one.blocks),
     )
 
 

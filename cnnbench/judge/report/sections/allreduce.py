@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
@@ -20,23 +18,13 @@ from cnnbench.base.charts import (
 )
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
-from cnnbench.judge.report.document import (
-    Content,
-    TableCell,
-    TableColumn,
-    Text,
-    number,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Content, Row, TableCell, Text, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _GIGA = 1e9
 
 
-@section("allreduce", "All-reduce")
 def allreduce(results: ReportSubject) -> Iterable[Content]:
     """Charts and a row per point, of all measurements."""
     if not results.allreduces:
@@ -53,7 +41,7 @@ def allreduce(results: ReportSubject) -> Iterable[Content]:
         yield Text(f"{wrong} reductions failed or summed wrongly.", "bad")
     several = len(results.allreduces) > 1
     yield [chart for record in results.allreduces for chart in _charts(record, several)]
-    yield table((*_COLUMNS, _MEASURED) if several else _COLUMNS, rows)
+    yield table(_row(record, point, several) for record, point in rows)
 
 
 def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
@@ -157,40 +145,26 @@ def _quartile(point: Point, share: float) -> float:
     return _speed(point, "busbw") * (point.median or 0.0) / seconds
 
 
-_Row: TypeAlias = tuple[AllReduceRecord, Point]
-
-
-def _spec(row: _Row) -> str:
-    return f"{row[1].spec}{' (peer)' if row[1] in row[0].peers else ''}"
-
-
-def _wrong(row: _Row) -> TableCell:
-    point = row[1]
-    text = f"{point.wrong:,}" if point.checked else "not checked"
-    return number(point.wrong, text, tone="bad" if point.wrong else "")
-
-
-_COLUMNS: tuple[TableColumn[_Row], ...] = (
-    TableColumn("algorithm", _spec),
-    TableColumn("packing", lambda row: str(row[1].packing).removeprefix("-")),
-    TableColumn("of", lambda row: "" if row[1].workload == str(row[1].bytes) else row[1].workload),
-    numeric("size", lambda row: row[1].bytes, binary),
-    numeric("tensors", lambda row: row[1].tensors, numbers.integer),
-    TableColumn("format", lambda row: row[1].dtype),
-    numeric("devices", lambda row: row[1].devices, numbers.integer),
-    numeric("median time, µs", lambda row: row[1].median, scale=1e6),
-    numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
-    numeric("longest, µs", lambda row: row[1].longest, scale=1e6),
-    numeric("algbw, GB/s", lambda row: row[1].algorithm_bandwidth, scale=1 / _GIGA),
-    numeric("busbw, GB/s", lambda row: row[1].bus_bandwidth, scale=1 / _GIGA),
-    numeric(
-        "of the copy bound",
-        lambda row: row[0].share_of_bound(row[1]),
-        partial(numbers.percent, digits=0),
-    ),
-    TableColumn("#wrong", _wrong, "number"),
-    TableColumn("error", lambda row: TableCell(row[1].error, tone="bad") if row[1].error else ""),
-)
-_MEASURED: TableColumn[_Row] = TableColumn(
-    "measured (UTC)", lambda row: time_text(row[0].started_at), "steady"
-)
+def _row(record: AllReduceRecord, point: Point, several: bool) -> Row:
+    wrong = f"{point.wrong:,}" if point.checked else "not checked"
+    measured = {"measured (UTC)": TableCell(time_text(record.started_at), kinds="steady")}
+    return {
+        "algorithm": f"{point.spec}{' (peer)' if point in record.peers else ''}",
+        "packing": str(point.packing).removeprefix("-"),
+        "of": "" if point.workload == str(point.bytes) else point.workload,
+        "size": numeric(point.bytes, binary),
+        "tensors": numeric(point.tensors, numbers.integer),
+        "format": point.dtype,
+        "devices": numeric(point.devices, numbers.integer),
+        "median time, µs": numeric(point.median, scale=1e6),
+        "99 %, µs": numeric(point.p99, scale=1e6),
+        "longest, µs": numeric(point.longest, scale=1e6),
+        "algbw, GB/s": numeric(point.algorithm_bandwidth, scale=1 / _GIGA),
+        "busbw, GB/s": numeric(point.bus_bandwidth, scale=1 / _GIGA),
+        "of the copy bound": numeric(
+            record.share_of_bound(point), lambda share: numbers.percent(share, digits=0)
+        ),
+        "#wrong": numeric(point.wrong, wrong, tone="bad" if point.wrong else ""),
+        "error": TableCell(point.error, tone="bad") if point.error else "",
+        **(measured if several else {}),
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.numbers import count, percent
@@ -13,25 +12,14 @@ from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.compare.result import opening
 from cnnbench.judge.explain.explain import about, chart, lines_of
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.document import (
-    Answer,
-    Content,
-    TableCell,
-    TableColumn,
-    number,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Answer, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ReportSubject, apart
-from cnnbench.records.explanation import Cause, ExplainedRow, FactChange
+from cnnbench.records.explanation import ExplainedRow
 
 _MOST_NAMED = 3
-_Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
 
 
-@section("baseline", "Against the baseline")
 def baseline(results: ReportSubject) -> Iterable[Content]:
     """A table per metric, and the changes with their intervals."""
     comparison = results.comparison
@@ -40,15 +28,24 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     charts = [_changes(comparison, metric) for metric in comparison.leading]
     leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
     further = wording.further_tables(comparison)
-    judged = [row for _, rows in (*leading, *further) for row in rows]
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
     yield [chart for chart in charts if chart is not None]
-    for metric, rows in leading:
-        yield table(_columns(comparison, metric), rows)
+    for _, rows in leading:
+        yield table(_row(comparison, *row) for row in rows)
     for metric, rows in further:
-        title = f"Also {metric.name}"
-        yield table(_columns(comparison, metric), rows, title=title, folded=True)
-    yield table(_reasons(comparison), judged, title="Why", folded=True)
+        found = (_row(comparison, *row) for row in rows)
+        yield table(found, title=f"Also {metric.name}", folded=True)
+    reasons: Iterable[Row] = (
+        {
+            "configuration": entry.name,
+            "metric": result.metric.name,
+            "verdict": _verdict(comparison, entry, result),
+            "why": TableCell(result.judgement.reason, kinds="prose"),
+        }
+        for _, rows in (*leading, *further)
+        for entry, result in rows
+    )
+    yield table(reasons, title="Why", folded=True)
     yield from (f"{mean}." for mean in _means(comparison))
     yield wording.conditions(comparison)
     yield from (f"Note: {note}." for note in comparison.notes)
@@ -97,44 +94,28 @@ def _means(comparison: Comparison) -> list[str]:
     return [f"{mean[0].upper()}{mean[1:]}" for mean in wording.mean_sentences(comparison)]
 
 
-def _columns(comparison: Comparison, metric: Metric) -> tuple[TableColumn[_Judged], ...]:
-    head = wording.head(comparison, metric)
-
-    def column(title: str, place: int, field: str) -> TableColumn[_Judged]:
-        """One of `wording.cells`, sorted by a field of the judgement."""
-
-        def cell(row: _Judged) -> TableCell:
-            return number(getattr(row[1].judgement, field), wording.cells(*row)[place])
-
-        return TableColumn(title, cell, "number")
-
-    return (
-        TableColumn("configuration", lambda row: row[0].name),
-        TableColumn(metric.name, lambda row: _verdict(comparison, row)),
-        column(head[4], 4, "change"),
-        column(head[5], 5, "low"),
-        column(f"baseline median, {metric.unit_text}", 2, "base_median"),
-        column(f"new median, {metric.unit_text}", 3, "new_median"),
-        column("p", 6, "p_adjusted"),
-        TableColumn(
-            "processes",
-            lambda row: number(len(row[0].base) + len(row[0].new), wording.cells(*row)[7]),
-            "number",
-        ),
-    )
+def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
+    """The texts of `wording.cells`, sorted by the numbers of the judgement."""
+    metric, judgement = result.metric, result.judgement
+    _, _, base, new, change, interval, p, processes = wording.cells(entry, result)
+    titles = wording.head(comparison, metric)
+    return {
+        "configuration": entry.name,
+        metric.name: _verdict(comparison, entry, result),
+        titles[4]: numeric(judgement.change, change),
+        titles[5]: numeric(judgement.low, interval),
+        f"baseline median, {metric.unit_text}": numeric(judgement.base_median, base),
+        f"new median, {metric.unit_text}": numeric(judgement.new_median, new),
+        "p": numeric(judgement.p_adjusted, p),
+        "processes": numeric(len(entry.base) + len(entry.new), processes),
+    }
 
 
-def _reasons(comparison: Comparison) -> tuple[TableColumn[_Judged], ...]:
-    return (
-        TableColumn("configuration", lambda row: row[0].name),
-        TableColumn("metric", lambda row: row[1].metric.name),
-        TableColumn("verdict", lambda row: _verdict(comparison, row)),
-        TableColumn("why", lambda row: row[1].judgement.reason, "prose"),
-    )
-
-
-def _verdict(comparison: Comparison, row: _Judged) -> TableCell:
-    return TableCell(wording.verdict(row[1]), tone=wording.sign(comparison, *row).tone)
+def _verdict(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> TableCell:
+    tone = wording.sign(comparison, entry, result).tone
+    return TableCell(wording.verdict(result), tone=tone)
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
@@ -178,39 +159,38 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     )
 
 
-_CAUSES: tuple[TableColumn[Cause], ...] = (
-    TableColumn("cause", lambda cause: cause.place),
-    numeric("difference, ms", lambda cause: cause.difference, scale=1e3),
-    numeric("A, ms", lambda cause: cause.base, scale=1e3),
-    numeric("B, ms", lambda cause: cause.new, scale=1e3),
-    TableColumn("what", lambda cause: "; ".join((cause.text, *cause.evidence)), "prose"),
-)
-_EXPLAINED: tuple[TableColumn[ExplainedRow], ...] = (
-    TableColumn("layer", lambda line: line.layer),
-    TableColumn("kind", lambda line: line.kind),
-    TableColumn("direction", lambda line: line.direction),
-    numeric("A, ms", lambda line: line.base, scale=1e3),
-    numeric("B, ms", lambda line: line.new, scale=1e3),
-    numeric("difference, ms", lambda line: line.difference, scale=1e3),
-    numeric("+/-, ms", lambda line: None if math.isnan(line.spread) else line.spread, scale=1e3),
-    numeric("share", lambda line: line.share, percent),
-)
-_FACTS: tuple[TableColumn[FactChange], ...] = (
-    TableColumn("fact", lambda one: one.fact),
-    TableColumn("A", lambda one: one.base),
-    TableColumn("B", lambda one: one.new),
-)
-
-
-@section("why", "Where the difference is")
 def explanation(results: ReportSubject) -> Iterable[Content]:
     """The answer, its causes, the largest rows as a chart and all of them as a table."""
     found = None if results.comparison is None else results.comparison.explanation
-    if found is not None:
-        yield found.answer
-        yield [chart(found)]
-        yield table(_CAUSES, found.causes)
-        yield table(_EXPLAINED, lines_of(found), title="The largest rows, of a step")
-        yield table(_EXPLAINED, lines_of(found, 0), title="All rows", folded=True)
-        yield table(_FACTS, found.facts, title="Also different", folded=True)
-        yield about(found)
+    if found is None:
+        return
+    yield found.answer
+    yield [chart(found)]
+    yield table(
+        {
+            "cause": cause.place,
+            "difference, ms": numeric(cause.difference, scale=1e3),
+            "A, ms": numeric(cause.base, scale=1e3),
+            "B, ms": numeric(cause.new, scale=1e3),
+            "what": TableCell("; ".join((cause.text, *cause.evidence)), kinds="prose"),
+        }
+        for cause in found.causes
+    )
+    yield table(map(_explained, lines_of(found)), title="The largest rows, of a step")
+    yield table(map(_explained, lines_of(found, 0)), title="All rows", folded=True)
+    facts = ({"fact": one.fact, "A": one.base, "B": one.new} for one in found.facts)
+    yield table(facts, title="Also different", folded=True)
+    yield about(found)
+
+
+def _explained(line: ExplainedRow) -> Row:
+    return {
+        "layer": line.layer,
+        "kind": line.kind,
+        "direction": line.direction,
+        "A, ms": numeric(line.base, scale=1e3),
+        "B, ms": numeric(line.new, scale=1e3),
+        "difference, ms": numeric(line.difference, scale=1e3),
+        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, scale=1e3),
+        "share": numeric(line.share, percent),
+    }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text import numbers
@@ -13,12 +12,11 @@ from cnnbench.base.text.numbers import binary, count, duration, integer, percent
 from cnnbench.judge.report.document import (
     Answer,
     Content,
+    Row,
     TableCell,
-    TableColumn,
     Text,
     interval,
     numeric,
-    section,
     table,
 )
 from cnnbench.judge.report.results import (
@@ -45,7 +43,6 @@ from cnnbench.records.tune import (
     OPEN,
     SAME,
     SLOWER,
-    RefusedCandidate,
     TuneDocument,
     TuneRow,
 )
@@ -53,7 +50,6 @@ from cnnbench.records.tune import (
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 
-@section("modes", "Modes side by side")
 def modes(results: ReportSubject) -> Iterable[Content]:
     """Images/sec, overhead and weights of every mode, a chart and a table per comparison."""
     if results.strategies:
@@ -65,11 +61,22 @@ def modes(results: ReportSubject) -> Iterable[Content]:
             "batch."
         )
     for title, one in titled(results):
-        rows = [(one, row) for row in one.rows]
         yield from _remarks(one)
         yield [chart(one, title)]
-        yield table(_COLUMNS, rows, title=title)
-        yield table(_COSTS, rows, title=f"{title}: memory, start-up, variables", folded=True)
+        yield table((_mode(one, row) for row in one.rows), title=title)
+        costs: Iterable[Row] = (
+            {
+                "mode": row.mode,
+                "memory": numeric(row.peak_memory_bytes, binary),
+                "build, s": numeric(row.build_seconds),
+                "first step, s": numeric(row.first_step_seconds),
+                "variables": numeric(row.variables, integer),
+                "copies": numeric(row.variable_copies, integer),
+                "reduction operations": numeric(row.reduction_operations, integer),
+            }
+            for row in one.rows
+        )
+        yield table(costs, title=f"{title}: memory, start-up, variables", folded=True)
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
@@ -150,43 +157,22 @@ def chart(document: StrategiesDocument, title: str = "") -> Rows:
     )
 
 
-_Row: TypeAlias = tuple[StrategiesDocument, StrategyRow]
-
-
-def _spread(
-    title: str, ends: Callable[[ProcessValues], tuple[float, float] | None]
-) -> TableColumn[_Row]:
-    return interval(title, lambda row: ends(ProcessValues(row[0].speeds(row[1].mode))))
-
-
-def _weights(row: _Row) -> TableCell:
-    weights, distance = row[1].weights, row[1].weight_distance
-    text = weights or numbers.NONE
-    if weights in (EQUAL, DIFFERENT) and distance is not None:
-        by = "within" if weights == EQUAL else "by"
-        text += ", all bits" if distance == 0 else f", {by} {numbers.number(distance)}"
-    return TableCell(text, tone=_TONES.get(weights, ""))
-
-
-_COLUMNS: tuple[TableColumn[_Row], ...] = (
-    TableColumn("mode", lambda row: row[1].mode),
-    numeric("median images/sec", lambda row: row[1].images_per_sec),
-    _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda speeds: speeds.interval),
-    _spread("range", lambda speeds: speeds.range),
-    numeric("overhead", lambda row: row[1].overhead, lambda share: percent(share, signed=True)),
-    TableColumn("weights", _weights),
-    TableColumn("all-reduce", lambda row: row[1].all_reduce),
-    numeric("processes", lambda row: row[1].processes, integer),
-)
-_COSTS: tuple[TableColumn[_Row], ...] = (
-    TableColumn("mode", lambda row: row[1].mode),
-    numeric("memory", lambda row: row[1].peak_memory_bytes, binary),
-    numeric("build, s", lambda row: row[1].build_seconds),
-    numeric("first step, s", lambda row: row[1].first_step_seconds),
-    numeric("variables", lambda row: row[1].variables, integer),
-    numeric("copies", lambda row: row[1].variable_copies, integer),
-    numeric("reduction operations", lambda row: row[1].reduction_operations, integer),
-)
+def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
+    speeds = ProcessValues(document.speeds(row.mode))
+    weights, distance = row.weights or numbers.NONE, row.weight_distance
+    if row.weights in (EQUAL, DIFFERENT) and distance is not None:
+        by = "within" if row.weights == EQUAL else "by"
+        weights += ", all bits" if distance == 0 else f", {by} {numbers.number(distance)}"
+    return {
+        "mode": row.mode,
+        "median images/sec": numeric(row.images_per_sec),
+        f"{100 * CONFIDENCE:.0f} % interval": interval(speeds.interval),
+        "range": interval(speeds.range),
+        "overhead": numeric(row.overhead, _signed),
+        "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
+        "all-reduce": row.all_reduce,
+        "processes": numeric(row.processes, integer),
+    }
 
 
 _MOST_DRAWN = 12
@@ -194,7 +180,6 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
-@section("flags", "Best flags")
 def best_flags(results: ReportSubject) -> Iterable[Content]:
     """The proven command line and all candidates of every search."""
     if results.tunings:
@@ -206,15 +191,24 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
         )
     for one in results.tunings:
         name = network(one)
-        yield table(_COMMANDS, [one], title=name)
+        command = TableCell(shlex.join(one.command), kinds="command")
+        yield table([{"flags": _of_command(one), "command": command}], title=name)
         verdict, tone = _verdict(one)
         spent = f"{duration(one.seconds)} of {duration(one.budget_seconds)}"
         words = (verdict, one.reason, one.weights, f"it took {spent}")
         said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
         yield Text(" ".join(said), tone)
         yield _charts(one, name)
-        yield table(_CANDIDATES, one.rows, title=f"{name}: candidates")
-        yield table(_REFUSED, one.refused, title=f"{name}: candidates that cannot run", folded=True)
+        yield table(map(_candidate, one.rows), title=f"{name}: candidates")
+        refused: Iterable[Row] = (
+            {
+                "candidate": row.candidate,
+                "group": row.group,
+                "reason": TableCell(row.reason, kinds="prose"),
+            }
+            for row in one.refused
+        )
+        yield table(refused, title=f"{name}: candidates that cannot run", folded=True)
 
 
 def proofs(results: ReportSubject) -> Iterable[Answer]:
@@ -286,34 +280,15 @@ def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
     )
 
 
-def _left(row: TuneRow) -> str:
-    if not row.left:
-        return ""
+def _candidate(row: TuneRow) -> Row:
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
-    return f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
-
-
-_COMMANDS: tuple[TableColumn[TuneDocument], ...] = (
-    TableColumn("flags", _of_command),
-    TableColumn("command", lambda one: shlex.join(one.command), "command"),
-)
-_CANDIDATES: tuple[TableColumn[TuneRow], ...] = (
-    TableColumn(
-        "candidate",
-        lambda row: row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-    ),
-    numeric("gain", lambda row: row.gain, _signed),
-    interval(
-        "95 % interval",
-        lambda row: None if row.low is None or row.high is None else (row.low, row.high),
-        _signed,
-    ),
-    numeric("median images/sec", lambda row: row.images_per_sec),
-    numeric("processes", lambda row: row.processes, integer),
-    TableColumn("left", _left, "prose"),
-)
-_REFUSED: tuple[TableColumn[RefusedCandidate], ...] = (
-    TableColumn("candidate", lambda row: row.candidate),
-    TableColumn("group", lambda row: row.group),
-    TableColumn("reason", lambda row: row.reason, "prose"),
-)
+    left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}" if row.left else ""
+    ends = None if row.low is None or row.high is None else (row.low, row.high)
+    return {
+        "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
+        "gain": numeric(row.gain, _signed),
+        "95 % interval": interval(ends, _signed),
+        "median images/sec": numeric(row.images_per_sec),
+        "processes": numeric(row.processes, integer),
+        "left": TableCell(left, kinds="prose"),
+    }

@@ -11,17 +11,8 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
-from cnnbench.judge.report.document import (
-    Answer,
-    Content,
-    TableColumn,
-    Text,
-    number,
-    numeric,
-    section,
-    table,
-)
-from cnnbench.judge.report.results import Configured, ReportSubject, time_text
+from cnnbench.judge.report.document import Answer, Content, Row, TableCell, Text, numeric, table
+from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.run import RunRecord
@@ -49,7 +40,6 @@ def disturbances(results: ReportSubject) -> Answer | None:
     return Answer("Conditions", text, "unsure", tuple(details))
 
 
-@section("conditions", "Conditions", folded=True)
 def conditions(results: ReportSubject) -> Iterable[Content]:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
     checked = _checked(results)
@@ -60,20 +50,18 @@ def conditions(results: ReportSubject) -> Iterable[Content]:
         yield Text(f"{message}values.", "unsure")
     else:
         yield Text("No check had a remark.", "good")
-    remarks: tuple[TableColumn[list[ConditionNote]], ...] = (
-        TableColumn("condition", _kind),
-        TableColumn("when", _when, "steady"),
-        TableColumn(
-            "processes",
-            lambda notes: number(len(notes), f"{len(notes)} of {len(checked)}"),
-            "number",
-        ),
-        TableColumn("for example", lambda notes: notes[0].text, "prose"),
-        TableColumn("advice", lambda notes: notes[0].advice, "prose"),
+    yield table(
+        {
+            "condition": _kind(notes),
+            "when": TableCell(_when(notes), kinds="steady"),
+            "processes": numeric(len(notes), f"{len(notes)} of {len(checked)}"),
+            "for example": TableCell(notes[0].text, kinds="prose"),
+            "advice": TableCell(notes[0].advice, kinds="prose"),
+        }
+        for notes in _remarks(checked)
     )
-    yield table(remarks, _remarks(checked))
     good = (one for one in results.configured if one.good)
-    yield table(_DISTURBANCES, good, title="During the timed steps")
+    yield table(map(_disturbed, good), title="During the timed steps")
 
 
 def _checked(results: ReportSubject) -> list[Conditions]:
@@ -105,24 +93,24 @@ def _disturbance(name: str, run: RunRecord) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _most(title: str, name: str, text: Callable[[float], str]) -> TableColumn[Configured]:
-    value = partial(_disturbance, name)
-    return numeric(title, lambda one: max(one.sample(value).values, default=None), text)
+def _disturbed(one: Configured) -> Row:
+    def values(name: str) -> ProcessValues:
+        return one.sample(partial(_disturbance, name))
+
+    def most(name: str, text: Callable[[float], str]) -> TableCell:
+        return numeric(max(values(name).values, default=None), text)
+
+    return {
+        "configuration": one.name,
+        "CPUs used by others, median": numeric(values("other_cpus").median),
+        "CPUs used by others, at most": most("other_cpus", numbers.number),
+        "stolen by the hypervisor, at most": most("steal_fraction", numbers.percent),
+        "throttled, s, at most": most("quota_seconds", numbers.number),
+        "pages swapped, at most": most("swapped_pages", numbers.integer),
+        "slowed for heat, times": most("thermal_events", numbers.integer),
+    }
 
 
-_OTHERS = partial(_disturbance, "other_cpus")
-_DISTURBANCES: tuple[TableColumn[Configured], ...] = (
-    TableColumn("configuration", lambda one: one.name),
-    numeric("CPUs used by others, median", lambda one: one.sample(_OTHERS).median, numbers.number),
-    _most("CPUs used by others, at most", "other_cpus", numbers.number),
-    _most("stolen by the hypervisor, at most", "steal_fraction", numbers.percent),
-    _most("throttled, s, at most", "quota_seconds", numbers.number),
-    _most("pages swapped, at most", "swapped_pages", numbers.integer),
-    _most("slowed for heat, times", "thermal_events", numbers.integer),
-)
-
-
-@section("environment", "Environment", folded=True)
 def environment(results: ReportSubject) -> Iterable[Content]:
     """A table of equal facts, and one of the others with a row per run."""
     described = [(name, one) for name, one in results.processes if one.environment]
@@ -132,23 +120,22 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
-    shared: tuple[TableColumn[str], ...] = (
-        TableColumn("fact", lambda name: name),
-        TableColumn("value", lambda name: readable_fact(name, environments[0][name]), "code"),
+    shared: Iterable[Row] = (
+        {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
+        for name in alike
     )
-    yield table(shared, alike, title="Alike in all runs" if len(described) > 1 else "")
+    yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixture(results, unlike)
-    runs: list[TableColumn[tuple[str, Any]]] = [
-        TableColumn("started (UTC)", lambda one: time_text(one[1].started_at), "steady"),
-        TableColumn("configuration", lambda one: one[0]),
-        TableColumn("run", lambda one: one[1].run_id[:8]),
-        *(TableColumn(name, partial(_fact_of, name)) for name in unlike),
-    ]
-    yield table(runs, described if unlike else (), title="Different from run to run", folded=True)
-
-
-def _fact_of(name: str, process: tuple[str, Any]) -> str:
-    return readable_fact(name, process[1].environment.get(name, ""))
+    runs: Iterable[Row] = (
+        {
+            "started (UTC)": TableCell(time_text(one.started_at), kinds="steady"),
+            "configuration": configuration,
+            "run": one.run_id[:8],
+            **{name: readable_fact(name, one.environment.get(name, "")) for name in unlike},
+        }
+        for configuration, one in (described if unlike else ())
+    )
+    yield table(runs, title="Different from run to run", folded=True)
 
 
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:

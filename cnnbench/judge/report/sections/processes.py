@@ -5,49 +5,71 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
 from cnnbench.judge.metrics.registry import throughput
-from cnnbench.judge.report.document import (
-    Content,
-    TableCell,
-    TableColumn,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Content, Row, Table, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections.campaigns import titled
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
-from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
 
-_Process: TypeAlias = "tuple[str, RunRecord | AllReduceRecord]"
-"""A record with the name of its configuration."""
-
-_NAME: TableColumn[_Process] = TableColumn("configuration", lambda one: one[0])
-_STARTED: TableColumn[_Process] = TableColumn(
-    "started (UTC)", lambda one: time_text(one[1].started_at), "steady"
+_FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
+_COMMANDS = (
+    *("started (UTC)", "configuration", "status", "median images/sec"),
+    *("run", "command"),
 )
-_RUN: TableColumn[_Process] = TableColumn("run", lambda one: one[1].run_id, "code")
 
 
-@section("problems", "Failed and skipped")
 def failures(results: ReportSubject) -> Iterable[Content]:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [one for one in results.processes if one[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
-        yield table(_FAILURES, failed)
-    yield table(_FILES, results.skipped, title="Skipped files")
+        yield _table(failed, _FAILURES)
+    files = (
+        {
+            "file": TableCell(one.path, kinds="code"),
+            "reason": TableCell(one.reason, kinds="prose"),
+            "kind": TableCell("a fault", tone="bad") if one.defect else "no fault",
+        }
+        for one in results.skipped
+    )
+    yield table(files, title="Skipped files")
 
 
-def _status(process: _Process) -> TableCell:
-    return TableCell(process[1].status, tone="" if process[1].status == "ok" else "bad")
+def commands(results: ReportSubject) -> Iterable[Content]:
+    """Every process with its exact command, in order of time."""
+    if results.processes:
+        yield "Every process with its exact command, in order of time."
+        yield _table(results.processes, _COMMANDS)
+
+
+def _table(
+    processes: Iterable[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
+) -> Table | None:
+    rows = (_cells(name, record) for name, record in processes)
+    return table({title: cells[title] for title in titles} for cells in rows)
+
+
+def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
+    steps, speed = "", None
+    if isinstance(record, RunRecord):
+        steps = f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
+        speed = throughput(record)
+    return {
+        "configuration": name,
+        "status": TableCell(record.status, tone="" if record.status == "ok" else "bad"),
+        "error": TableCell(error_text(record), kinds="prose"),
+        "timed steps": steps,
+        "median images/sec": numeric(speed),
+        "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
+        "run": TableCell(record.run_id, kinds="code"),
+        "command": TableCell(shlex.join(record.command), kinds="command"),
+    }
 
 
 def error_text(run: RunRecord | AllReduceRecord) -> str:
@@ -56,60 +78,9 @@ def error_text(run: RunRecord | AllReduceRecord) -> str:
     return "stopped before its end" if error is None else f"{error.type}: {error.message}"
 
 
-def _steps(process: _Process) -> str:
-    record = process[1]
-    if not isinstance(record, RunRecord):
-        return ""
-    return f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
-
-
-def _kind(one: SkippedFile) -> TableCell:
-    return TableCell("a fault", tone="bad") if one.defect else TableCell("no fault")
-
-
-def _speed(process: _Process) -> float | None:
-    return throughput(process[1]) if isinstance(process[1], RunRecord) else None
-
-
-_FAILURES: tuple[TableColumn[_Process], ...] = (
-    _NAME,
-    TableColumn("status", _status),
-    TableColumn("error", lambda one: error_text(one[1]), "prose"),
-    TableColumn("timed steps", _steps),
-    _STARTED,
-    _RUN,
-)
-_FILES: tuple[TableColumn[SkippedFile], ...] = (
-    TableColumn("file", lambda one: one.path, "code"),
-    TableColumn("reason", lambda one: one.reason, "prose"),
-    TableColumn("kind", _kind),
-)
-_COMMANDS: tuple[TableColumn[_Process], ...] = (
-    _STARTED,
-    _NAME,
-    TableColumn("status", _status),
-    numeric("median images/sec", _speed),
-    _RUN,
-    TableColumn("command", lambda one: shlex.join(one[1].command), "command"),
-)
-
-
-@section("runs", "Runs and commands", folded=True)
-def commands(results: ReportSubject) -> Iterable[Content]:
-    """Every process with its exact command, in order of time."""
-    if results.processes:
-        yield "Every process with its exact command, in order of time."
-        yield table(_COMMANDS, results.processes)
-
-
 _MOST_UNFOLDED = 12
 
 
-_Command: TypeAlias = tuple[str, Sequence[str], int, str]
-"""What a command measures, its words, the number of processes that it started, and the start."""
-
-
-@section("reproduce", "How to reproduce it")
 def reproduce(results: ReportSubject) -> Iterable[Content]:
     """Versions and commits with numbers of processes, and a command per campaign or run."""
     software = Counter(_all_software(results))
@@ -119,13 +90,29 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
         "These commands, with these versions on an equal machine, measure it again; commits with a "
         "plus had changes. Every process has its own command under Runs and commands."
     )
-    yield table(_SOFTWARE, software.items())
+    yield table(
+        {
+            **{
+                title: TableCell(text, kinds="code" if "commit" in title else "")
+                for title, text in found
+            },
+            "processes": numeric(processes, integer),
+        }
+        for found, processes in software.items()
+    )
     commands = sorted(_commands(results), key=lambda one: started(one[3]))
-    folded = len(commands) > _MOST_UNFOLDED
-    yield table(_REPEATING, commands, title="Commands", folded=folded)
+    rows: Iterable[Row] = (
+        {
+            "measures": name,
+            "command": TableCell(shlex.join(words), kinds="command"),
+            "processes": numeric(processes, integer),
+        }
+        for name, words, processes, _ in commands
+    )
+    yield table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
 
 
-def _all_software(results: ReportSubject) -> Iterable[tuple[str, ...]]:
+def _all_software(results: ReportSubject) -> Iterable[tuple[tuple[str, str], ...]]:
     for _, one in results.processes:
         ab = getattr(one, "ab", None)
         yield _software(one.environment, subject_of(one.subject, one.config, ab))
@@ -134,18 +121,18 @@ def _all_software(results: ReportSubject) -> Iterable[tuple[str, ...]]:
             yield _software(document.environment, document.subject or Subject())
 
 
-def _software(facts: Mapping[str, Any], subject: Subject) -> tuple[str, ...]:
-    """Machine, versions and commits by `_SOFTWARE`; "" where unknown."""
+def _software(facts: Mapping[str, Any], subject: Subject) -> tuple[tuple[str, str], ...]:
+    """Machine, versions and commits with their titles; "" where unknown."""
     texts = {name: fact_text(value) for name, value in facts.items()}
     changed = facts.get("git_dirty") is True
     return (
-        machine_name(texts),
-        texts.get("cnnbench_version", ""),
-        _commit(texts.get("git_commit", ""), changed),
-        texts.get("tensorflow_version", ""),
-        texts.get("python_version", ""),
-        subject.repository or "",
-        _commit(subject.revision or "", bool(subject.dirty)),
+        ("machine", machine_name(texts)),
+        ("cnnbench", texts.get("cnnbench_version", "")),
+        ("commit of cnnbench", _commit(texts.get("git_commit", ""), changed)),
+        ("TensorFlow", texts.get("tensorflow_version", "")),
+        ("Python", texts.get("python_version", "")),
+        ("measured in", subject.repository or ""),
+        ("its commit", _commit(subject.revision or "", bool(subject.dirty))),
     )
 
 
@@ -153,7 +140,8 @@ def _commit(revision: str, changed: bool) -> str:
     return f"{revision}+" if revision and changed else revision
 
 
-def _commands(results: ReportSubject) -> Iterable[_Command]:
+def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
+    """What a command measures, its words, number of processes that it started, and their start."""
     for title, document in titled(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for one in results.tunings:
@@ -176,26 +164,3 @@ def _commands(results: ReportSubject) -> Iterable[_Command]:
         alike.setdefault(key, []).append(record.started_at)
     for (name, words), starts in alike.items():
         yield name, words, len(starts), min(starts, key=started)
-
-
-def _text_at(place: int, row: tuple[tuple[str, ...], int]) -> str:
-    return row[0][place]
-
-
-_SOFTWARE: tuple[TableColumn[tuple[tuple[str, ...], int]], ...] = (
-    *(
-        TableColumn(title, partial(_text_at, place), "code" if "commit" in title else "")
-        for place, title in enumerate(
-            (
-                *("machine", "cnnbench", "commit of cnnbench", "TensorFlow", "Python"),
-                *("measured in", "its commit"),
-            )
-        )
-    ),
-    numeric("processes", lambda one: one[1], integer),
-)
-_REPEATING: tuple[TableColumn[_Command], ...] = (
-    TableColumn("measures", lambda one: one[0]),
-    TableColumn("command", lambda one: shlex.join(one[1]), "command"),
-    numeric("processes", lambda one: one[2], integer),
-)

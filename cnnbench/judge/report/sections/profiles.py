@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import TypeAlias, TypeVar
 
 from cnnbench.base.charts import (
     HIGHER,
@@ -21,14 +20,7 @@ from cnnbench.base.charts import (
 )
 from cnnbench.base.text.numbers import binary, count, number, percent
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.report.document import (
-    Charts,
-    Content,
-    TableColumn,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Charts, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, timed_names
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 from cnnbench.records.step_profile import (
@@ -46,12 +38,9 @@ from cnnbench.records.step_profile import (
     StepProfile,
 )
 
-T = TypeVar("T")
-
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 
 
-@section("roofline", "Where the time of a step goes")
 def roofline(results: ReportSubject) -> Iterable[Content]:
     """A row per profiled process, its layers under the roof, and its time by kind of operation."""
     named = timed_names((results.profiled[one.run_id].name, one) for one in results.rooflines)
@@ -62,66 +51,53 @@ def roofline(results: ReportSubject) -> Iterable[Content]:
         "of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of "
         "copying memory, whichever takes longer. What is above the bound could be won."
     )
-    yield table(_COLUMNS, named)
+    yield table(_process(name, one) for name, one in named)
     charts = (c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
     yield Charts(tuple(charts), pairs=True)
     for name, one in named:
         title = f"{name}: by kind of operation"
-        yield table(_KINDS, one.kinds, title=title, folded=len(named) > 1)
+        yield table(map(_kind_row, one.kinds), title=title, folded=len(named) > 1)
         shown = one.rows[:_MOST_ROWS]
         most = f"the {len(shown)} with the most time to win"
         title = f"{name}: rows, {most if len(shown) < len(one.rows) else 'all'}"
-        yield table(_LAYERS, shown, title=title, folded=True)
+        rows = ({"layer": row.layer, **_kind_row(row)} for row in shown)
+        yield table(rows, title=title, folded=True)
         if one.remark:
             yield f"{name}: {one.remark}"
 
 
-_Named: TypeAlias = tuple[str, Roofline]
+def _process(name: str, one: Roofline) -> Row:
+    total, machine = one.total, one.machine
+    sources = "; ".join(filter(None, (machine.flops_source, machine.bytes_source)))
+    return {
+        "configuration": name,
+        "step, ms": numeric(one.unprofiled_step_seconds, scale=1e3),
+        "profiled step, ms": numeric(one.step_seconds, scale=1e3),
+        "no operation runs, ms": numeric(max(0.0, one.remainder_seconds), scale=1e3),
+        "bound, ms": numeric(total.bound_seconds, scale=1e3),
+        "of the bound": numeric(total.share_of_bound, percent),
+        "GFLOP per step": numeric(total.flops or None, scale=1e-9),
+        "moved per step": numeric(total.bytes or None, binary),
+        "matrix products, GFLOP/s": numeric(machine.flops_per_sec, scale=1e-9),
+        "memory, GB/s": numeric(machine.bytes_per_sec, scale=1e-9),
+        "they meet at, FLOP/byte": numeric(machine.ridge),
+        "source": TableCell(sources, kinds="prose"),
+    }
 
 
-def _ms(title: str, seconds: Callable[[T], float | None]) -> TableColumn[T]:
-    return numeric(title, seconds, scale=1e3)
-
-
-_COLUMNS: tuple[TableColumn[_Named], ...] = (
-    TableColumn("configuration", lambda one: one[0]),
-    _ms("step, ms", lambda one: one[1].unprofiled_step_seconds),
-    _ms("profiled step, ms", lambda one: one[1].step_seconds),
-    _ms("no operation runs, ms", lambda one: max(0.0, one[1].remainder_seconds)),
-    _ms("bound, ms", lambda one: one[1].total.bound_seconds),
-    numeric("of the bound", lambda one: one[1].total.share_of_bound, percent),
-    numeric("GFLOP per step", lambda one: one[1].total.flops or None, scale=1e-9),
-    numeric("moved per step", lambda one: one[1].total.bytes or None, binary),
-    numeric("matrix products, GFLOP/s", lambda one: one[1].machine.flops_per_sec, scale=1e-9),
-    numeric("memory, GB/s", lambda one: one[1].machine.bytes_per_sec, scale=1e-9),
-    numeric("they meet at, FLOP/byte", lambda one: one[1].machine.ridge),
-    TableColumn(
-        "source",
-        lambda one: "; ".join(
-            filter(None, (one[1].machine.flops_source, one[1].machine.bytes_source))
-        ),
-        "prose",
-    ),
-)
-_NUMBERS: tuple[TableColumn[RooflineRow], ...] = (
-    _ms("ms", lambda row: row.seconds),
-    numeric("of the step", lambda row: row.share_of_step, percent),
-    numeric("GFLOP", lambda row: row.flops or None, scale=1e-9),
-    numeric("moved", lambda row: row.bytes or None, binary),
-    numeric("GFLOP/s", lambda row: _rate(row) if row.flops and row.seconds else None),
-    _ms("bound, ms", lambda row: row.bound_seconds),
-    numeric("of the bound", lambda row: row.share_of_bound, percent),
-    _ms("to win, ms", lambda row: row.winnable_seconds),
-)
-_KINDS: tuple[TableColumn[RooflineRow], ...] = (
-    TableColumn("kind", lambda row: row.kind),
-    TableColumn("direction", lambda row: row.direction),
-    *_NUMBERS,
-)
-_LAYERS: tuple[TableColumn[RooflineRow], ...] = (
-    TableColumn("layer", lambda row: row.layer),
-    *_KINDS,
-)
+def _kind_row(row: RooflineRow) -> Row:
+    return {
+        "kind": row.kind,
+        "direction": row.direction,
+        "ms": numeric(row.seconds, scale=1e3),
+        "of the step": numeric(row.share_of_step, percent),
+        "GFLOP": numeric(row.flops or None, scale=1e-9),
+        "moved": numeric(row.bytes or None, binary),
+        "GFLOP/s": numeric(_rate(row) if row.flops and row.seconds else None),
+        "bound, ms": numeric(row.bound_seconds, scale=1e3),
+        "of the bound": numeric(row.share_of_bound, percent),
+        "to win, ms": numeric(row.winnable_seconds, scale=1e3),
+    }
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
@@ -208,7 +184,6 @@ _HINTED = 0.004
 """Least share of the step of a span with a hint."""
 
 
-@section("timeline", "One step in time")
 def timeline(results: ReportSubject) -> Iterable[Content]:
     """For each configuration, a chart with a lane for each device, and the time by kind."""
     found: dict[str, StepProfile] = {}
@@ -225,7 +200,7 @@ def timeline(results: ReportSubject) -> Iterable[Content]:
         )
     for name, profile in list(found.items())[:_MOST_PROFILES]:
         yield [_lanes(profile, name)]
-        yield table(_SPAN_COLUMNS, _times(profile), title=f"{name}: a step by kind")
+        yield table(_times(profile), title=f"{name}: a step by kind")
     if (more := len(found) - _MOST_PROFILES) > 0:
         yield f"{count(more, 'other profile is', 'other profiles are')} not shown."
 
@@ -269,7 +244,7 @@ def _kind(part: ProfiledSpan | ProfiledPart) -> str:
     return part.direction if part.direction in _SPAN_KINDS else _OTHER
 
 
-def _times(profile: StepProfile) -> Iterable[tuple[str, float, float]]:
+def _times(profile: StepProfile) -> Iterable[Row]:
     """Kinds with the median of their seconds in a step, and that as a share of the median step."""
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(profile.step_seconds))
     for row in profile.rows:
@@ -278,11 +253,9 @@ def _times(profile: StepProfile) -> Iterable[tuple[str, float, float]]:
     whole = median(profile.step_seconds)
     for kind in (*_SPAN_KINDS, _IDLE):
         if any(sums[kind]):
-            yield kind, median(sums[kind]), median(sums[kind]) / whole
-
-
-_SPAN_COLUMNS: tuple[TableColumn[tuple[str, float, float]], ...] = (
-    TableColumn("kind", lambda one: one[0]),
-    numeric("median ms of a step", lambda one: one[1], scale=1e3),
-    numeric("of the step", lambda one: one[2], percent),
-)
+            usual = median(sums[kind])
+            yield {
+                "kind": kind,
+                "median ms of a step": numeric(usual, scale=1e3),
+                "of the step": numeric(usual / whole, percent),
+            }

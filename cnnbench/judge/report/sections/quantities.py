@@ -12,12 +12,11 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.report.document import (
-    Section,
+    Content,
+    Row,
     TableCell,
-    TableColumn,
     Text,
     interval,
-    number,
     numeric,
     table,
 )
@@ -34,7 +33,6 @@ from cnnbench.records.run import RunRecord
 
 _MIB = 2**20
 _MOST_NAMED = 5
-_NAME: TableColumn[Configured] = TableColumn("configuration", lambda one: one.name)
 _exact = partial(percent, digits=2)
 
 
@@ -46,36 +44,34 @@ class Quantity:
       text: its first paragraph.
       values: of a configuration, shown in the charts.
       chart: name of the quantity in titles of charts.
+      row: further cells of a configuration's row in the table.
       known: whether a configuration has content for the section; by default, whether it has values.
       limit, limit_label: a value marked in the charts.
       remarks: after the first paragraph.
     """
 
-    key: str
-    title: str
     text: str
     values: Callable[[Configured], ProcessValues]
     chart: str
     axis: Axis
-    columns: tuple[TableColumn[Configured], ...]
+    row: Callable[[Configured], Row]
     known: Callable[[Configured], bool] | None = None
     limit: float | None = None
     limit_label: str = ""
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
-    folded: bool = False
 
-    def section(self, results: ReportSubject) -> Section | None:
+    def contents(self, results: ReportSubject) -> Iterable[Content]:
         """Remarks, a chart for each network and data set with values, and the table."""
         known = [one for one in results.configured if (self.known or self._has_values)(one)]
         if not known:
-            return None
-        charts = [
+            return
+        yield self.text
+        yield from self.remarks(known)
+        yield [
             self._chart(family, members)
             for family, members in by_family(filter(self._has_values, known)).items()
         ]
-        rows = table((_NAME, *self.columns), known)
-        contents = (self.text, *self.remarks(known), charts, rows)
-        return Section.of(self.key, self.title, contents, self.folded)
+        yield table({"configuration": one.name, **self.row(one)} for one in known)
 
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
@@ -131,29 +127,37 @@ def process_row(
 
 
 def _median(
-    title: str,
+    one: Configured,
     value: str | Callable[[RunRecord], float | None],
     text: Callable[[float], str] = numbers.number,
     scale: float = 1.0,
-) -> TableColumn[Configured]:
-    return numeric(title, lambda one: one.sample(value).median, text, scale)
+) -> TableCell:
+    return numeric(one.sample(value).median, text, scale=scale)
 
 
-def _range(
-    title: str, value: str, text: Callable[[float], str] = numbers.number
-) -> TableColumn[Configured]:
-    return interval(title, lambda one: one.sample(value).range, text)
-
-
-def _mode(one: Configured) -> str:
-    if one.work != "training":
-        return one.work
-    return next((r.placement.variable_update for r in one.good if r.placement is not None), "")
+def _throughput(one: Configured) -> Row:
+    mode = "" if one.work == "training" else one.work
+    placed = (run.placement for run in one.good if run.placement is not None)
+    return {
+        "median images/sec": _median(one, "throughput"),
+        f"{100 * CONFIDENCE:.0f} % interval": interval(one.throughput.interval),
+        "range": interval(one.throughput.range),
+        "spread": numeric(one.throughput.spread, percent),
+        "mode": mode or next((place.variable_update for place in placed), ""),
+        "devices": numeric(one.devices or None, f"{one.devices} {one.device}"),
+        "images per step": _median(
+            one, lambda run: run.batch.global_ if run.batch else None, integer
+        ),
+        "median step, ms": _median(one, "step_seconds", scale=1000),
+        "waits for input": _median(one, "input_wait_fraction", percent),
+        "input alone, mean images/sec": _median(
+            one, lambda run: run.summary().input_images_per_sec
+        ),
+        "processes": numeric(len(one.good), integer),
+    }
 
 
 THROUGHPUT = Quantity(
-    key="throughput",
-    title="Throughput",
     text="One value per process: images per step over the median step time; for evaluating runs "
     "the median of their evaluations. Images of all devices of the job together. The interval "
     "is of the median over processes, and needs six of them; the range is from the slowest "
@@ -161,23 +165,7 @@ THROUGHPUT = Quantity(
     values=lambda one: one.throughput,
     chart="throughput",
     axis=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
-    columns=(
-        _median("median images/sec", "throughput"),
-        interval(f"{100 * CONFIDENCE:.0f} % interval", lambda one: one.throughput.interval),
-        _range("range", "throughput"),
-        numeric("spread", lambda one: one.throughput.spread, percent),
-        TableColumn("mode", _mode),
-        TableColumn(
-            "devices",
-            lambda one: number(one.devices or None, f"{one.devices} {one.device}"),
-            "number",
-        ),
-        _median("images per step", lambda run: run.batch.global_ if run.batch else None, integer),
-        _median("median step, ms", "step_seconds", scale=1000),
-        _median("waits for input", "input_wait_fraction", percent),
-        _median("input alone, mean images/sec", lambda run: run.summary().input_images_per_sec),
-        numeric("processes", lambda one: len(one.good), integer),
-    ),
+    row=_throughput,
 )
 
 
@@ -192,9 +180,24 @@ def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
+def _hardware(one: Configured) -> Row:
+    return {
+        "MFU": _median(one, one.mfu, percent),
+        "achieved, GFLOP/s": _median(one, "achieved_flops_per_sec", scale=1e-9),
+        "peak, GFLOP/s": _median(one, one.peak, scale=1e-9),
+        "GFLOP per image": _median(one, RunRecord.flops_per_image, scale=1e-9),
+        "parameters": _median(
+            one, lambda run: run.model.parameters if run.model else None, integer
+        ),
+        "CPU time per step, ms": _median(one, "cpu_time", scale=1000),
+        "images per CPU second": _median(one, "images_per_cpu_second"),
+        "busy CPUs": _median(one, lambda run: run.summary().busy_cpus),
+        "joules per image": _median(one, "joules_per_image"),
+        "source of the peak": TableCell(one.peak_source, kinds="prose"),
+    }
+
+
 HARDWARE = Quantity(
-    key="mfu",
-    title="Use of the hardware",
     text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine "
     "layers that training an image needs (inference: the forward pass), times images/sec at "
     "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
@@ -208,18 +211,7 @@ HARDWARE = Quantity(
     limit=1.0,
     limit_label="limit: the peak of all devices",
     remarks=_doubtful_peaks,
-    columns=(
-        numeric("MFU", lambda one: one.sample(one.mfu).median, percent),
-        _median("achieved, GFLOP/s", "achieved_flops_per_sec", scale=1e-9),
-        numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
-        _median("GFLOP per image", RunRecord.flops_per_image, scale=1e-9),
-        _median("parameters", lambda run: run.model.parameters if run.model else None, integer),
-        _median("CPU time per step, ms", "cpu_time", scale=1000),
-        _median("images per CPU second", "images_per_cpu_second"),
-        _median("busy CPUs", lambda run: run.summary().busy_cpus),
-        _median("joules per image", "joules_per_image"),
-        TableColumn("source of the peak", lambda one: one.peak_source, "prose"),
-    ),
+    row=_hardware,
 )
 
 
@@ -230,25 +222,43 @@ def _mebibytes(size: float) -> str:
     return numbers.number(size / _MIB)
 
 
+def _memory(one: Configured) -> Row:
+    peaks = one.sample("peak_memory_bytes")
+    return {
+        "median peak memory, MiB": numeric(peaks.median, _mebibytes),
+        "range, MiB": interval(peaks.range, _mebibytes),
+        "of": "one device" if one.device == "gpu" else "the process",
+        "processes": numeric(len(peaks.values), integer),
+    }
+
+
 MEMORY = Quantity(
-    key="memory",
-    title="Memory",
     text="Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
     "whole process on a CPU. Medians over processes.",
     values=lambda one: one.sample("peak_memory_bytes"),
-    folded=True,
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
-    columns=(
-        _median("median peak memory, MiB", "peak_memory_bytes", _mebibytes),
-        _range("range, MiB", "peak_memory_bytes", _mebibytes),
-        TableColumn("of", lambda one: "one device" if one.device == "gpu" else "the process"),
-        numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), integer),
-    ),
+    row=_memory,
 )
 
 
 # Accuracy and losses
+
+
+def _accuracy(one: Configured) -> Row:
+    broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
+    text = f"not finite in {broken} of {len(one.good)}" if broken else ""
+    return {
+        "top-1": _median(one, "top_1", _exact),
+        "range": interval(one.sample("top_1").range, _exact),
+        "top-5": _median(one, "top_5", _exact),
+        "median evaluation images/sec": _median(
+            one, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
+        ),
+        "first loss": _median(one, lambda run: run.losses[0] if run.losses else None),
+        "last loss": _median(one, lambda run: run.losses[-1] if run.losses else None),
+        "losses": TableCell(text, tone="bad" if broken else ""),
+    }
 
 
 def _has_content(one: Configured) -> bool:
@@ -257,34 +267,14 @@ def _has_content(one: Configured) -> bool:
     return trains or bool(one.sample("top_1").values)
 
 
-def _non_finite_losses(one: Configured) -> TableCell:
-    broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
-    text = f"not finite in {broken} of {len(one.good)}" if broken else numbers.NONE
-    return TableCell(text, tone="bad" if broken else "")
-
-
 ACCURACY = Quantity(
-    key="accuracy",
-    title="Accuracy and losses",
     text="Accuracy is that of the last evaluation, losses those of the first and last timed step; "
     "medians over processes. Losses on synthetic images only show that training works at all.",
     values=lambda one: one.sample("top_1"),
-    folded=True,
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
     known=_has_content,
-    columns=(
-        _median("top-1", "top_1", _exact),
-        _range("range", "top_1", _exact),
-        _median("top-5", "top_5", _exact),
-        _median(
-            "median evaluation images/sec",
-            lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None,
-        ),
-        _median("first loss", lambda run: run.losses[0] if run.losses else None),
-        _median("last loss", lambda run: run.losses[-1] if run.losses else None),
-        TableColumn("losses", _non_finite_losses),
-    ),
+    row=_accuracy,
 )
 
 
@@ -295,27 +285,26 @@ def _is_unsteady(one: Configured) -> bool:
     return any(state.unsteady_timed_steps != 0 for state in one.steady_states)
 
 
-def _warmup_steps(one: Configured) -> TableCell:
+def _warmup(one: Configured) -> Row:
     counts = sorted({len(record.warmup_step_seconds) for record in one.good})
-    return number(counts[-1], " or ".join(map(str, counts)))
-
-
-def _steady_from(one: Configured) -> TableCell:
     starts = [
         max(1, state.series.start - state.warmup_steps + 1)
         for state in one.steady_states
         if state.series.start is not None
     ]
-    if not starts:
-        return number(None)
-    ends = dict.fromkeys((min(starts), max(starts)))
-    return number(max(starts), " to ".join(map(str, ends)))
-
-
-def _shapes(one: Configured) -> TableCell:
+    ends = dict.fromkeys((min(starts), max(starts))) if starts else ()
     shapes = Counter(state.series.shape.value for state in one.steady_states)
-    text = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
-    return TableCell(text or "too few steps to tell", tone="unsure" if _is_unsteady(one) else "")
+    order = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
+    tone = "unsure" if _is_unsteady(one) else ""
+    return {
+        "start-up, s": _median(one, "startup_seconds"),
+        "import, s": _median(one, lambda run: run.startup_seconds.import_),
+        "build, s": _median(one, lambda run: run.startup_seconds.build),
+        "first step, s": _median(one, lambda run: run.startup_seconds.first_step),
+        "warm-up steps": numeric(counts[-1], " or ".join(map(str, counts))),
+        "steady from timed step": numeric(max(ends, default=None), " to ".join(map(str, ends))),
+        "steps in order": TableCell(order or "too few steps to tell", tone=tone),
+    }
 
 
 def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
@@ -328,24 +317,13 @@ def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
 
 
 WARMUP = Quantity(
-    key="warmup",
-    title="Start-up and warm-up",
     text="Start-up is the import of TensorFlow, the building of the run and its very first step, "
     "medians over processes. Warm-up and timed steps together are tested for a steady state: "
     "1 means that all timed steps were steady.",
     values=lambda one: one.sample("startup_seconds"),
-    folded=True,
     chart="start-up",
     axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
     known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
     remarks=_unsteady,
-    columns=(
-        _median("start-up, s", "startup_seconds"),
-        _median("import, s", lambda run: run.startup_seconds.import_),
-        _median("build, s", lambda run: run.startup_seconds.build),
-        _median("first step, s", lambda run: run.startup_seconds.first_step),
-        TableColumn("warm-up steps", _warmup_steps, "number"),
-        TableColumn("steady from timed step", _steady_from, "number"),
-        TableColumn("steps in order", _shapes),
-    ),
+    row=_warmup,
 )

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from cnnbench.base.charts import HIGHER, Axis, Rows
 from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.report.document import (
-    Content,
-    TableColumn,
-    Text,
-    interval,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Content, Row, TableCell, Text, interval, numeric, table
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     FEWEST,
@@ -83,7 +75,6 @@ def _work(one: Configured) -> object:
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)
 
 
-@section("reach", "What the machine reaches")
 def reach(results: ReportSubject) -> Iterable[Content]:
     """Throughput, share of the peak and share of the roofline of all networks and formats."""
     rows = reached(results)
@@ -98,7 +89,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     if any(one.one.throughput.interval is None for one in rows):
         message = f"A row without an interval has fewer than {FEWEST} processes: whether another "
         yield Text(f"{message}configuration is faster is open.", "unsure")
-    yield table(_COLUMNS, rows)
+    yield table(map(_row, rows))
     _, labels = told_apart([one.one for one in rows])
     charts = (
         _chart("Images/sec", rows, labels, lambda one: one.one.throughput, _SPEED, number),
@@ -133,21 +124,19 @@ def _chart(
     )
 
 
-def _as_fast(row: Reached) -> str:
-    _, (_, *labels) = told_apart([row.one, *row.as_fast])
-    return first_few(labels, 2)
-
-
-_COLUMNS: tuple[TableColumn[Reached], ...] = (
-    TableColumn("configuration", lambda one: one.one.name),
-    TableColumn("format", lambda one: str(one.one.flag("precision"))),
-    numeric("median images/sec", lambda one: one.one.throughput.median),
-    interval(f"{100 * CONFIDENCE:.0f} % interval", lambda one: one.one.throughput.interval),
-    interval("range", lambda one: one.one.throughput.range),
-    TableColumn("as fast as", _as_fast, "prose"),
-    numeric("MFU", lambda one: one.mfu.median, percent),
-    numeric("peak, GFLOP/s", lambda one: one.one.sample(one.one.peak).median, scale=1e-9),
-    numeric("roofline bound, images/sec", lambda one: one.bound),
-    numeric("of the bound", lambda one: one.of_bound.median, percent),
-    numeric("processes", lambda one: len(one.one.good), integer),
-)
+def _row(found: Reached) -> Row:
+    one = found.one
+    _, (_, *as_fast) = told_apart([one, *found.as_fast])
+    return {
+        "configuration": one.name,
+        "format": str(one.flag("precision")),
+        "median images/sec": numeric(one.throughput.median),
+        f"{100 * CONFIDENCE:.0f} % interval": interval(one.throughput.interval),
+        "range": interval(one.throughput.range),
+        "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
+        "MFU": numeric(found.mfu.median, percent),
+        "peak, GFLOP/s": numeric(one.sample(one.peak).median, scale=1e-9),
+        "roofline bound, images/sec": numeric(found.bound),
+        "of the bound": numeric(found.of_bound.median, percent),
+        "processes": numeric(len(one.good), integer),
+    }

@@ -6,22 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.text.numbers import NONE, integer, number, percent
+from cnnbench.base.text.numbers import integer, number, percent
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.judge.compare.configuration import labels
-from cnnbench.judge.report.document import (
-    Content,
-    TableCell,
-    TableColumn,
-    Text,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Content, Row, Text, numeric, table
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     Configured,
@@ -104,7 +95,6 @@ def _predicted(
     return found
 
 
-@section("scaling", "Scaling")
 def scaling(results: ReportSubject) -> Iterable[Content]:
     """Images/sec and efficiency over devices."""
     drawn = curves(results.configured, results.predictions)
@@ -129,7 +119,7 @@ def scaling(results: ReportSubject) -> Iterable[Content]:
         for family in by_family(curve.members[0] for curve in drawn)
         for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
     ]
-    yield table(_COLUMNS, [(curve, *point) for curve in drawn for point in _points(curve)])
+    yield table(_row(curve, *point) for curve in drawn for point in _points(curve))
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
@@ -216,20 +206,15 @@ def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
     ]
 
 
-def _told(curve: Curve, devices: float) -> TableCell:
-    found = [one[int(devices)] for one in curve.predicted.values() if devices in one]
-    return TableCell(" or ".join(map(number, found)) or NONE, max(found, default=None))
-
-
-_Point: TypeAlias = tuple[Curve, float, float, Configured]
-"""A curve, devices, images/sec and the configuration."""
-
-_COLUMNS: tuple[TableColumn[_Point], ...] = (
-    TableColumn("configuration", lambda one: one[0].name),
-    numeric("devices", lambda one: one[1], integer),
-    numeric("median images/sec", lambda one: one[2]),
-    numeric("median images/sec per device", lambda one: one[2] / one[1]),
-    TableColumn("predicted images/sec", lambda one: _told(one[0], one[1]), "number"),
-    numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),
-    TableColumn("against", lambda one: one[0].base.name),
-)
+def _row(curve: Curve, devices: float, speed: float, one: Configured) -> Row:
+    predicted = [of[int(devices)] for of in curve.predicted.values() if devices in of]
+    texts = " or ".join(map(number, predicted))
+    return {
+        "configuration": curve.name,
+        "devices": numeric(devices, integer),
+        "median images/sec": numeric(speed),
+        "median images/sec per device": numeric(speed / devices),
+        "predicted images/sec": numeric(max(predicted, default=None), texts),
+        "efficiency": numeric(curve.efficiency(one), percent),
+        "against": curve.base.name,
+    }

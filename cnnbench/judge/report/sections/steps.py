@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
 from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
-from cnnbench.judge.report.document import (
-    Charts,
-    Content,
-    TableColumn,
-    numeric,
-    section,
-    table,
-)
+from cnnbench.judge.report.document import Charts, Content, Row, numeric, table
 from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.records.run import RunRecord
 
@@ -32,7 +24,6 @@ _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
 
 
-@section("steps", "Step times", folded=True)
 def steps(results: ReportSubject) -> Iterable[Content]:
     """Series and distributions, a pair of charts per configuration."""
     timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
@@ -45,7 +36,7 @@ def steps(results: ReportSubject) -> Iterable[Content]:
         )
         charts = (chart for one in timed for chart in (_series(one), _distribution(one)))
         yield Charts(tuple(charts), pairs=True)
-        yield table(_COLUMNS, map(_row, timed))
+        yield table(map(_row, timed), hints=_HINTS)
 
 
 def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
@@ -138,18 +129,27 @@ def _distribution(one: Configured) -> Rows:
     )
 
 
-_Row: TypeAlias = tuple[Configured, int, Sequence[float | None]]
-"""A configuration with the number of timed steps of all processes and quantiles of their times."""
+_HINTS = {
+    "within a process": "interquartile range over median",
+    "between processes": "from the fastest process to the slowest, over the median",
+}
 
-_SHARES = (0.5, 0.9, 0.99, 1.0)
 
-
-def _row(one: Configured) -> _Row:
+def _row(one: Configured) -> Row:
+    """Numbers of the timed steps of all processes."""
     steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
-    found: list[float | None] = np.quantile(steps, _SHARES).tolist()
-    if len(steps) < FEWEST_FOR_P99:
-        found[2] = None  # the 99th percentile would be the slowest step
-    return one, len(steps), found
+    middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
+    return {
+        "configuration": one.name,
+        "timed steps": numeric(len(steps), integer),
+        "median, ms": numeric(middle),
+        "90 %, ms": numeric(high),
+        # Of fewer steps the 99th percentile would be the slowest one.
+        "99 %, ms": numeric(highest if len(steps) >= FEWEST_FOR_P99 else None),
+        "slowest, ms": numeric(slowest),
+        "within a process": numeric(one.sample(_scatter).median, percent),
+        "between processes": numeric(one.sample("step_seconds").spread, percent),
+    }
 
 
 def _scatter(record: RunRecord) -> float | None:
@@ -157,25 +157,3 @@ def _scatter(record: RunRecord) -> float | None:
         return None
     first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
     return float((third - first) / middle)
-
-
-_COLUMNS: tuple[TableColumn[_Row], ...] = (
-    TableColumn("configuration", lambda row: row[0].name),
-    numeric("timed steps", lambda row: row[1], integer),
-    numeric("median, ms", lambda row: row[2][0]),
-    numeric("90 %, ms", lambda row: row[2][1]),
-    numeric("99 %, ms", lambda row: row[2][2]),
-    numeric("slowest, ms", lambda row: row[2][3]),
-    numeric(
-        "within a process",
-        lambda row: row[0].sample(_scatter).median,
-        percent,
-        hint="interquartile range over median",
-    ),
-    numeric(
-        "between processes",
-        lambda row: row[0].sample("step_seconds").spread,
-        percent,
-        hint="from the fastest process to the slowest, over the median",
-    ),
-)
