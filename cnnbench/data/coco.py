@@ -20,11 +20,10 @@ from cnnbench.data.imagenet import (
     check_boxes,
     decoded_size,
     features_of,
-    ints,
     is_usable_size,
+    parse,
     serialized,
     single,
-    text_of,
 )
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, padded, require
@@ -49,25 +48,6 @@ class CocoObject:
     label: int
     box: tuple[float, float, float, float]
     is_crowd: bool
-
-
-def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The parts of a serialized record (string scalar), in a graph.
-
-    ``jpeg`` string scalar; ``boxes`` float32 [n, 4], fractions of height and width in the order
-    top, left, bottom, right; ``classes`` and ``is_crowd`` int64 [n]; ``source_id`` int64 scalar.
-    """
-    keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
-    keys |= {key: tf.io.VarLenFeature(tf.int64) for key in (LABELS, CROWD)}
-    keys |= {key: tf.io.FixedLenFeature([], tf.string) for key in (ENCODED, SOURCE_ID)}
-    found = tf.io.parse_single_example(record, keys)
-    return {
-        "jpeg": found[ENCODED],
-        "boxes": tf.stack([found[side].values for side in BOX_SIDES], axis=-1),
-        "classes": found[LABELS].values,
-        "is_crowd": found[CROWD].values,
-        "source_id": tf.strings.to_number(found[SOURCE_ID], tf.int64),
-    }
 
 
 def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
@@ -124,24 +104,20 @@ def serialize(
     objects: Sequence[CocoObject],
 ) -> bytes:
     """A record with the keys of TensorFlow's object detection files; sizes in pixels."""
-    sides = zip(BOX_SIDES, zip(*(one.box for one in objects), strict=True), strict=False)
-    boxes: dict[str, Sequence[float]] = dict.fromkeys(BOX_SIDES, ())
-    boxes |= dict(sides)
     return serialized(
-        {
-            "image/height": ints([height]),
-            "image/width": ints([width]),
-            "image/format": text_of("jpeg"),
-            "image/filename": text_of(name),
-            SOURCE_ID: text_of(str(source_id)),
-            **{
-                side: tf.train.Feature(float_list=tf.train.FloatList(value=values))
-                for side, values in boxes.items()
-            },
-            LABELS: ints([one.label for one in objects]),
-            CROWD: ints([int(one.is_crowd) for one in objects]),
-            ENCODED: tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-        }
+        ints={
+            "image/height": [height],
+            "image/width": [width],
+            LABELS: [one.label for one in objects],
+            CROWD: [int(one.is_crowd) for one in objects],
+        },
+        floats={side: [one.box[i] for one in objects] for i, side in enumerate(BOX_SIDES)},
+        texts={
+            "image/format": "jpeg",
+            "image/filename": name,
+            SOURCE_ID: str(source_id),
+            ENCODED: jpeg,
+        },
     )
 
 
@@ -151,6 +127,12 @@ _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 CROP_TRIES = 50
 _SMALLEST_SIDE = 0.3
 _ASPECTS = (0.5, 2.0)
+
+
+_KEYS = {
+    **{key: tf.io.VarLenFeature(tf.int64) for key in (LABELS, CROWD)},
+    **{key: tf.io.FixedLenFeature([], tf.string) for key in (ENCODED, SOURCE_ID)},
+}
 
 
 class CocoPipeline(RecordPipeline):
@@ -163,12 +145,12 @@ class CocoPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        found = parse(record)
-        boxes, classes, is_crowd = (found[name] for name in ("boxes", "classes", "is_crowd"))
+        found, boxes = parse(record, _KEYS)
+        jpeg, classes, is_crowd = found[ENCODED], found[LABELS].values, found[CROWD].values
         count = tf.shape(boxes)[0]
         sound = [
             # Fails for data that are no JPEG.
-            require(is_usable_size(tf.io.extract_jpeg_shape(found["jpeg"])), "size"),
+            require(is_usable_size(tf.io.extract_jpeg_shape(jpeg)), "size"),
             require(are_inside(boxes), boxes),
             require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),
             require(tf.equal(tf.shape(classes)[0], count), "labels"),
@@ -176,7 +158,7 @@ class CocoPipeline(RecordPipeline):
             require(count <= MAX_BOXES, count),
         ]
         with tf.control_dependencies(sound):
-            image = decode(found["jpeg"], spec)
+            image = decode(jpeg, spec)
         if spec.training:
             told_apart = is_crowd == 0
             boxes, classes, is_crowd = (
@@ -203,7 +185,7 @@ class CocoPipeline(RecordPipeline):
             "boxes": padded(boxes, MAX_BOXES),
             "classes": padded(classes, MAX_BOXES),
             "is_crowd": padded(is_crowd, MAX_BOXES),
-            "source_id": found["source_id"],
+            "source_id": tf.strings.to_number(found[SOURCE_ID], tf.int64),
         }
 
     def examine(self, record: bytes) -> object:

@@ -29,8 +29,8 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """A random crop, mirrored half the time: float32 [image_size, image_size, 3], normalised.
 
-    The shape is that of `tf.io.extract_jpeg_shape`, int32 [3]; boxes, float32 [1, n, 4], are those
-    of `imagenet.parse`; the position, an int64 scalar, determines the randomness.
+    The shape is that of `tf.io.extract_jpeg_shape`, int32 [3]; boxes, float32 [1, n, 4], are as in
+    `imagenet.parse`; the position, an int64 scalar, determines the randomness.
     """
     size = spec.image_size
     if spec.resize_method == "crop":

@@ -23,17 +23,14 @@ MAX_PIXELS = 2**27
 """Pixels per image: 1.5 GiB as float32."""
 
 
-def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The JPEG (string scalar), label (int64 scalar) and boxes of a record, in a graph.
+def parse(record: tf.Tensor, keys: Mapping[str, Any]) -> tuple[dict[str, Any], tf.Tensor]:
+    """The features of a serialized record (string scalar) with these keys, and its boxes.
 
-    Boxes are float32 [1, n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
+    Boxes are float32 [n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
-    keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
-    keys[ENCODED] = tf.io.FixedLenFeature([], tf.string)
-    keys[LABEL] = tf.io.FixedLenFeature([], tf.int64)
-    found = tf.io.parse_single_example(record, keys)
-    boxes = tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
-    return found[ENCODED], found[LABEL], boxes[tf.newaxis]
+    sides = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
+    found = tf.io.parse_single_example(record, {**keys, **sides})
+    return found, tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
 
 
 def is_usable_size(shape: Any) -> tf.Tensor:
@@ -134,41 +131,54 @@ def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
     """A record with the keys of the ImageNet files, without boxes; sizes in pixels."""
-    features = {
-        "image/height": ints([height]),
-        "image/width": ints([width]),
-        "image/colorspace": text_of("RGB"),
-        "image/channels": ints([3]),
-        LABEL: ints([label]),
-        "image/class/synset": text_of(synset),
-        "image/class/text": text_of(text),
-        **{side: tf.train.Feature(float_list=tf.train.FloatList()) for side in BOX_SIDES},
-        "image/object/bbox/label": ints([]),
-        "image/format": text_of("JPEG"),
-        "image/filename": text_of(name),
-        ENCODED: tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
-    }
-    return serialized(features)
+    return serialized(
+        ints={
+            "image/height": [height],
+            "image/width": [width],
+            "image/channels": [3],
+            LABEL: [label],
+            "image/object/bbox/label": [],
+        },
+        floats=dict.fromkeys(BOX_SIDES, ()),
+        texts={
+            "image/colorspace": "RGB",
+            "image/class/synset": synset,
+            "image/class/text": text,
+            "image/format": "JPEG",
+            "image/filename": name,
+            ENCODED: jpeg,
+        },
+    )
 
 
-def serialized(features: Mapping[str, Any]) -> bytes:
+def serialized(
+    ints: Mapping[str, Sequence[int]],
+    floats: Mapping[str, Sequence[float]],
+    texts: Mapping[str, str | bytes],
+) -> bytes:
     """A record with these features; equal features give equal bytes."""
+    features = {
+        key: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        for key, values in ints.items()
+    }
+    features |= {
+        key: tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        for key, values in floats.items()
+    }
+    for key, text in texts.items():
+        # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
+        value = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
+        features[key] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     example = tf.train.Example(features=tf.train.Features(feature=features))
     # Map order is undefined unless asked for, and equal input shall give equal files.
     data: bytes = example.SerializeToString(deterministic=True)
     return data
 
 
-def ints(values: Sequence[int]) -> Any:
-    """A feature of integers."""
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def text_of(value: str) -> Any:
-    """A feature of one text."""
-    # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
-    encoded = value.encode(errors="surrogateescape")
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
+_KEYS = {
+    ENCODED: tf.io.FixedLenFeature([], tf.string),
+    LABEL: tf.io.FixedLenFeature([], tf.int64),
+}
 
 
 class ImageNetPipeline(RecordPipeline):
@@ -177,7 +187,8 @@ class ImageNetPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        jpeg, label, boxes = parse(record)
+        found, boxes = parse(record, _KEYS)
+        jpeg, label = found[ENCODED], found[LABEL]
         # Fails for data that are no JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = require(
@@ -187,7 +198,7 @@ class ImageNetPipeline(RecordPipeline):
         with tf.control_dependencies([sound]):
             jpeg = tf.identity(jpeg)
         if spec.training:
-            image = train_image(jpeg, shape, boxes, position, spec)
+            image = train_image(jpeg, shape, boxes[tf.newaxis], position, spec)
         else:
             image = eval_image(jpeg, position, spec)
         return {"image": image, "label": label}
