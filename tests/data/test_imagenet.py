@@ -43,16 +43,6 @@ def labels(asked, devices, steps):
     return examples(batches, SMALL["imagenet"].of)
 
 
-def test_training_shards_in_sloppy_order_are_disjoint_and_complete(folder, cpu_devices):
-    fields = {"num_shards": 2, "datasets_sloppy_parallel_interleave": True}
-    seen = [
-        set(labels(SPEC(folder, shard_index=index, **fields), cpu_devices, 2 * len(TRAIN)))
-        for index in range(2)
-    ]
-    assert set.union(*seen) == TRAIN
-    assert sum(map(len, seen)) == len(TRAIN)
-
-
 @pytest.mark.parametrize(
     "options",
     [

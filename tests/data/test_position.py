@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +15,6 @@ from cnnbench.data import (
     COCO,
     IMAGENET,
     RATINGS,
-    InputSpec,
     coco,
     imagenet,
     imagenet_files,
@@ -29,15 +25,12 @@ from cnnbench.data.findings import RecordDefect
 from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.records import RecordPipeline
-from cnnbench.data.source import TowerBatch
 
 GLOBAL_BATCH = 4
 FILES = (7, 5, 4, 4)  # records in them
 
-Arrays = list[np.ndarray]
 
-
-def layout(spec: InputSpec, shards: int, towers: int) -> list[InputSpec]:
+def layout(spec, shards, towers):
     """The specs of all shards that make the global batches together."""
     batch = GLOBAL_BATCH // (shards * towers)
     return [
@@ -48,9 +41,7 @@ def layout(spec: InputSpec, shards: int, towers: int) -> list[InputSpec]:
     ]
 
 
-def read(
-    spec: InputSpec, steps: int, shards: int = 1, towers: int = 1, done: int = 0, first: int = 0
-) -> Arrays:
+def read(spec, steps, shards=1, towers=1, done=0, first=0):
     """Features and labels of so many global batches, behind `done` steps of an earlier run.
 
     Of their rows those of the shards from `first` on.
@@ -68,14 +59,12 @@ def read(
     return arrays
 
 
-def assert_same(found: Arrays, wanted: Arrays) -> None:
+def assert_same(found, wanted):
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def write_files(
-    folder: Path, prefix: str, record: Callable[[int], bytes], counts: Sequence[int] = FILES
-) -> Path:
+def write_files(folder, prefix, record, counts=FILES):
     numbers = itertools.count()
     for file, count in enumerate(counts):
         name = f"{prefix}train-{file:05d}-of-{len(counts):05d}"
@@ -86,11 +75,11 @@ def write_files(
 class Plain(RecordPipeline):
     """Records that hold a number of thirty digits; other ones are no examples."""
 
-    def decode(self, record: tf.Tensor, position: tf.Tensor) -> dict[str, tf.Tensor]:
+    def decode(self, record, position):
         label = tf.strings.to_number(record, tf.int64)
         return {"image": tf.fill([1, 1, 3], tf.cast(position, tf.float32)), "label": label}
 
-    def examine(self, record: bytes) -> None:
+    def examine(self, record):
         if not record.isdigit():
             raise RecordDefect("it is no number")
 
@@ -98,42 +87,42 @@ class Plain(RecordPipeline):
 NUMBERS = dataclasses.replace(IMAGENET, name="numbers", open=Plain)
 
 
-def number(number: int) -> bytes:
+def number(number):
     return b"%030d" % number
 
 
 @pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+def numbers(tmp_path_factory):
     folder = write_files(tmp_path_factory.mktemp("numbered"), "", number)
     return input_spec(NUMBERS, 1, data_dir=str(folder), seed=5)
 
 
 @pytest.fixture(scope="module")
-def cifar10(small_set: Callable[[str], Path]) -> InputSpec:
+def cifar10(small_set):
     return SMALL["cifar10"].spec(small_set("cifar10"), distortions=True, seed=5)
 
 
 @pytest.fixture(scope="module")
-def ratings(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+def ratings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ratings")
     np.savez(folder / "ratings-train.npz", users=np.arange(9) // 3, items=np.arange(9) * 5)
     return input_spec(RATINGS, 0, data_dir=str(folder))
 
 
-def half_of_seed(example: Mapping[str, Any], seed: Any) -> dict[str, Any]:
+def half_of_seed(example, seed):
     """The left half of an image is the pipeline's, the right one the model's."""
     drawn = tf.random.stateless_uniform([8, 4, 3], seed)
     return {"image": tf.concat([example["image"][:, :4], drawn], 1), "label": example["label"]}
 
 
-def alike_imagenet(folder: Path) -> InputSpec:
+def alike_imagenet(folder):
     record = imagenet.serialize(jpeg(0), 24, 32, 1, "", "", "")
     write_files(folder, "", lambda _: record)
     fields = {"data_dir": str(folder), "preprocess": half_of_seed}
     return input_spec(IMAGENET, 8, distortions=True, **fields)
 
 
-def alike_coco(folder: Path) -> InputSpec:
+def alike_coco(folder):
     boxes = [(0.2, 0.3, 0.6, 0.9), (0.0, 0.1, 0.4, 0.5)]
     objects = [CocoObject(1, box, False) for box in boxes]
     write_files(folder, "coco-", lambda _: coco.serialize(jpeg(0), 24, 32, 1, "", objects))
@@ -141,12 +130,12 @@ def alike_coco(folder: Path) -> InputSpec:
 
 
 @pytest.mark.parametrize(("dataset", "shards"), [("cifar10", 2), ("ratings", 1)])
-def test_arrays_are_one_stream_that_goes_on_where_it_was_left(
-    dataset: str, shards: int, request: pytest.FixtureRequest
-) -> None:
+def test_arrays_are_one_stream_that_goes_on_where_it_was_left(dataset, shards, request):
     spec = request.getfixturevalue(dataset)
     whole = read(spec, 24)  # four epochs of cifar10's 22 images
     parts = len(whole) // 24
+    if dataset == "cifar10":  # which distorts an image otherwise in every epoch
+        assert len({image.tobytes() for image in np.concatenate(whole[::parts])}) > 22
     assert_same(read(spec, 14, 2, 2), whole[: 14 * parts])
     own = slice(GLOBAL_BATCH - GLOBAL_BATCH // shards, None)
     for done in (5, 18):
@@ -155,9 +144,7 @@ def test_arrays_are_one_stream_that_goes_on_where_it_was_left(
 
 
 @pytest.mark.parametrize(("make", "towers"), [(alike_imagenet, 2), (alike_coco, 1)])
-def test_draws_depend_on_the_row_of_the_global_batch_alone(
-    make: Callable[[Path], InputSpec], towers: int, tmp_path: Path
-) -> None:
+def test_draws_depend_on_the_row_of_the_global_batch_alone(make, towers, tmp_path):
     """All records are the same here, so that files dealt out differently make no difference."""
     spec = make(tmp_path)
     wanted = read(spec, 3)
@@ -177,11 +164,11 @@ def test_draws_depend_on_the_row_of_the_global_batch_alone(
     ],
     ids=str,
 )
-def test_records_go_on_where_they_were_left(numbers: InputSpec, options: dict[str, Any]) -> None:
+def test_records_go_on_where_they_were_left(numbers, options):
     spec = dataclasses.replace(numbers, batch_per_device=2, **options)
     spec = dataclasses.replace(spec, shard_index=spec.num_shards - 1)
 
-    def steps(count: int, done: int = 0) -> list[tuple[TowerBatch, ...]]:
+    def steps(count, done=0):
         with make_input(spec, ["CPU:0"]) as source:
             source.resume(done)
             return [source.next() for _ in range(count)]
@@ -196,7 +183,7 @@ def test_records_go_on_where_they_were_left(numbers: InputSpec, options: dict[st
 
 
 @pytest.fixture(scope="module")
-def flawed(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+def flawed(tmp_path_factory):
     """The same with two records that are no examples, and one whose checksum is wrong."""
     folder = tmp_path_factory.mktemp("flawed")
     write_files(folder, "", lambda own: b"no" if own in (4, 13) else number(own))
@@ -210,13 +197,11 @@ def flawed(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
     [{"num_shards": 2, "shuffle_buffer": 4}, {"datasets_use_caching": True}],
     ids=str,
 )
-def test_records_go_on_where_they_were_left_though_some_are_skipped(
-    flawed: InputSpec, options: dict[str, Any]
-) -> None:
+def test_records_go_on_where_they_were_left_though_some_are_skipped(flawed, options):
     """In two interruptions, within an epoch and after it."""
     spec = dataclasses.replace(flawed, batch_per_device=2, **options)
 
-    def steps(count: int, done: int = 0, passed_over: Sequence[int] = ()) -> tuple[Any, ...]:
+    def steps(count, done=0, passed_over=()):
         shards = [dataclasses.replace(spec, shard_index=i) for i in range(spec.num_shards)]
         with JoinedInput([make_input(shard, ["CPU:0"]) for shard in shards]) as source:
             assert source.resume(done, passed_over)
@@ -234,9 +219,7 @@ def test_records_go_on_where_they_were_left_though_some_are_skipped(
 
 
 @pytest.mark.parametrize(("counts", "shards"), [((5, 9, 2, 7), 4), ((1, 1, 21), 3)])
-def test_workers_share_out_uneven_files_evenly(
-    counts: tuple[int, ...], shards: int, tmp_path: Path
-) -> None:
+def test_workers_share_out_uneven_files_evenly(counts, shards, tmp_path):
     """As one process: in two epochs of 23 records, 24 steps of two, two come a third time."""
     write_files(tmp_path, "", number, counts)
     spec = input_spec(NUMBERS, 1, data_dir=str(tmp_path))
@@ -252,9 +235,7 @@ def test_workers_share_out_uneven_files_evenly(
     assert Counter(times.values()) == {2: 21, 3: 2}
 
 
-def test_files_that_are_not_counted_are_shared_out_completely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_not_counted_are_shared_out_completely(tmp_path, monkeypatch):
     """Those of the published ImageNet count as equal ones, which they are within a record."""
     monkeypatch.setitem(imagenet_files._PUBLISHED_FILES, "train", 4)
     monkeypatch.setitem(imagenet_files.PUBLISHED_EXAMPLES, "train", 22)
@@ -267,20 +248,11 @@ def test_files_that_are_not_counted_are_shared_out_completely(
     assert sum(map(len, own_records)) == len(set.union(*own_records)) == 22
 
 
-def test_an_epoch_interrupted_again_and_again_is_seen_as_a_whole(numbers: InputSpec) -> None:
-    runs = [read(numbers, 4, done=done) for done in (0, 4, 8)]  # an epoch has five steps
-    labels = np.concatenate([labels for run in runs for labels in run[1::2]])
-    epochs = [sorted(labels[:20]), sorted(labels[20:40])]
-    assert epochs == [list(range(20))] * 2
-
-
-def test_no_file_is_opened_for_epochs_behind(
-    numbers: InputSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_is_opened_for_epochs_behind(numbers, monkeypatch):
     opened = tf.Variable(0)
     plain = RecordPipeline._read
 
-    def counted(self: RecordPipeline, file: tf.Tensor, *part: tf.Tensor) -> tf.data.Dataset:
+    def counted(self, file, *part: tf.Tensor):
         with tf.control_dependencies([opened.assign_add(1)]):
             return plain(self, tf.identity(file), *part)
 
@@ -290,7 +262,7 @@ def test_no_file_is_opened_for_epochs_behind(
     assert 1 <= int(opened) // len(FILES) < 10
 
 
-def test_closed_and_begun_anew_it_goes_on_from_the_same_place(numbers: InputSpec) -> None:
+def test_closed_and_begun_anew_it_goes_on_from_the_same_place(numbers):
     with make_input(dataclasses.replace(numbers, batch_per_device=4), ["CPU:0"]) as source:
         source.resume(12)
         first = source.next()[0].labels.numpy()

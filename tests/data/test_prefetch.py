@@ -1,12 +1,16 @@
+"""Inputs of pipelines that count: read ahead, copied to devices, joined of several workers."""
+
 import gc
 import itertools
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import input_spec
 
-from cnnbench.data import CIFAR10, prefetch
+from cnnbench.data import CIFAR10, make_input, prefetch
+from cnnbench.data.joined import JoinedInput
 from cnnbench.data.pipeline import Pipeline
 from cnnbench.data.prefetch import PipelineInput
 from cnnbench.errors import DataError
@@ -15,13 +19,14 @@ from cnnbench.errors import DataError
 class Counting(Pipeline):
     """Image number i holds i everywhere; reading number ``fails_at`` goes wrong."""
 
-    def __init__(self, spec, fails_at=-1):
-        super().__init__(spec, 1000)
+    def __init__(self, spec, count=1000, fails_at=-1):
+        super().__init__(spec, count)
         self.fails_at = fails_at
         self.built = 0
 
     def tower_batches(self):
         self.built += 1
+        spec = self.spec
 
         def image(i):
             with tf.control_dependencies(
@@ -29,14 +34,16 @@ class Counting(Pipeline):
             ):
                 return {"image": tf.fill([32, 32, 3], tf.cast(i, tf.float32)), "label": i}
 
-        dataset = tf.data.Dataset.range(2**31 - 1, output_type=tf.int64)
-        return dataset.map(image).batch(self.spec.batch_per_device, drop_remainder=True)
+        numbers = tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
+        if spec.training:
+            numbers = numbers.repeat()
+        return numbers.map(image).batch(spec.batch_per_device, drop_remainder=spec.training)
 
 
 def source(devices, fails_at=-1, **fields):
     fields = {"batch_per_device": 2, "num_devices": len(devices), **fields}
     spec = input_spec(CIFAR10, 32, data_dir="/numbers", **fields)
-    return PipelineInput(spec, devices, Counting(spec, fails_at))
+    return PipelineInput(spec, devices, Counting(spec, fails_at=fails_at))
 
 
 def input_threads():
@@ -65,15 +72,15 @@ def test_towers_get_consecutive_batches_on_their_devices(cpu_devices, prefetch):
             assert batches[0].weights is None
 
 
-@pytest.mark.parametrize("prefetch", [True, False])
-def test_an_error_arrives_in_its_step_and_stays(cpu_devices, prefetch):
-    numbers = source(cpu_devices[:1], fails_at=5, datasets_use_prefetch=prefetch)
-    numbers.next()
-    numbers.next()
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"^/numbers: [^\n]*assertion failed[^\n]*$"):
-            numbers.next()
-    numbers.close()
+@pytest.mark.parametrize(("prefetch", "threads"), [(True, False), (False, False), (True, True)])
+def test_an_error_arrives_in_its_step_and_stays(cpu_devices, accelerators, prefetch, threads):
+    accelerators(threads)
+    with source(cpu_devices[:2], fails_at=9, datasets_use_prefetch=prefetch) as numbers:
+        numbers.next()
+        numbers.next()
+        for _ in range(2):
+            with pytest.raises(DataError, match=r"^/numbers: [^\n]*assertion failed[^\n]*$"):
+                numbers.next()
 
 
 def test_only_a_bounded_number_of_steps_is_ready(cpu_devices, monkeypatch):
@@ -87,20 +94,16 @@ def test_only_a_bounded_number_of_steps_is_ready(cpu_devices, monkeypatch):
         assert not made.acquire(timeout=0.1)
 
 
-def test_close_ends_the_thread_and_may_be_called_twice(cpu_devices):
-    numbers = source(cpu_devices[:1])
+def test_the_thread_ends_with_the_input(cpu_devices):
+    """Copies to CPUs take no other threads."""
+    numbers = source(cpu_devices[:2])
     assert not input_threads()  # reading begins when somebody asks
-    numbers.next()
-    assert len(input_threads()) == 1
-    numbers.close()
-    assert not input_threads()
-    numbers.close()
-    assert [int(x) for x in numbers.next()[0].labels] == [0, 1]
-    numbers.close()
-
-
-def test_an_abandoned_input_ends_its_thread(cpu_devices):
-    numbers = source(cpu_devices[:1])
+    for _ in range(2):
+        assert [int(x) for x in numbers.next()[0].labels] == [0, 1]
+        assert [thread.name for thread in input_threads()] == ["cnnbench-input"]
+        numbers.close()
+        assert not input_threads()
+        numbers.close()
     numbers.next()
     del numbers
     gc.collect()
@@ -195,17 +198,57 @@ def test_an_error_of_a_copy_arrives_in_its_step(cpu_devices, monkeypatch):
     assert not input_threads()
 
 
-@pytest.mark.usefixtures("accelerators")
-def test_an_error_of_the_data_arrives_in_its_step_behind_copies(cpu_devices):
-    with source(cpu_devices[:2], fails_at=9) as numbers:
-        numbers.next()
-        numbers.next()
-        for _ in range(2):
-            with pytest.raises(DataError, match=r"^/numbers: [^\n]*assertion failed[^\n]*$"):
-                numbers.next()
+# Inputs of several workers, on logical devices of one process -----------------------------------
 
 
-def test_copies_to_cpus_take_no_threads(cpu_devices):
-    with source(cpu_devices[:2]) as numbers:
-        numbers.next()
-        assert [thread.name for thread in input_threads()] == ["cnnbench-input"]
+def shards(workers, towers, **fields):
+    """The specs of a job of workers with so many towers each."""
+    fields |= {"batch_per_device": 2, "num_devices": towers, "num_shards": workers}
+    return [input_spec(CIFAR10, 32, shard_index=index, **fields) for index in range(workers)]
+
+
+def joined(devices, subset):
+    """Seven numbers, read by two workers of two towers each."""
+    specs = shards(2, 2, data_dir="/numbers", subset=subset)
+    pairs = zip(specs, (devices[:2], devices[2:4]), strict=True)
+    return JoinedInput([PipelineInput(spec, two, Counting(spec, 7)) for spec, two in pairs])
+
+
+def test_synthetic_rows_of_workers_are_those_of_one_process(cpu_devices):
+    alone = make_input(*shards(1, 4), cpu_devices[:4])
+    pairs = zip(shards(2, 2), (cpu_devices[:2], cpu_devices[2:4]), strict=True)
+    source = JoinedInput([make_input(*pair) for pair in pairs])
+    assert source.synthetic
+    assert source.signature == source.next() == ()
+    assert source.devices == tuple(cpu_devices[:4])
+    assert source.spec.global_batch == 8
+    for tower in range(4):
+        ours, expected = (one.of_tower(tower, ()) for one in (source, alone))
+        np.testing.assert_array_equal(ours.features, expected.features)
+        np.testing.assert_array_equal(ours.labels, expected.labels)
+
+
+def test_every_tower_gets_the_batches_of_its_worker(cpu_devices):
+    with joined(cpu_devices, "train") as source:
+
+        @tf.function
+        def step(*batches):
+            return [source.of_tower(tower, batches).labels for tower in range(4)]
+
+        labels = step.get_concrete_function(*source.signature)(*source.next())
+        # Of 0 to 6, the even numbers are worker 0's, and begin again.
+        assert np.concatenate(labels).tolist() == [0, 2, 4, 6, 1, 3, 5, 1]
+        assert [b.features.device for b in source.next()] == list(cpu_devices[:4])
+        assert source.wait_seconds > 0
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_an_evaluation_of_workers_sees_every_example_once(cpu_devices, passes):
+    with joined(cpu_devices, "validation") as source:
+        for _ in range(passes):
+            source.restart()
+            seen = []
+            for _ in range(source.steps_per_epoch):
+                for batch in source.next():
+                    seen += batch.labels.numpy()[batch.weights.numpy() > 0].tolist()
+            assert sorted(seen) == list(range(7))

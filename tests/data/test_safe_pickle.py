@@ -53,9 +53,8 @@ class Hostile:
 @pytest.mark.parametrize("function", [os.system, eval, exec, __import__, getattr, open])
 def test_nothing_is_called(protocol, function, tmp_path):
     trace = tmp_path / "ran"
-    argument = {os.system: f"touch {trace}", open: str(trace)}.get(
-        function, f"open({str(trace)!r}, 'w')"
-    )
+    arguments = {os.system: f"touch {trace}", open: str(trace)}
+    argument = arguments.get(function, f"open({str(trace)!r}, 'w')")
     data = pickle.dumps(Hostile(function, argument), protocol)
     with pytest.raises(pickle.UnpicklingError, match="is not an array of integers"):
         integers(data)
@@ -96,8 +95,6 @@ ARRAY = pickle.dumps(np.frombuffer(b"abcdef", np.uint8).reshape(2, 3), 2)
         (b"K\x02K\x03\x86", b"J\xfe\xff\xff\xffJ\xfd\xff\xff\xff\x86", "6 bytes for an array"),
         (b"K\x02K\x03\x86", b"\x8a\x08" + b"\x00" * 5 + b"\x01\x00\x00K\x03\x86", "6 bytes for an"),
         (b"K\x02K\x03\x86", b"X\x01\x00\x00\x00aK\x03\x86", "shape"),
-        (b"u1", b"O8", "an array of type 'O8'"),
-        (b"u1", b"f4", "an array of type 'f4'"),
         (b"u1", b"u3", "an array of type 'u3'"),
         (b"X\x01\x00\x00\x00|", b"X\x01\x00\x00\x00?", "an array of type 'u1'"),
         (b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", "an array without a type"),

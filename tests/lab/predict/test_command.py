@@ -2,6 +2,7 @@
 
 import csv
 import json
+import xml.etree.ElementTree
 from dataclasses import replace
 
 import pytest
@@ -89,20 +90,24 @@ def test_the_step_of_a_run_record(capsys, write_record):
     assert "step on one device 0.2500 s, 16 images per device" in out
 
 
+def test_tables_fit_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    out = run(capsys, link="hdr", devices="1,2", step_seconds=0.5)
+    assert max(map(len, out.splitlines())) <= 100
+    assert "overlapped\n# devices" in out
+
+
+def test_what_cannot_be_predicted_is_said(capsys):
+    out = run(capsys, link="hdr", devices="1,2", all_reduce_spec="xring#4")
+    times = "# devices  xring#4  fastest\n        1        0  -\n        2        -  -\n"
+    assert times + "# not predicted: xring#4 on 2 devices: 4 shards need as many devices\n" in out
+    assert out.endswith("1 KiB to 1 GiB\n        2  -\n")
+
+
 def test_files(capsys, tmp_path, holds):
-    paths = {
-        "result_json": str(tmp_path / "out.json"),
-        "result_csv": str(tmp_path / "out.csv"),
-        "plot": str(tmp_path / "out.svg"),
-    }
-    run(
-        capsys,
-        link="hdr",
-        devices="2,4",
-        all_reduce_spec="copy,xring#4",
-        step_seconds=0.5,
-        **paths,
-    )
+    paths = {f"result_{form}": str(tmp_path / f"out.{form}") for form in ("json", "csv")}
+    given = {"devices": "2,4", "all_reduce_spec": "copy,xring#4", "step_seconds": 0.5}
+    run(capsys, link="hdr", **given, **paths)
     document = json.loads((tmp_path / "out.json").read_text())
     holds("allreduce_prediction", document)
     parameters = {key: document["parameters"][key] for key in ("kind", "inter_link", "launch")}
@@ -126,7 +131,24 @@ def test_files(capsys, tmp_path, holds):
     assert rows[0]["packing"] == "unpacked"
     assert float(rows[2]["allreduce_seconds"]) == document["rows"][2]["allreduce_seconds"]
     assert rows[1]["allreduce_seconds"] == ""
-    assert (tmp_path / "out.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("step", [{"step_seconds": 0.1}, {}])
+def test_charts(capsys, tmp_path, step):
+    path = tmp_path / "plot.svg"
+    specs = "xring,copy,xring/rechd"
+    run(capsys, link="hdr", devices="2,4,8", all_reduce_spec=specs, plot=str(path), **step)
+    root = xml.etree.ElementTree.parse(path).getroot()
+    found = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+    assert {"size of one tensor", "1 MiB", "256 MiB", "devices"} <= set(found)
+    assert any(text.endswith("one tensor on 8 devices") for text in found)
+    # Efficiency, or without a step the time, over devices.
+    times = found.count("time of the reduction (s) (lower is better)")
+    assert times + sum(text.startswith("scaling efficiency") for text in found) == 2
+    assert times == (1 if step else 2)
+    # A spec without prediction has no curve and no place in the legends.
+    assert found.count("xring") == found.count("copy") == 2
+    assert "xring/rechd" not in found
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Costs worked out by hand, and what must hold for any formula."""
+"""Costs worked out by hand, and what must hold for any formula, spec and list of tensors."""
 
 import pytest
 
 from cnnbench.lab.predict.formulas import FORMULAS, ReductionPhase
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.workload import Tensor
+from cnnbench.lab.predict.workload import NotPredictedError, Tensor
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
@@ -17,10 +17,11 @@ LINK = Link("test", ALPHA, BETA, GAMMA)
 COPY = 2 / 3 * GAMMA
 
 
-def seconds(spec, sizes, devices, network=None):
+def seconds(spec, sizes, devices=8, network=None, **packing):
+    """Time to reduce float32 tensors of these sizes in bytes."""
     tensors = [Tensor(size // 4) for size in sizes]
     return (network or Interconnect(LINK)).seconds(
-        parse_all_reduce_spec(spec), tensors, devices, Packing()
+        parse_all_reduce_spec(spec), tensors, devices, Packing(**packing)
     )
 
 
@@ -172,3 +173,71 @@ def test_phases_add_and_cost_by_kind():
     near, far = Link("near", 1.0, 2.0, 3.0), Link("far", 10.0, 20.0, 0.0)
     # Bytes move at the same time near and far; copying costs two thirds of adding.
     assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
+
+
+# Hybrids, packing, two levels -------------------------------------------------------------------
+
+FAR = Link("far", 4 * ALPHA, 10 * BETA, GAMMA)
+
+
+def test_a_hybrid_costs_what_its_parts_cost():
+    small, large = [4000] * 5, [4 * MIB] * 3
+    both = seconds("pscpu:32K:xring", [small[0], large[0], *small[1:], *large[1:]])
+    assert both == pytest.approx(seconds("pscpu", small) + seconds("xring", large))
+
+
+def test_limits_count_bytes_as_sent():
+    tensor, half = [64 * 1024], {"compact_dtype": "float16"}
+    assert seconds("pscpu:32K:xring", tensor) == seconds("xring", tensor)
+    assert seconds("pscpu:32K:xring", tensor, **half) == seconds("pscpu", tensor, **half)
+
+
+def test_packing_saves_the_latency_of_many_small_tensors():
+    many, one = [4096] * 1000, {"gradient_repacking": 1}
+    packed = seconds("copy", many, **one)
+    assert packed < seconds("copy", many)
+    assert seconds("tree", many, **one) < seconds("tree", many) / 3
+    # One copy joins, at two thirds of what adding costs.
+    assert packed == pytest.approx(seconds("copy", [4_096_000]) + 4_096_000 * COPY)
+
+
+def test_two_levels_within_between_and_back():
+    within = seconds("xring", [MIB], 4)
+    between = seconds("rechd", [MIB], 2, Interconnect(FAR))
+    # Additions happen in the memory of the same devices.
+    back = 3 * (ALPHA + MIB * BETA)
+    network = Interconnect(LINK, FAR, devices_per_node=4)
+    assert seconds("xring/rechd", [MIB], 8, network) == pytest.approx(within + between + back)
+
+
+@pytest.mark.parametrize(
+    ("per_node", "alone", "link"), [(8, "xring", LINK), (1, "rechd", FAR)], ids=["node", "devices"]
+)
+def test_two_levels_in_one_node_or_between_single_devices_are_one(per_node, alone, link):
+    network = Interconnect(LINK, FAR, devices_per_node=per_node)
+    one = seconds(alone, [MIB], 8, Interconnect(link))
+    assert seconds("xring/rechd", [MIB], 8, network) == pytest.approx(one)
+
+
+def test_two_levels_win_where_the_far_link_is_slow():
+    network = Interconnect(LINK, FAR, devices_per_node=8)
+    assert seconds("psgpu/xring", [64 * MIB], 64, network) < seconds(
+        "copy", [64 * MIB], 64, network
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("magic", "there is no formula for magic"),
+        ("xring#9", "9 shards need as many devices"),
+        ("xring/rechd", "--inter_link"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(spec, reason):
+    with pytest.raises(NotPredictedError, match=reason):
+        seconds(spec, [MIB])
+
+
+def test_no_tensors_cost_nothing():
+    assert seconds("xring", []) == 0.0
