@@ -98,44 +98,33 @@ def load(path: str, flag: str = "") -> Node:
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if root is None:
         raise UsageError(f"{path}: is empty")
-    return _Converter(path).convert(root, 0)
+    return _node(path, root, {})
 
 
-class _Converter:
-    def __init__(self, path: str) -> None:
-        self._path = path
-        # An alias is the node itself once more. Converted once, it costs nothing to repeat.
-        self._done: dict[int, Node] = {}
-
-    def convert(self, node: yaml.Node, depth: int) -> Node:
-        if depth > _MAX_DEPTH:
-            raise UsageError(f"{self._path}:{_line(node)}: nested too deeply")
-        if id(node) not in self._done:
-            self._done[id(node)] = self._convert(node, depth)
-        return self._done[id(node)]
-
-    def _convert(self, node: yaml.Node, depth: int) -> Node:
-        line = _line(node)
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, line)
-        if isinstance(node, yaml.SequenceNode):
-            items = tuple(self.convert(item, depth + 1) for item in node.value)
-            return Node(self._path, line, "list", items=items)
-        fields: list[tuple[str, int, Node]] = []
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise UsageError(f"{self._path}:{_line(key)}: a key must be a word")
-            if any(key.value == name for name, _, _ in fields):
-                raise UsageError(f'{self._path}:{_line(key)}: the key "{key.value}" is there twice')
-            fields.append((key.value, _line(key), self.convert(value, depth + 1)))
-        return Node(self._path, line, "mapping", fields=tuple(fields))
-
-    def _scalar(self, node: yaml.ScalarNode, line: int) -> Node:
+def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
+    """A node, converted once: an alias is the node itself once more, and costs nothing."""
+    line = int(node.start_mark.line) + 1
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"{file}:{line}: nested too deeply")
+    if id(node) in done:
+        return done[id(node)]
+    if isinstance(node, yaml.ScalarNode):
         kind = _TAGS.get(node.tag)
         if kind is None:
-            raise UsageError(f"{self._path}:{line}: the tag {node.tag} is not known")
-        return Node(self._path, line, kind, text=str(node.value))
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+            raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
+        found = Node(file, line, kind, text=str(node.value))
+    elif isinstance(node, yaml.SequenceNode):
+        items = tuple(_node(file, item, done, depth + 1) for item in node.value)
+        found = Node(file, line, "list", items=items)
+    else:
+        fields: list[tuple[str, int, Node]] = []
+        for key, value in node.value:
+            at = int(key.start_mark.line) + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{file}:{at}: a key must be a word")
+            if any(key.value == name for name, _, _ in fields):
+                raise UsageError(f'{file}:{at}: the key "{key.value}" is there twice')
+            fields.append((key.value, at, _node(file, value, done, depth + 1)))
+        found = Node(file, line, "mapping", fields=tuple(fields))
+    done[id(node)] = found
+    return found

@@ -23,8 +23,8 @@ from cnnbench.campaigns.processes.commands import (
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
     BatchSizeSearch,
-    Bound,
     FlagNodes,
+    Limits,
     Suite,
     SuiteEntry,
     unknown_key,
@@ -52,13 +52,12 @@ class FlagSet:
     varied: tuple[str, ...]
 
 
-class _MissingVariable(Exception):
-    """A flag names an environment variable without a value."""
+class _MissingVariable(UsageError):
+    """A flag names an environment variable without a value; `lack` says so without the line."""
 
     def __init__(self, node: Node, name: str, lack: str) -> None:
-        super().__init__(f"{name} {lack}")
-        self.node = node
-        self.name = name
+        self.lack = f"{name} {lack}"
+        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
 
 
 def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
@@ -71,10 +70,8 @@ def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
         return _expand(entry), None
     except _MissingVariable as missing:
         if entry.optional:
-            return (), str(missing)
-        raise missing.node.error(
-            f"${{{missing.name}}}: the environment variable {missing}"
-        ) from None
+            return (), missing.lack
+        raise
 
 
 def _expand(entry: SuiteEntry) -> tuple[FlagSet, ...]:
@@ -193,7 +190,7 @@ class SweepCase:
     key: str
     repeats: int
     timeout: float
-    bounds: tuple[Bound, ...]
+    bounds: Mapping[str, Limits]
     search: BatchSizeSearch | None
     launch: JobLayout | None = None
     is_auto: bool = False
@@ -370,7 +367,7 @@ def _case(
         key=digest_key(parts),
         repeats=overrides.repeats or entry.repeats or 1,
         timeout=overrides.timeout or entry.timeout,
-        bounds=tuple(entry.bounds.values()),
+        bounds=entry.bounds,
         search=search,
         launch=entry.launch,
         is_auto=overrides.repeats is None and entry.repeats is None,

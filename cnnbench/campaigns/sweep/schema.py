@@ -33,6 +33,9 @@ Reader = Callable[[Node, str], Any]
 FlagNodes = Mapping[str, Node]
 """Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
 
+Limits = tuple[float | None, float | None]
+"""The smallest and the largest value of a metric; None for no limit."""
+
 
 def _scalar(
     kind: str,
@@ -156,7 +159,7 @@ def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
         return tuple({name: item} for item in items)
     if len(sets) < len(items):
         raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
-    return tuple(_flags(item, f"an item of {what}") for item in items)
+    return _includes(node, what)
 
 
 _LAUNCH: Mapping[str, Reader] = {
@@ -167,17 +170,17 @@ _LAUNCH: Mapping[str, Reader] = {
 """The fields of `JobLayout` as keys."""
 
 
-def _bounds(node: Node, what: str) -> dict[str, Bound]:
-    bounds = {}
+def _bounds(node: Node, what: str) -> dict[str, Limits]:
+    bounds: dict[str, Limits] = {}
     for metric, limits in _mapping(node, what, BOUNDS).items():
         of = f"{what}.{metric}"
-        bound = Bound(metric=metric, line=limits.line, **_decode(Bound, limits, of))
-        low, high = bound.minimum, bound.maximum
+        ends = _mapping(limits, of, ("min", "max"))
+        low, high = (_number(ends[key], key) if key in ends else None for key in ("min", "max"))
         if low is None and high is None:
             raise limits.error(f"{of}: needs min, max or both")
         if low is not None and high is not None and low > high:
             raise limits.error(f"{of}: min {low:g} is above max {high:g}")
-        bounds[metric] = bound
+        bounds[metric] = low, high
     return bounds
 
 
@@ -209,16 +212,6 @@ def _settings(node: Node, what: str) -> dict[str, Any]:
 def _key(read: Reader, default: Any = None, name: str = "") -> Any:
     """A field that is a key of the file, of the same name unless given."""
     return field(default=default, metadata={"read": read, "name": name})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """Limits of a metric of a configuration, and the line that sets them."""
-
-    metric: str
-    line: int
-    minimum: float | None = _key(_number, name="min")
-    maximum: float | None = _key(_number, name="max")
 
 
 @dataclass(frozen=True)
@@ -253,7 +246,7 @@ class EntrySettings:
     repeats: int | None = _key(_repeats)
     timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
     launch: JobLayout | None = _key(_launch)  # noqa: RUF009
-    bounds: Mapping[str, Bound] = _key(_bounds)
+    bounds: Mapping[str, Limits] = _key(_bounds)
     search: BatchSizeSearch | None = _key(_search, name="max_batch_search")  # noqa: RUF009
 
 

@@ -13,7 +13,7 @@ from cnnbench.base.text.table import fitted, natural_key, wrapped
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read
 from cnnbench.campaigns.sweep.planning import SweepCase, family
 from cnnbench.campaigns.sweep.runner import SweepRun
-from cnnbench.campaigns.sweep.schema import Bound
+from cnnbench.campaigns.sweep.schema import Limits
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judge import processes_to_find
@@ -21,8 +21,8 @@ from cnnbench.judge.metrics.registry import BOUNDS, throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 
-_NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
-_REPORTED = 7
+_NUMBERS = ("batch", "median images/sec", "median bus GB/s", "spread")  # aligned to the right
+_REPORTED = "in reports"
 
 FOUND = -0.2
 """The change of throughput that a sweep should be able to show in every configuration."""
@@ -112,26 +112,32 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 
 def table(rows: Sequence[SummaryRow]) -> list[str]:
     """The rows as lines of text, then the failures."""
-    titles = (
-        *("configuration", "batch", "median images/sec", "median bus GB/s", "spread", "runs"),
-        "bounds",
-        "in reports",
+    rates = any(row.bandwidths for row in rows)
+    speeds = any(row.throughputs for row in rows) or not rates
+    columns: tuple[tuple[str, Callable[[SummaryRow], str], bool], ...] = (
+        ("configuration", lambda row: row.name, True),
+        ("batch", lambda row: NONE if row.batch_size is None else str(row.batch_size), speeds),
+        ("median images/sec", lambda row: number(row.throughput), speeds),
+        (
+            "median bus GB/s",
+            lambda row: NONE if row.bandwidth is None else number(row.bandwidth / 1e9),
+            rates,
+        ),
+        ("spread", lambda row: percent(row.spread), True),
+        (
+            "runs",
+            lambda row: f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
+            True,
+        ),
+        ("bounds", _bounds, any(row.verdicts for row in rows)),
+        (_REPORTED, lambda row: row.reported, any(row.reported for row in rows)),
     )
-    cells = [titles, *(_cells(row) for row in rows)]
-    without = {
-        *(() if any(row.throughputs for row in rows) else (1, 2)),
-        *(() if any(row.bandwidths for row in rows) else (3,)),
-        *(() if any(row.verdicts for row in rows) else (6,)),
-        *(() if any(row.reported for row in rows) else (_REPORTED,)),
-    }
-    # Columns without values are left out, but one of the measured values is always there.
-    if {1, 2, 3} <= without:
-        without -= {1, 2}
-    columns = [index for index in range(len(titles)) if index not in without]
-    left = [at for at, index in enumerate(columns) if index not in _NUMBERS]
+    shown = [(title, text) for title, text, is_known in columns if is_known]
+    titles = [title for title, _ in shown]
+    left = [at for at, title in enumerate(titles) if title not in _NUMBERS]
     # A second name for the configuration, in a narrow terminal left out.
-    spare = [columns.index(_REPORTED)] if _REPORTED in columns else []
-    lines = fitted([[line[index] for index in columns] for line in cells], left, spare)
+    spare = [at for at, title in enumerate(titles) if title == _REPORTED]
+    lines = fitted([titles, *([text(row) for _, text in shown] for row in rows)], left, spare)
     for problem in (problem for row in rows for problem in row.problems):
         lines += wrapped(f"failed: {problem}", more="      ")
     return lines
@@ -163,20 +169,9 @@ def advice(
     return f"{text}; a quieter machine, or {command(needed)}"
 
 
-def _cells(row: SummaryRow) -> tuple[str, ...]:
-    runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
+def _bounds(row: SummaryRow) -> str:
     bad = [text for word, text in row.verdicts if word != HELD]
-    bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
-    return (
-        row.name,
-        NONE if row.batch_size is None else str(row.batch_size),
-        number(row.throughput),
-        NONE if row.bandwidth is None else number(row.bandwidth / 1e9),
-        percent(row.spread),
-        runs,
-        bounds,
-        row.reported,
-    )
+    return "; ".join(bad) if bad else HELD if row.verdicts else ""
 
 
 def _row(
@@ -203,19 +198,19 @@ def _row(
             f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
             for one in bad
         ),
-        verdicts=tuple(_verdict(bound, records) for bound in case.bounds),
+        verdicts=tuple(_verdict(*bound, records) for bound in case.bounds.items()),
         reported=reported,
     )
 
 
-def _verdict(bound: Bound, records: Sequence[RunRecord]) -> tuple[str, str]:
+def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
     """The verdict on the median of a metric over processes, and the same in words."""
-    found = [BOUNDS[bound.metric].value(record) for record in records]
+    found = [BOUNDS[metric].value(record) for record in records]
     values = [value for value in found if value is not None]
     if not values:
-        return UNKNOWN, f"{bound.metric} {UNKNOWN}"
-    value, low, high = median(values), bound.minimum, bound.maximum
-    text = f"{bound.metric} {number(value)}"
+        return UNKNOWN, f"{metric} {UNKNOWN}"
+    value, (low, high) = median(values), limits
+    text = f"{metric} {number(value)}"
     if low is not None and value < low:
         return VIOLATED, f"{text} below {number(low)}"
     if high is not None and value > high:
