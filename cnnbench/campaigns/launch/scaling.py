@@ -6,12 +6,12 @@ process whose towers do not exchange gradients, on the processors of one process
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.text.numbers import number, percent
+from cnnbench.base.text.numbers import NONE, number, percent
 from cnnbench.base.text.table import csv_text, fitted
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
@@ -141,38 +141,25 @@ def _spec(params: Params, ps: int) -> AllReduceSpec:
 
 def table(found: Sequence[ScalingPoint]) -> list[str]:
     """The points as text."""
-    head = (
-        *(
-            "workers",
-            "towers",
-            "median images/sec",
-            "median step ms",
-            "efficiency",
-            "of single runs",
-        ),
-        "communication",
-        *("predicted images/sec", "predicted efficiency"),
+    columns: tuple[tuple[str, Callable[[ScalingPoint], str]], ...] = (
+        ("workers", lambda point: str(point.workers)),
+        ("towers", lambda point: str(point.towers)),
+        ("median images/sec", lambda point: number(point.images_per_sec)),
+        ("median step ms", lambda point: number(point.step_seconds * 1e3)),
+        ("efficiency", lambda point: percent(point.efficiency)),
+        ("of single runs", _range),
+        ("communication", lambda point: percent(point.communication)),
+        ("predicted images/sec", lambda point: number(point.predicted_images_per_sec)),
+        ("predicted efficiency", lambda point: percent(point.predicted_efficiency)),
     )
-    rows = [
-        (
-            str(point.workers),
-            str(point.towers),
-            number(point.images_per_sec),
-            number(point.step_seconds * 1e3),
-            percent(point.efficiency),
-            _range(point),
-            percent(point.communication),
-            number(point.predicted_images_per_sec),
-            percent(point.predicted_efficiency),
-        )
-        for point in found
-    ]
-    return fitted([head, *rows], left=())
+    cells = [[title for title, _ in columns]]
+    cells += [[text(point) for _, text in columns] for point in found]
+    return fitted(cells, left=())
 
 
 def _range(point: ScalingPoint) -> str:
     if point.efficiency_low is None:
-        return "-"
+        return NONE
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import signal
 import sys
@@ -57,7 +58,7 @@ class _Process:
         except OSError as error:
             raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
         if self.ended is None and len(data) < _LONGEST_PART:
-            data = data[: data.rfind(b"\n") + 1]
+            data = b"".join(data.rpartition(b"\n")[:2])  # whole lines
         self.shown += len(data)
         return [
             f"[{self.task}] " + one_line(line.rpartition("\r")[2])
@@ -132,29 +133,23 @@ class JobSession:
 
     def _wait(self) -> None:
         """Waits until all have ended, or until the limit after the end of others."""
-        deadline: float | None = None
+        deadline = math.inf
         while running := self._running(self._processes):
             self._look(running)
-            limit = self._limit()
-            if limit is None:
-                continue
-            latest = time.monotonic() + limit
-            deadline = latest if deadline is None else min(deadline, latest)
+            deadline = min(deadline, time.monotonic() + self._limit())
             if time.monotonic() >= deadline:
                 self._stop()
                 return
 
-    def _limit(self) -> float | None:
-        """Seconds from now that others may still run after the ends so far."""
+    def _limit(self) -> float:
+        """Seconds from now that others may still run after the ends so far; may be infinite."""
         chief = self._processes[0]
         if chief.ok:
             return AFTER_SUCCESS
         if chief.ended is not None:
             return AFTER_FAILURE
         lost = [one for one in self._processes if one.ended is not None and not one.ok]
-        if any(not self._spared(process) for process in lost):
-            return AFTER_LOSS
-        return None
+        return math.inf if all(map(self._spared, lost)) else AFTER_LOSS
 
     def _spared(self, process: _Process) -> bool:
         return self.spares(process.task, REFUSED)
@@ -165,7 +160,7 @@ class JobSession:
         with suppress(KeyboardInterrupt):  # a second one ends all at once
             for part in (self._processes[:1], self._processes):
                 for process in self._running(part):
-                    process.child.terminate()
+                    process.child.send(signal.SIGTERM)
                 deadline = time.monotonic() + AFTER_SIGNAL
                 while (left := self._running(part)) and time.monotonic() < deadline:
                     self._look(left)

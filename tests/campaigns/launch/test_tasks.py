@@ -1,4 +1,4 @@
-"""Commands, ports and processors of the processes of a job."""
+"""Commands, ports, processors and output of the processes of a job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from cnnbench.base.jobs.job import Task
+from cnnbench.campaigns.launch import session
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
     check,
@@ -14,6 +16,7 @@ from cnnbench.campaigns.launch.tasks import (
     shares_of_cores,
     task_flags,
 )
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 
@@ -72,3 +75,14 @@ def test_a_job_is_described_by_the_checked_flags_of_its_chief():
         chief_flags(JobLayout(workers=2), flags)
     coordinated = (*flags, "--variable_update=parameter_server_strategy")
     assert "--job_name=controller" in chief_flags(JobLayout(workers=2, ps=1), coordinated)
+
+
+def test_output_is_shown_in_whole_lines(tmp_path):
+    process, shown = session._Process(Task("worker"), None, tmp_path / "log"), []
+    for part in (b"first\nsec", b"ond", b" line\r\n 10 %\r 20 %\n", b"la", b"st"):
+        with open(process.log, "ab") as log:
+            log.write(part)
+        shown.append([line.removeprefix("[worker:0] ") for line in process.news()])
+    process.ended = Ended(0, 1.0)
+    assert shown == [["first"], [], ["second line", "20 %"], [], []]
+    assert process.news() == ["[worker:0] last"]
