@@ -6,7 +6,7 @@ with the best flags of those before (docs/tune.md has the reasons).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -82,192 +82,106 @@ class SearchSituation:
     workers: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dimension:
-    """Flags that vary together.
-
-    Attributes:
-      values: of the flags, besides their given values.
-      when: whether the situation has it.
-      mode: the modes of --variable_update it is for.
-      allow: word of --allow that it needs, or "".
-    """
-
-    name: str
-    values: Callable[[SearchSituation], Sequence[Settings]]
-    when: Callable[[SearchSituation], bool] = lambda situation: True
-    mode: Callable[[Mode], bool] = lambda mode: True
-    allow: str = ""
-
-
-def _reduces(situation: SearchSituation) -> bool:
-    return situation.trains and situation.towers > 1
-
-
-def _all_reduces(mode: Mode) -> bool:
-    return mode.reduction is Reduction.ALL_REDUCE
+Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
+"""Flags that vary together, besides their given values; the modes of --variable_update for it."""
 
 
 def _each(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
-def _modes(situation: SearchSituation) -> list[Settings]:
-    """Modes of which all towers train the same, with the flags that they need."""
-    found = (registry.find(name) for name in registry.names())
-    fitting = [mode for mode in found if mode.in_sync and not mode.apart and not mode.one_tower]
-    return [{"variable_update": mode.name, **mode.needs} for mode in fitting]
+def _of_all(mode: Mode) -> bool:
+    return True
 
 
-def _algorithms(situation: SearchSituation) -> list[Settings]:
-    names = ("nccl", "xring", "hierarchical_copy") if situation.on_gpu else ("pscpu", "xring")
-    return _each("all_reduce_spec", *names, "rechd", "tree")
+def _all_reduces(mode: Mode) -> bool:
+    return mode.reduction is Reduction.ALL_REDUCE
 
 
-def _cross_device(situation: SearchSituation) -> list[Settings]:
-    names = ("reduction_to_one_device", "hierarchical_copy")
-    return _each("cross_device_ops", *(("ring", *names) if situation.on_gpu else names))
+def dimensions(of: SearchSituation) -> dict[str, list[Dimension]]:
+    """The dimensions of a situation by group, in the order of the search."""
+    cpus, batch = of.cpus, of.batch_size
+    precisions = ("bf16", "fp16") if of.on_gpu else ("bf16",)
+    sizes = (size for size in (2 * batch, 4 * batch, batch // 2) if size)
+    computing = [
+        _each("precision", *precisions),
+        _each("data_format", "NHWC", "NCHW") if of.on_gpu else [],
+        [*_each("xla_compile", "true"), *_each("xla", "true")],
+        _each("batch_size", *sizes),
+    ]
+    if of.on_gpu:
+        threads = [_each("gpu_thread_mode", "global", "gpu_shared")]
+    else:
+        # One, a core's share for each tower, half and all of the CPUs.
+        pools = sorted({1, max(1, cpus // of.towers), max(1, cpus // 2), cpus})
+        threads = [_each("num_intra_threads", *pools), _each("num_inter_threads", *pools)]
+    readers = sorted({max(1, cpus // 2), cpus, 2 * cpus})
+    reading = [
+        _each("datasets_num_private_threads", *readers),
+        _each("datasets_prefetch_buffer_size", 2, 4),
+    ]
+    return {
+        "computing": [(values, _of_all) for values in computing],
+        "aggregation": _aggregation(of) if of.trains and of.towers > 1 else [],
+        "threads": [(values, _of_all) for values in threads],
+        "input": [(values, _of_all) for values in reading if of.from_files],
+    }
 
 
-def _batches(situation: SearchSituation) -> list[Settings]:
-    sizes = (2 * situation.batch_size, 4 * situation.batch_size, situation.batch_size // 2)
-    return _each("batch_size", *(size for size in sizes if size))
-
-
-def _pools(situation: SearchSituation) -> list[int]:
-    """Sizes of thread pools: one, a core's share for each tower, half and all of the CPUs."""
-    cpus = situation.cpus
-    return sorted({1, max(1, cpus // situation.towers), max(1, cpus // 2), cpus})
-
-
-DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
-    "computing": (
-        Dimension(
-            name="precision",
-            values=lambda s: _each("precision", *(("bf16", "fp16") if s.on_gpu else ("bf16",))),
-            allow="precision",
+def _aggregation(of: SearchSituation) -> list[Dimension]:
+    modes = [registry.find(name) for name in registry.names()]
+    alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
+    of_gpus = ("nccl", "xring", "hierarchical_copy")
+    names = (*(of_gpus if of.on_gpu else ("pscpu", "xring")), "rechd", "tree")
+    algorithms = _each("all_reduce_spec", *names)
+    ring = ("ring",) if of.on_gpu else ()
+    packings = [
+        *_each("gradient_repacking", 8),
+        *_each("gradient_bucket_bytes", BUCKET_BYTES),
+    ]
+    return [
+        # Modes of which all towers train the same, with the flags that they need.
+        ([{"variable_update": mode.name, **mode.needs} for mode in alike], _of_all),
+        (
+            algorithms,
+            lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
         ),
-        Dimension(
-            name="layout",
-            values=lambda s: _each("data_format", "NHWC", "NCHW"),
-            when=lambda s: s.on_gpu,
-        ),
-        Dimension(
-            name="compiler", values=lambda s: [*_each("xla_compile", "true"), *_each("xla", "true")]
-        ),
-        Dimension(name="batch", values=_batches, allow="batch_size"),
-    ),
-    "aggregation": (
-        Dimension(name="mode", values=_modes, when=_reduces),
-        Dimension(
-            name="all-reduce",
-            values=_algorithms,
-            when=_reduces,
-            mode=lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
-        ),
-        Dimension(
+        (
             # In one process it would repeat what the modes above do.
-            name="all-reduce between workers",
-            values=_algorithms,
-            when=lambda s: _reduces(s) and s.workers > 1,
-            mode=lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
+            algorithms if of.workers > 1 else [],
+            lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
-        Dimension(
-            name="cross-device",
-            values=_cross_device,
-            when=_reduces,
-            mode=lambda mode: mode.mirrors,
+        (
+            _each("cross_device_ops", *ring, "reduction_to_one_device", "hierarchical_copy"),
+            lambda mode: mode.mirrors,
         ),
-        Dimension(
-            name="packing",
-            values=lambda s: [
-                *_each("gradient_repacking", 8),
-                *_each("gradient_bucket_bytes", BUCKET_BYTES),
-            ],
-            when=_reduces,
-            mode=_all_reduces,
+        (packings, _all_reduces),
+        (
+            _each("local_parameter_device", "cpu"),
+            lambda mode: mode.reduction is Reduction.AT_VARIABLE,
         ),
-        Dimension(
-            name="place",
-            values=lambda s: _each("local_parameter_device", "cpu"),
-            when=_reduces,
-            mode=lambda mode: mode.reduction is Reduction.AT_VARIABLE,
-        ),
-        Dimension(
-            name="gradients of the step before",
-            values=lambda s: _each("variable_consistency", "relaxed"),
-            when=_reduces,
-            mode=_all_reduces,
-            allow="consistency",
-        ),
-        Dimension(
-            name="values of the step before",
-            values=lambda s: _each("staged_vars", "true"),
-            when=_reduces,
-            mode=lambda mode: mode.staged,
-            allow="consistency",
-        ),
-        Dimension(
-            name="sum",
-            values=lambda s: _each("gradient_reduction", "sum"),
-            when=_reduces,
-            allow="gradient_reduction",
-        ),
-    ),
-    "threads": (
-        Dimension(
-            name="within operations",
-            values=lambda s: _each("num_intra_threads", *_pools(s)),
-            when=lambda s: not s.on_gpu,
-        ),
-        Dimension(
-            name="across operations",
-            values=lambda s: _each("num_inter_threads", *_pools(s)),
-            when=lambda s: not s.on_gpu,
-        ),
-        Dimension(
-            name="GPU's threads",
-            values=lambda s: _each("gpu_thread_mode", "global", "gpu_shared"),
-            when=lambda s: s.on_gpu,
-        ),
-    ),
-    "input": (
-        Dimension(
-            name="threads",
-            values=lambda s: _each(
-                "datasets_num_private_threads", *sorted({max(1, s.cpus // 2), s.cpus, 2 * s.cpus})
-            ),
-            when=lambda s: s.from_files,
-        ),
-        Dimension(
-            name="batches ready",
-            values=lambda s: _each("datasets_prefetch_buffer_size", 2, 4),
-            when=lambda s: s.from_files,
-        ),
-    ),
-}
-"""The dimensions by group, in the order of the search."""
+        # Gradients, and values, of the step before.
+        (_each("variable_consistency", "relaxed"), _all_reduces),
+        (_each("staged_vars", "true"), lambda mode: mode.staged),
+        (_each("gradient_reduction", "sum"), _of_all),
+    ]
 
 
-def choices(
-    group: Sequence[Dimension],
-    situation: SearchSituation,
-    allowed: frozenset[str],
-    mode: str,
-) -> Iterator[Settings]:
-    """All combinations of a group of `DIMENSIONS`; the first one sets nothing.
+def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> list[Settings]:
+    """All combinations of a group; the first one sets nothing.
 
-    `mode` is the value of --variable_update where the combination sets none.
+    `allowed` are words of --allow, `mode` is the value of --variable_update where the combination
+    sets none.
     """
     found: list[Settings] = [{}]
-    for dimension in group:
-        if not dimension.when(situation) or dimension.allow not in ("", *allowed):
+    for values, suits in group:
+        changes = {CHANGES[name] for value in values for name in value if name in CHANGES}
+        if not changes <= {*allowed}:
             continue
-        values = dimension.values(situation)
         found = [
             {**settings, **value}
             for settings in found
             for value in ({}, *values)
-            if not value or dimension.mode(registry.find(settings.get("variable_update", mode)))
+            if not value or suits(registry.find(settings.get("variable_update", mode)))
         ]
-    yield from found
+    return found

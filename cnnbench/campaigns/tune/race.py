@@ -22,7 +22,7 @@ another round.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,27 +47,56 @@ MOST_ROUNDS = 10
 class Leaver:
     """A candidate that has left, after its last round, as `SLOWER`, `BEHIND` or `FAILED`."""
 
-    name: str
+    key: str
     after: int
     how: str
     reason: str
 
 
-class Race:
-    """The state of a race; the threshold is the smallest relative gain that counts.
+@dataclass(frozen=True)
+class Round:
+    """Results of a round, by key of the candidate.
 
-    `rounds` are logarithms of the speeds by name, and `blocks` the same in blocks of candidates
-    that ran at the same time. `leavers` are in the order in which they left.
+    A block has candidates that stepped in turn; no blocks: all did. `late` ones did not run.
     """
 
-    def __init__(self, names: Sequence[str], threshold: float = 0.01, alpha: float = ALPHA) -> None:
-        self.remaining = list(names)
+    speeds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    blocks: list[list[str]] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+
+
+class Race:
+    """The race of a group of candidates; the threshold is the smallest relative gain that counts.
+
+    The first of `entered` is the best of the groups before; `dropped` candidates cannot run, and
+    there was no time to run the `untried` ones once. `rounds` are logarithms of the speeds by key,
+    and `blocks` the same in blocks of candidates that ran at the same time. `remaining` are keys,
+    and `leavers` in the order in which they left.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        entered: Sequence[Candidate],
+        threshold: float = 0.01,
+        dropped: Sequence[Dropped] = (),
+    ) -> None:
+        self.group = group
+        self.entered = tuple(entered)
+        self.dropped = dropped
+        self.untried = self.entered[1:]
+        self.remaining = [one.key for one in entered]
         self.rounds: list[dict[str, float]] = []
         self.blocks: list[list[dict[str, float]]] = []
         self.leavers: list[Leaver] = []
         self._worth = math.log1p(threshold)
-        self._alpha = alpha
         self._short = False
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The first one, and all others that ran."""
+        return [one for one in self.entered if one not in self.untried]
 
     @property
     def is_over(self) -> bool:
@@ -80,26 +109,20 @@ class Race:
         """The estimates so far; only after a round with a value."""
         return fit_blocks(self.blocks)
 
-    def add(
-        self,
-        speeds: Mapping[str, float],
-        failed: Mapping[str, str],
-        blocks: Sequence[Sequence[str]] = (),
-        late: Collection[str] = (),
-    ) -> None:
-        """Adds a round of images per second by name, and of failed candidates, which leave.
+    def add(self, found: Round) -> None:
+        """Adds a round; failed candidates leave.
 
-        Those in one block ran at the same time; without blocks, all did. There was no time for
-        `late` ones: in the first round they are removed, later they keep their estimates.
+        Late ones are removed if this is the first round; else they keep their estimates.
         """
-        found = {name: math.log(speed) for name, speed in speeds.items()}
+        speeds = {key: math.log(speed) for key, speed in found.speeds.items()}
         if not self.rounds:
-            self.remaining = [one for one in self.remaining if one not in late]
-        self.rounds.append(found)
-        named = blocks or [list(found)]
-        self.blocks.append([{name: found[name] for name in one if name in found} for one in named])
-        for name in [one for one in self.remaining if one in failed]:
-            self._leave(name, FAILED, failed[name])
+            self.untried = tuple(one for one in self.entered[1:] if one.key in found.late)
+            self.remaining = [one.key for one in self.candidates]
+        self.rounds.append(speeds)
+        blocks = found.blocks or [list(speeds)]
+        self.blocks.append([{key: speeds[key] for key in one if key in speeds} for one in blocks])
+        for key in [one for one in self.remaining if one in found.failed]:
+            self._leave(key, FAILED, found.failed[key])
 
     def drop(self, affordable: int) -> list[Leaver]:
         """Removes and returns slower candidates and those for which there is no time.
@@ -110,24 +133,25 @@ class Race:
             fitted = self.fitted
             self._drop_slower(fitted)
             most = max(FINALISTS, affordable // 2)
-            for place, name in enumerate(self.ranked(fitted)[most:], start=most + 1):
-                self._leave(name, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
+            for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
+                self._leave(key, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
         self._short = affordable < len(self.remaining)
         return [one for one in self.leavers if one.after == len(self.rounds)]
 
-    def leader(self, incumbent: str) -> str:
-        """The best estimate, or the incumbent if it is not worse by more than the threshold."""
+    @property
+    def leader(self) -> Candidate:
+        """The best estimate, or the first candidate if it is not worse by over the threshold."""
+        first = self.entered[0]
         ranked = self.ranked(self.fitted) if any(self.rounds) else []
         if not ranked:
-            return incumbent
-        if incumbent not in self.remaining or incumbent not in self.fitted.names:
-            return ranked[0]
-        above = self.fitted.difference(ranked[0], incumbent)
-        return ranked[0] if above > self._worth else incumbent
+            return first
+        if first.key in ranked and self.fitted.difference(ranked[0], first.key) <= self._worth:
+            return first
+        return next(one for one in self.entered if one.key == ranked[0])
 
     def ranked(self, fitted: Additive) -> list[str]:
         """The measured remaining candidates, the fastest first."""
-        known = [name for name in self.remaining if name in fitted.names]
+        known = [key for key in self.remaining if key in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
     def _is_settled(self) -> bool:
@@ -139,7 +163,7 @@ class Race:
         if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
             return False
         best, *others = ranked
-        quantile = student_quantile(self._alpha / len(others), fitted.freedom)
+        quantile = student_quantile(ALPHA / len(others), fitted.freedom)
         return all(
             fitted.difference(name, best) + quantile * (fitted.deviation(name, best) or 0.0)
             <= self._worth
@@ -152,7 +176,7 @@ class Race:
         if number < 2 or len(ranked) < 2:
             return
         best, *others = ranked
-        level = self._alpha / (number * (number - 1)) / len(others)
+        level = ALPHA / (number * (number - 1)) / len(others)
         for name in others:
             p = fitted.p_above(best, name)
             if p <= level:
@@ -160,9 +184,9 @@ class Race:
                 reason = f"{gap} slower than the best, p = {p:.1g}"
                 self._leave(name, SLOWER, reason)
 
-    def _leave(self, name: str, how: str, reason: str) -> None:
-        self.remaining.remove(name)
-        self.leavers.append(Leaver(name=name, after=len(self.rounds), how=how, reason=reason))
+    def _leave(self, key: str, how: str, reason: str) -> None:
+        self.remaining.remove(key)
+        self.leavers.append(Leaver(key=key, after=len(self.rounds), how=how, reason=reason))
 
 
 def _ordinal(number: int) -> str:
@@ -182,19 +206,6 @@ _LEAST = 6
 """Processes of a small group, where its share of the time would be less."""
 
 
-@dataclass(frozen=True)
-class Round:
-    """Results of a round, by key of the candidate.
-
-    A block has candidates that stepped in turn; no blocks: all did. `late` ones did not run.
-    """
-
-    speeds: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    blocks: list[list[str]] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-
-
 class CandidateBench(Protocol):
     """Measures candidates and knows how much time there is."""
 
@@ -211,41 +222,29 @@ class CandidateBench(Protocol):
         """Reports the end of a round, those that leave, and the name of the best."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRace:
-    """The race of a group, the best of those before first; dropped candidates cannot run."""
-
-    name: str
-    candidates: tuple[Candidate, ...]
-    race: Race
-    dropped: tuple[Dropped, ...]
-    untried: tuple[Candidate, ...]
-
-
 @dataclass(frozen=True)
 class SearchOutcome:
-    """Result of the races of all groups with candidates; the leader is the best of the last one."""
+    """Result of the races of all groups; the leader is the best of the last one."""
 
-    races: tuple[GroupRace, ...]
+    races: tuple[Race, ...]
     leader: Candidate
 
     @property
     def rounds(self) -> list[dict[str, float]]:
         """Logarithms of the speeds in the rounds of all races, by key of the candidate."""
-        return [found for one in self.races for found in one.race.rounds if found]
+        return [found for race in self.races for found in race.rounds if found]
 
     @property
     def blocks(self) -> list[list[dict[str, float]]]:
         """The same in blocks, see `Race`."""
-        return [found for one in self.races for found in one.race.blocks if any(found)]
+        return [found for race in self.races for found in race.blocks if any(found)]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """The measured candidates, without duplicates."""
         found: dict[str, Candidate] = {}
-        for race in self.races:
-            for one in race.candidates:
-                found.setdefault(one.key, one)
+        for one in (one for race in self.races for one in race.candidates):
+            found.setdefault(one.key, one)
         return tuple(found.values())
 
     @property
@@ -254,11 +253,9 @@ class SearchOutcome:
         return len(self.candidates) <= 1 and any(race.untried for race in self.races)
 
     @property
-    def leavers(self) -> dict[str, tuple[str, Leaver]]:
-        """Group and end of the candidates that left, by key; the last race counts."""
-        return {
-            leaver.name: (race.name, leaver) for race in self.races for leaver in race.race.leavers
-        }
+    def leavers(self) -> dict[str, Leaver]:
+        """Ends of the candidates that left, by key; the last race counts."""
+        return {leaver.key: leaver for race in self.races for leaver in race.leavers}
 
 
 def search(
@@ -266,11 +263,11 @@ def search(
 ) -> SearchOutcome:
     """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
     leader = first
-    races: list[GroupRace] = []
+    races: list[Race] = []
     weights = [len(choices) for choices in space.groups.values()]
     for at, (group, choices) in enumerate(space.groups.items()):
         candidates, dropped = candidates_of(space, choices, leader)
-        race = Race([leader.key], threshold)
+        race = Race(group, candidates, threshold, dropped)
         if len(candidates) > 1:
             there_is = bench.affordable(group, 0, True)
             share = there_is * weights[at] // sum(weights[at:])
@@ -278,43 +275,23 @@ def search(
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
-                race = Race([one.key for one in candidates], threshold)
-                _run(race, group, candidates, bench, (there_is - share, share), first)
-        by_key = {one.key: one for one in candidates}
-        leader = by_key[race.leader(leader.key)]
-        ran = {*race.remaining, *(one.name for one in race.leavers)}
-        races.append(
-            GroupRace(
-                name=group,
-                candidates=tuple(one for one in candidates if one.key in ran),
-                race=race,
-                dropped=dropped,
-                untried=tuple(one for one in candidates if one.key not in ran),
-            )
-        )
+                _run(race, bench, there_is - share, share, first)
+        leader = race.leader
+        races.append(race)
     return SearchOutcome(tuple(races), leader)
 
 
-def _run(
-    race: Race,
-    group: str,
-    candidates: Sequence[Candidate],
-    bench: CandidateBench,
-    time: tuple[int, int],
-    given: Candidate,
-) -> None:
-    """Runs the rounds of a race; `time`: processes that fit for later groups and for this one."""
-    names = {one.key: one.name for one in candidates}
-    kept, share = time
+def _run(race: Race, bench: CandidateBench, kept: int, share: int, given: Candidate) -> None:
+    """Runs the rounds of a race; `kept` and `share`: processes for later groups and this one."""
+    names = {one.key: one.name for one in race.entered}
     while not race.is_over:
-        running = [one for one in candidates if one.key in race.remaining]
+        running = [one for one in race.entered if one.key in race.remaining]
         number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(candidates), share // 3)
-        measured = bench.measure(group, number, running, kept + again)
-        late = set(measured.late) - {candidates[0].key}  # which is the answer without a race
-        race.add(measured.speeds, measured.failed, measured.blocks, late)
+        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
+        measured = bench.measure(race.group, number, running, kept + again)
+        race.add(measured)
         if not measured.speeds:
             break
-        proof = race.leader(candidates[0].key) != given.key
-        left = race.drop(max(0, bench.affordable(group, number, proof) - kept))
-        bench.closed(group, number, left, names[race.ranked(race.fitted)[0]])
+        proof = race.leader.key != given.key
+        left = race.drop(max(0, bench.affordable(race.group, number, proof) - kept))
+        bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])

@@ -62,17 +62,14 @@ class TuneFolder(ResumableFolder):
         """When the first session of the search began; ISO 8601, UTC."""
         return str(next(self.journal.read("tune"))["time"])
 
-    @property
-    def seconds_of_races(self) -> float:
-        """Wall time of the processes of races in earlier sessions."""
-        return sum(float(one["seconds"]) for one in self.events("process"))
-
-    @property
-    def seconds_of_pairs(self) -> float:
-        """Wall time of the processes of pairs in earlier sessions."""
+    def spent(self) -> tuple[float, float]:
+        """Wall time of the processes of races, and of pairs, in earlier sessions."""
+        races = [float(one["seconds"]) for one in self.events("process")]
         journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
-        events = (event for path in journals for event in Journal(path).read("process"))
-        return sum(float(one["seconds"]) for one in events)
+        pairs = [
+            float(one["seconds"]) for path in journals for one in Journal(path).read("process")
+        ]
+        return sum(races), sum(pairs)
 
 
 def seed_of(folder: str) -> int | None:

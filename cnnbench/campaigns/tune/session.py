@@ -28,7 +28,7 @@ def tune(
     more time would not change the answer. Measurements in the folder are not repeated.
     """
     space = question.space
-    budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
+    budget = Budget(question.seconds, *folder.spent())
     folder.begin(budget.minutes)
     bench = RaceBench(folder, campaign, budget, question)
     bench.begin()
@@ -55,7 +55,7 @@ def tune(
 def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     """Minutes that would suffice for the whole search; None if it needs no more of them."""
     waiting = {one.key for race in found.races for one in race.untried}
-    waiting |= {key for key, (_, leaver) in found.leavers.items() if leaver.how == BEHIND}
+    waiting |= {key for key, leaver in found.leavers.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN
     if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
         return None
@@ -87,9 +87,9 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
         scatter=None if fitted is None else fitted.scatter,
-        rows=(*_measured(found, fitted, first), *_untried(found)),
+        rows=tuple(_rows(found, fitted, first)),
         refused=tuple(
-            RefusedCandidate(group=race.name, candidate=one.name, reason=one.reason)
+            RefusedCandidate(group=race.group, candidate=one.name, reason=one.reason)
             for race in found.races
             for one in race.dropped
             if not one.repeats
@@ -97,13 +97,14 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
     )
 
 
-def _measured(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
-    groups = {one.key: race.name for race in reversed(found.races) for one in race.candidates}
+def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
+    """The measured candidates, the fastest first, then the untried ones."""
+    groups = {one.key: race.group for race in reversed(found.races) for one in race.candidates}
     leavers = found.leavers
     rows = []
     for one in found.candidates:
         speeds = [math.exp(values[one.key]) for values in found.rounds if one.key in values]
-        _, left = leavers.get(one.key, ("", None))
+        left = leavers.get(one.key)
         rows.append(
             TuneRow(
                 candidate=one.name,
@@ -118,7 +119,12 @@ def _measured(found: SearchOutcome, fitted: Additive | None, first: Candidate) -
                 reason="" if left is None else left.reason,
             )
         )
-    return sorted(rows, key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
+    rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
+    untried = [(race, one) for race in found.races for one in race.untried if one.key not in groups]
+    for race, one in untried:
+        row = TuneRow(candidate=one.name, flags=one.flags, changes=one.changes, group=race.group)
+        rows.append(replace(row, left=UNTRIED, reason="no time for it"))
+    return rows
 
 
 def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | None]:
@@ -130,20 +136,3 @@ def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | No
         reach = error * student_quantile((1 - CONFIDENCE) / 2, fitted.freedom)
         found["low"], found["high"] = math.expm1(difference - reach), math.expm1(difference + reach)
     return found
-
-
-def _untried(found: SearchOutcome) -> list[TuneRow]:
-    measured = {one.key for one in found.candidates}
-    return [
-        TuneRow(
-            candidate=one.name,
-            flags=one.flags,
-            changes=one.changes,
-            group=race.name,
-            left=UNTRIED,
-            reason="no time for it",
-        )
-        for race in found.races
-        for one in race.untried
-        if one.key not in measured
-    ]

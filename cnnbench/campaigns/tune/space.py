@@ -13,11 +13,11 @@ from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.campaigns.sweep.schema import SuiteEntry, check
 from cnnbench.campaigns.tune.dimensions import (
     CHANGES,
-    DIMENSIONS,
     TUNABLE,
     SearchSituation,
     Settings,
     choices,
+    dimensions,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args
@@ -169,8 +169,8 @@ def candidates_of(
 def default_groups(given: Space, situation: SearchSituation) -> dict[str, tuple[Settings, ...]]:
     """The groups of a situation that suit the given flags."""
     found = {
-        name: _open(choices(dimensions, situation, given.allowed, given.mode), given.fixed)
-        for name, dimensions in DIMENSIONS.items()
+        name: _open(choices(group, given.allowed, given.mode), given.fixed)
+        for name, group in dimensions(situation).items()
     }
     # Those that change least first: they are tried if not all can be.
     return _varied({name: tuple(sorted(those, key=len)) for name, those in found.items()})

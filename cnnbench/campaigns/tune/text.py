@@ -66,7 +66,9 @@ def _answer(found: TuneDocument) -> str:
     if found.verdict == NO_LEADER:
         return "These are the flags as given: no candidate seemed faster in the races."
     if found.verdict == FASTER:
-        text = f"{_gain_text(found)} faster than the flags as given ({pairs})."
+        ends = f"{percent(found.low).removesuffix(' %')} to {percent(found.high)}"
+        interval = f"({ends}, {percent(found.confidence)} interval)"
+        text = f"{percent(found.gain)} {interval} faster than the flags as given ({pairs})."
         if found.trains_alike is False:
             return f"These are the flags as given: {found.leader} is {text[:-1]}, but see below."
         return f"{text[0].upper()}{text[1:]}"
@@ -82,14 +84,6 @@ def _answer(found: TuneDocument) -> str:
         f"These are the flags as given. {found.leader} led the races, but it is not proven that it "
         f"is faster ({pairs}{why})."
     )
-
-
-def _gain_text(found: TuneDocument) -> str:
-    text = percent(found.gain)
-    if found.low is None or found.high is None or found.confidence is None:
-        return text
-    low = percent(found.low).removesuffix(" %")
-    return f"{text} ({low} to {percent(found.high)}, {percent(found.confidence)} interval)"
 
 
 def _cells(row: TuneRow) -> list[str]:
@@ -161,9 +155,9 @@ def to_csv(found: TuneDocument) -> str:
 def processes_csv(found: SearchOutcome) -> str:
     """A line per process of the races, all digits."""
     rows = [
-        (one.name, race.name, at, math.exp(values[one.key]))
+        (one.name, race.group, at, math.exp(values[one.key]))
         for race in found.races
-        for at, values in enumerate(race.race.rounds, start=1)
+        for at, values in enumerate(race.rounds, start=1)
         for one in race.candidates
         if one.key in values
     ]
