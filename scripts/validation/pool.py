@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare import METRICS
@@ -198,7 +199,8 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
                 )
                 for number, place in enumerate(places)
             ]
-            ended = measure(commands, TIMEOUT, turn_seconds=TURN_SECONDS if in_turn else 0.0)
+            turn_seconds = TURN_SECONDS if in_turn else 0.0
+            ended = Campaign(Reporter()).run(commands, TIMEOUT, turn_seconds)
         return [_ended(*one, load) for one in zip(places, ended, strict=True)]
 
     return start

@@ -203,12 +203,12 @@ def test_a_run_trains_and_its_record_names_mode_and_file() -> None:
 
 def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
     given = parse_flags((*SMALL, OWN[0]), FLAGS)
-    plan = make_plan(given, None, on_gpu=False, weights_steps=2)
-    own = plan.modes[-1]
+    cases, _ = make_plan(given, None, on_gpu=False, weights_steps=2)
+    own = cases[-1]
     assert own.name == LOCAL_SGD
     assert set(OWN) <= set(own.flags)
     assert own.apart == "its towers train apart"
-    assert [mode.name for mode in plan.modes if mode.name == "replicated"] == ["replicated"]
+    assert "replicated" in [mode.name for mode in cases]
     with pytest.raises(FlagError, match=r"--modes=other: must be some of .*local_sgd"):
         make_plan(given, ["other"], on_gpu=False)
 

@@ -137,10 +137,7 @@ class Profiling:
 
     def _run(self, label: str, side: Side, stem: str) -> Ended:
         self.campaign.begin(label)
-        results = self.results
-        command = measuring(
-            side, results.pending(stem), results.log(stem), facts=self.campaign.facts
-        )
+        command = measuring(side, self.results.pending(stem), self.results.log(stem))
         (ended,) = self.campaign.run([command], self.timeout)
         return ended
 

@@ -12,7 +12,6 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from absl import flags as absl_flags
 
@@ -52,7 +51,10 @@ _OF_PYTHON = ("tensorflow",)
 
 def words(side: Side) -> list[str]:
     """Flags of a side as written, with flag files expanded."""
-    with _working_in(side.checkout):
+    with contextlib.ExitStack() as stack:
+        if side.checkout is not None:
+            stack.callback(os.chdir, os.getcwd())
+            os.chdir(side.checkout)
         try:
             # As if options could follow arguments, so that none is overlooked.
             return list(
@@ -139,19 +141,6 @@ def _named(side: Side) -> Iterator[tuple[str, str]]:
         if word.startswith("-"):
             name, _, value = word.lstrip("-").partition("=")
             yield name, value
-
-
-@contextlib.contextmanager
-def _working_in(folder: Path | None) -> Iterator[None]:
-    if folder is None:
-        yield
-        return
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def obstacle(params: Params, plan: Plan) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
@@ -63,20 +64,6 @@ _PAIRS_PER_REPEAT = 4
 _LOST, _STEPS = "lost", "steps"  # events of the journal
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Comparison of all complete pairs at a level, and how the experiment ended.
-
-    `failure` is the error, or ""; `lost` if processes were ended from outside too often.
-    """
-
-    comparison: Comparison
-    alpha: float
-    failure: str = ""
-    lost: bool = False
-    interrupted: bool = False
-
-
 class PairFailedError(Exception):
     """A process failed, or (`lost`) a pair was lost too often; both sides' records are kept."""
 
@@ -88,8 +75,16 @@ class PairFailedError(Exception):
 class Pairs:
     """One experiment, with the pairs that its folder already holds, whose repeats count too.
 
-    `earlier` is the number of pairs of earlier sessions; `records` has those of all pairs, by side.
+    Attributes:
+      earlier: number of pairs of earlier sessions.
+      records: those of all pairs, by side.
+      comparison, alpha: of all complete pairs, and its level; set by `run`.
+      failure: the error that ended it, or "".
+      lost: whether processes were ended from outside too often.
+      interrupted: whether Ctrl-C ended it.
     """
+
+    comparison: Comparison
 
     def __init__(self, experiment: Experiment, results: PairsFolder, campaign: Campaign) -> None:
         self.experiment = experiment
@@ -100,47 +95,44 @@ class Pairs:
         self.records: dict[str, list[RunRecord]] = {
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }
-        self._repeats = _earlier_repeats(results)
+        self.alpha = experiment.analyses[0].alpha
+        self.failure = ""
+        self.lost = self.interrupted = False
+        self._repeats: dict[str, list[list[LostProcess]]] = {}
+        for event in results.journal.read(_LOST):
+            if event.get("again"):
+                lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
+                self._repeats.setdefault(event["pair"], []).append(lost)
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         chosen = [one["num_batches"] for one in results.journal.read(_STEPS)]
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
         # Timed steps of a process; None: as its flags say.
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
-        campaign.cool_down = experiment.cool_down
         self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
 
-    def run(self) -> Finding:
+    def run(self) -> None:
         """Measures and judges, also after an interrupt or a failure."""
         self.results.journal.add("ab", **self.experiment.facts)
-        failure, lost, interrupted = "", False, False
-        alpha = self.experiment.analyses[0].alpha
         try:
             missing = self.earlier < self.experiment.pairs
             for number in range(1, missing * self.experiment.burn_in + 1):
                 self.measure(number, burn_in=True)
-            alpha = self._measure_all()
+            self.alpha = self._measure_all()
         except PairFailedError as error:
-            failure, lost = str(error), error.lost
+            self.failure, self.lost = str(error), error.lost
         except KeyboardInterrupt:
-            interrupted = True
+            self.interrupted = True
         pairs = len(self.records["a"])
-        if failure or interrupted:
-            alpha = self.experiment.level_after(pairs)
-        comparison = self._compare(alpha)
+        if self.failure or self.interrupted:
+            self.alpha = self.experiment.level_after(pairs)
+        self.comparison = self._compare(self.alpha)
         self.results.journal.add(
             "end",
             pairs=pairs,
-            alpha=alpha,
-            verdicts=[entry.main.verdict.value for entry in comparison.entries],
-            failure=failure,
-            interrupted=interrupted,
-        )
-        return Finding(
-            comparison=comparison,
-            alpha=alpha,
-            failure=failure,
-            lost=lost,
-            interrupted=interrupted,
+            alpha=self.alpha,
+            verdicts=[entry.main.verdict.value for entry in self.comparison.entries],
+            failure=self.failure,
+            interrupted=self.interrupted,
         )
 
     def _measure_all(self) -> float:
@@ -213,8 +205,8 @@ class Pairs:
     @property
     def seconds_per_pair(self) -> float | None:
         """Mean wall time of a pair so far; None before the first process."""
-        mean = self.campaign.durations.of(None)
-        return None if mean is None else len(SIDES) * (mean + self.experiment.cool_down)
+        mean = self.campaign.seconds_of(None)
+        return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure(self, number: int, burn_in: bool = False) -> None:
         """Runs a process of each side, numbered from 1; burn-in does not count, unless one fails.
@@ -327,17 +319,14 @@ class Pairs:
         return found
 
     def _command(self, name: str, side: str) -> Measuring:
-        records = self.records[side]
         started = self.experiment.sides[side]
+        if self.records[side]:  # what its flags mean is known from a run
+            like = self.records[side][-1]
+            flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
+            started = replace(started, resolved=flags)
         if self._steps is not None:
             started = replace(started, flags=(*started.flags, f"--num_batches={self._steps}"))
-        return measuring(
-            started,
-            self.results.pending(name),
-            self.results.log(name),
-            facts=self.campaign.facts,
-            like=records[-1] if records else None,
-        )
+        return measuring(started, self.results.pending(name), self.results.log(name))
 
     def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:
         """Registers a process that has ended; returns it with its annotated record."""
@@ -347,16 +336,6 @@ class Pairs:
         ended = replace(ended, document=document)
         self.campaign.end_measuring(self.results.journal, name, label, ended)
         return ended
-
-
-def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]:
-    """Reasons why pairs were measured again in earlier sessions, by prefix of their names."""
-    found: dict[str, list[list[LostProcess]]] = {}
-    for event in results.journal.read(_LOST):
-        if event.get("again"):
-            lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
-            found.setdefault(event["pair"], []).append(lost)
-    return found
 
 
 def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cnnbench.campaigns.launch.tasks import JobLayout, run_words
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
@@ -122,20 +121,8 @@ def has_module(side: Side, *paths: str) -> bool:
         return False
 
 
-def measuring(
-    side: Side,
-    record: Path,
-    log: Path,
-    *,
-    facts: Mapping[str, Any] | None = None,
-    like: RunRecord | None = None,
-) -> Measuring:
-    """Description of a process of a side, which writes a record and a log.
-
-    For the record of a process that leaves none, `facts` describe this machine, and `like` is an
-    earlier run with its flags.
-    """
-    resolved = side.resolved if like is None else like
+def measuring(side: Side, record: Path, log: Path) -> Measuring:
+    """Description of a process of a side, which writes a record and a log."""
     command = ("cnnbench", *run_words(side.layout, side.flags))
     return Measuring(
         words=side.command(record.absolute()),
@@ -143,7 +130,5 @@ def measuring(
         environment=side.environment,
         folder=side.checkout,
         record=record,
-        blank=blank_record(
-            RunRecord.kind, command, resolved.config, resolved.explicit_flags, facts or {}
-        ),
+        blank=blank_record(RunRecord.kind, command, side.resolved),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
-from cnnbench.campaigns.ab.pairs import Finding, Pairs
+from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.side import Side
@@ -24,10 +25,8 @@ from cnnbench.campaigns.bisect.search import (
     SKIP,
     History,
     Step,
-    answer_to_changed_work,
-    answer_to_slower,
+    answer,
     entry_of,
-    half_of,
     is_about_work,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -71,24 +70,23 @@ class _Unusable(Exception):
 
 
 class CommitBench:
-    """Measures commits; holds GOOD's worktree while its context lasts."""
+    """Measures commits; the stack gets GOOD's worktree."""
 
     def __init__(
-        self, setting: Setting, results: Path, reporter: Reporter, facts: Mapping[str, Any]
+        self,
+        setting: Setting,
+        results: Path,
+        reporter: Reporter,
+        facts: Mapping[str, Any],
+        stack: contextlib.ExitStack,
     ) -> None:
         self.setting = setting
         self._results = results
         self.reporter = reporter
         self._facts = facts
-        self._stack = contextlib.ExitStack()
+        self._stack = stack
         self._seconds: float | None = None
         self._good: Side | None = None
-
-    def __enter__(self) -> CommitBench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def prepare(self) -> None:
         """Makes GOOD's worktree, if there is none yet; BenchmarkError if it does not build."""
@@ -182,15 +180,14 @@ class CommitBench:
     ) -> Step:
         setting = self.setting
         name = commit[:12]
-        looks_at_work = is_about_work(found)
-        finding = self._run(experiment, name)
-        step = self._answered(finding, commit, looks_at_work)
+        about_work = is_about_work(found)
+        pairs = self._run(experiment, name)
+        step = self._answered(pairs, commit, about_work)
         if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
-            more = self._with_more_pairs(experiment, finding, name, again)
+            more = self._with_more_pairs(pairs, name, again)
             if more is not None:
                 self.reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
-                finding = self._run(more, name)
-                step = self._answered(finding, commit, looks_at_work)
+                step = self._answered(self._run(more, name), commit, about_work)
         if found is None and step.verdict == Verdict.CHANGED_WORK.value:
             step = replace(step, answer=BAD)  # the search is for the commit that changed the work
         return replace(step, most_pairs=setting.most_pairs, results=name)
@@ -205,7 +202,8 @@ class CommitBench:
         if is_about_work(found):
             course = {"analyses": (InterimAnalysis(1, policy.alpha),)}
         elif found is not None and found.change is not None:
-            policy = half_of(found.change, policy)
+            half = math.expm1(abs(math.log1p(found.change)) / 2)
+            policy = policy.replace(threshold=max(policy.threshold, half))
         sides = {"a": self._good, "b": new}
         return Experiment(
             sides=sides,
@@ -218,11 +216,9 @@ class CommitBench:
             metrics=("throughput",),
         )
 
-    def _with_more_pairs(
-        self, experiment: Experiment, finding: Finding, name: str, again: bool
-    ) -> Experiment | None:
+    def _with_more_pairs(self, pairs: Pairs, name: str, again: bool) -> Experiment | None:
         """The experiment with the most pairs; None if these are too few, unless `again`."""
-        entry = entry_of(finding.comparison)
+        experiment, entry = pairs.experiment, entry_of(pairs.comparison)
         if entry is None:
             return None
         most, needed = self.setting.most_pairs, entry.main.judgement.needed
@@ -235,42 +231,36 @@ class CommitBench:
         later = replace(experiment, burn_in=0, **course)
         return later if later.pairs > len(entry.base) else None
 
-    def _run(self, experiment: Experiment, name: str) -> Finding:
+    def _run(self, experiment: Experiment, name: str) -> Pairs:
         """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
         with PairsFolder(self._results / name, resume=True) as results:
             pairs = Pairs(experiment, results, Campaign(self.reporter, self._facts))
-            finding = pairs.run()
-        if finding.interrupted:
+            pairs.run()
+        if pairs.interrupted:
             raise KeyboardInterrupt
         self._seconds = pairs.seconds_per_pair or self._seconds
-        base = [one for entry in finding.comparison.entries for one in entry.base]
+        base = [one for entry in pairs.comparison.entries for one in entry.base]
         if any(one.status != "ok" for one in base):
-            raise BenchmarkError(f"GOOD ({self.setting.good[:12]}) fails: {finding.failure}")
-        return finding
+            raise BenchmarkError(f"GOOD ({self.setting.good[:12]}) fails: {pairs.failure}")
+        return pairs
 
-    def _answered(self, finding: Finding, commit: str, looks_at_work: bool) -> Step:
-        comparison = finding.comparison
-        if looks_at_work:
-            answer = answer_to_changed_work(comparison)
-        else:
-            usual = self.setting.policy.replace(alpha=finding.alpha)
-            answer = answer_to_slower(comparison, usual)
-        entry = entry_of(comparison)
+    def _answered(self, pairs: Pairs, commit: str, about_work: bool) -> Step:
+        entry = entry_of(pairs.comparison)
         if entry is None:
-            reason = finding.failure or "its runs have another configuration than those of GOOD"
+            reason = pairs.failure or "its runs have another configuration than those of GOOD"
             verdict = Verdict.NOT_COMPARABLE.value
             return Step(commit=commit, answer=SKIP, verdict=verdict, reason=reason)
         judgement = entry.main.judgement
         return Step(
             commit=commit,
-            answer=answer,
+            answer=answer(entry, self.setting.policy.replace(alpha=pairs.alpha), about_work),
             verdict=entry.main.verdict.value,
-            reason=finding.failure or judgement.reason,
+            reason=pairs.failure or judgement.reason,
             change=judgement.change,
             low=judgement.low,
             high=judgement.high,
-            confidence=1 - finding.alpha,
+            confidence=1 - pairs.alpha,
             pairs=min(len(entry.base), len(entry.new)),
             needed=judgement.needed,
-            lost=finding.lost,
+            lost=pairs.lost,
         )

@@ -87,7 +87,12 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
 
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
-_ANSWERS = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
+_TO_SLOWER = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
+_TO_CHANGED_WORK = {
+    Verdict.CHANGED_WORK: BAD,
+    Verdict.FAILED: SKIP,
+    Verdict.NOT_COMPARABLE: SKIP,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,39 +183,22 @@ def is_about_work(differ: Step | None) -> bool:
     return differ is not None and differ.verdict == Verdict.CHANGED_WORK.value
 
 
-def half_of(change: float, policy: Policy) -> Policy:
-    """The policy that separates commits as slow as BAD from those as fast as GOOD.
-
-    The change of BAD against GOOD is a share such as -0.2; the floor is at least the threshold.
-    """
-    half = math.expm1(abs(math.log1p(change)) / 2)
-    return policy.replace(threshold=max(policy.threshold, half))
-
-
 def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
     """The only configuration of an experiment; None if the sides have two."""
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
 
-def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
-    """Answer about a commit in a search for lower speed, from a comparison with GOOD.
+def answer(entry: ComparedConfiguration, usual: Policy, about_work: bool) -> str:
+    """Answer about a commit from its comparison with GOOD, in pairs.
 
-    Where the comparison is inconclusive, the policy `usual` decides, at the same level.
+    One pair is enough in a search for changed work. In a search for lower speed, the policy `usual`
+    decides where the comparison is inconclusive, at the same level.
     """
-    entry = entry_of(comparison)
-    if entry is None:
-        return SKIP
     result = entry.main
+    if about_work:
+        return _TO_CHANGED_WORK.get(result.verdict, GOOD)
     if result.verdict is Verdict.INCONCLUSIVE:
-        again = judge(result.base, result.new, usual, paired=comparison.paired)
+        again = judge(result.base, result.new, usual, paired=True)
         return BAD if again.verdict is Verdict.SLOWER else SKIP
-    return _ANSWERS.get(result.verdict, SKIP)
-
-
-def answer_to_changed_work(comparison: Comparison) -> str:
-    """Answer about a commit in a search for changed work; one pair is enough."""
-    entry = entry_of(comparison)
-    if entry is None or entry.main.verdict in (Verdict.FAILED, Verdict.NOT_COMPARABLE):
-        return SKIP
-    return BAD if entry.main.verdict is Verdict.CHANGED_WORK else GOOD
+    return _TO_SLOWER.get(result.verdict, SKIP)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.numbers import NONE, count, duration, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.ab.sequential import FIRST
-from cnnbench.campaigns.bisect.bench import CommitBench, Setting
+from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.results_dir import ResumableFolder
 from cnnbench.judge.compare.judge import Verdict
@@ -25,34 +25,6 @@ _TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 _STEP = frozenset(field.name for field in fields(Step))
 # Larger changes are printed in whole per cent.
 _LARGE = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class BisectionOutcome:
-    """Steps of a bisection, GOOD against BAD first, and the commits that may be the first bad one.
-
-    The oldest of these is first; there are none if GOOD and BAD do not differ.
-    """
-
-    steps: tuple[Step, ...]
-    suspects: tuple[str, ...]
-
-    @property
-    def differ(self) -> Step:
-        """The step that compares BAD with GOOD."""
-        return self.steps[0]
-
-    def of(self, commit: str) -> Step | None:
-        """The step that measured a commit."""
-        return next((step for step in self.steps if step.commit == commit), None)
-
-    @property
-    def without_answer(self) -> tuple[Step, ...]:
-        """Steps without an answer."""
-        if not self.suspects:
-            return self.steps[:1]
-        found = (self.of(commit) for commit in self.suspects)
-        return tuple(step for step in found if step is not None and step.answer == SKIP)
 
 
 class BisectFolder(ResumableFolder):
@@ -80,59 +52,83 @@ class BisectFolder(ResumableFolder):
 
 
 class Bisection:
-    """One bisection; answers that the folder already holds are not measured again."""
+    """One bisection; answers that the folder already holds are not measured again.
+
+    Attributes:
+      steps: those of this session and of earlier ones, GOOD against BAD first.
+      suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD do
+        not differ.
+    """
 
     def __init__(self, bench: CommitBench, folder: BisectFolder) -> None:
         self._bench = bench
         self._folder = folder
-        self._setting = setting = bench.setting
+        self.setting = setting = bench.setting
         self._notice = bench.reporter.notice
         self._search = CommitSearch(setting.history, setting.good, setting.bad)
+        self.steps: list[Step] = []
+        self.suspects: tuple[str, ...] = ()
 
-    def run(self) -> BisectionOutcome:
+    @property
+    def differ(self) -> Step:
+        """The step that compares BAD with GOOD."""
+        return self.steps[0]
+
+    def of(self, commit: str) -> Step | None:
+        """The step that measured a commit."""
+        return next((step for step in self.steps if step.commit == commit), None)
+
+    @property
+    def without_answer(self) -> list[Step]:
+        """Steps without an answer."""
+        if not self.suspects:
+            return self.steps[:1]
+        found = map(self.of, self.suspects)
+        return [step for step in found if step is not None and step.answer == SKIP]
+
+    def run(self) -> None:
         """Measures until an answer is found or no commit is left; whole pairs are kept."""
         known = {commit: step for commit, step in self._folder.steps.items() if self._holds(step)}
         if known:
             self._notice(f"{count(len(known), 'step is', 'steps are')} done already")
-        done: list[Step] = []
-        setting = self._setting
+        setting = self.setting
         commit: str | None = setting.bad
         while commit is not None:
-            step = known.get(commit) or self._measure(commit, done)
-            if done:
+            step = known.get(commit) or self._measure(commit)
+            if self.steps:
                 self._search.add(step)
-            done.append(step)
-            commit = self._search.next() if _is_bad(done) else None
-        suspects = self._search.suspects if _is_bad(done) else ()
-        ordered = setting.history.ordered(suspects, setting.good, setting.bad)
-        return BisectionOutcome(steps=tuple(done), suspects=ordered)
+            self.steps.append(step)
+            commit = self._search.next() if self.differ.answer == BAD else None
+        if self.differ.answer == BAD:
+            suspects = self._search.suspects
+            self.suspects = setting.history.ordered(suspects, setting.good, setting.bad)
 
-    def explain(self, outcome: BisectionOutcome) -> Explanation | None:
+    def explain(self) -> Explanation | None:
         """Explains the difference that the found commit makes; None without one.
 
         NotExplainedError if it cannot be profiled.
         """
-        if len(outcome.suspects) != 1:
+        if len(self.suspects) != 1:
             return None
-        (commit,) = outcome.suspects
-        parent = self._setting.history.parent(commit)
+        (commit,) = self.suspects
+        parent = self.setting.history.parent(commit)
         self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
         return self._bench.explain(parent, commit)
 
     def _holds(self, step: Step) -> bool:
         """Whether an earlier answer counts; not if more pairs may change it."""
-        return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
+        return not (step.lost or (step.undecided and step.most_pairs < self.setting.most_pairs))
 
-    def _measure(self, commit: str, done: Sequence[Step]) -> Step:
+    def _measure(self, commit: str) -> Step:
         self._bench.prepare()
-        left = self._search.steps_left
-        differ = done[0] if done else None
-        what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
+        left, done = self._search.steps_left, len(self.steps)
+        differ = self.differ if done else None
+        what = f"step {done} of about {done + left - 1}" if done else "GOOD against BAD"
         self._notice(self._outlook(left + (differ is None), differ))
-        self._notice(f"{what}: {commit[:12]} {self._setting.history.show(commit)}")
+        self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
         before = self._folder.steps.get(commit)
         again = before is not None and before.undecided
-        step = self._bench.measure(len(done), commit, differ, again)
+        step = self._bench.measure(done, commit, differ, again)
         if differ is not None or step.verdict != Verdict.FAILED.value:
             self._folder.add(step)
         self._notice(f"{commit[:12]} is {word(step, differ or step)}")
@@ -143,8 +139,8 @@ class Bisection:
         number = len(self._search.suspects)
         text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count(steps, 'step', 'steps')} of "
-        least, most = min(FIRST, self._setting.pairs), self._setting.pairs
-        burn_in = self._setting.burn_in
+        least, most = min(FIRST, self.setting.pairs), self.setting.pairs
+        burn_in = self.setting.burn_in
         if differ is not None and is_about_work(differ):
             least, most, burn_in = 1, 1, 0
         text += count(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
@@ -179,18 +175,14 @@ def _speed(step: Step) -> str:
     return f"{percent(abs(change), digits)} {direction} ({least.removesuffix(' %')} to {most})"
 
 
-def _is_bad(done: Sequence[Step]) -> bool:
-    return done[0].answer == BAD
-
-
-def lines(outcome: BisectionOutcome, setting: Setting) -> list[str]:
+def lines(found: Bisection) -> list[str]:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    rows = [_TITLES, *(_row(step, setting.history) for step in outcome.steps)]
+    rows = [_TITLES, *(_row(step, found.setting.history) for step in found.steps)]
     text = [*fitted(rows, left=(0, 1, 5)), ""]
-    if len(outcome.suspects) == 1:
-        text += _culprit(outcome, setting)
-    elif outcome.suspects:
-        text += _range(outcome, setting.history)
+    if len(found.suspects) == 1:
+        text += _culprit(found)
+    elif found.suspects:
+        text += _range(found)
     # Subjects of commits may contain control characters; leading blanks are kept.
     return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
 
@@ -208,25 +200,24 @@ def no_difference(step: Step) -> str:
 
 
 def _row(step: Step, history: History) -> tuple[str, ...]:
-    known = step.low is not None and step.high is not None
     return (
         step.commit[:12],
         step.answer,
         _change(step),
-        _interval(step) if known else NONE,
+        _interval(step),
         str(step.pairs),
         history.show(step.commit),
     )
 
 
-def _culprit(outcome: BisectionOutcome, setting: Setting) -> list[str]:
-    (commit,), history = outcome.suspects, setting.history
-    step = outcome.of(commit)
+def _culprit(found: Bisection) -> list[str]:
+    (commit,), history = found.suspects, found.setting.history
+    step = found.of(commit)
     assert step is not None  # a single suspect was measured
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
-    again = ["cnnbench", "ab", *sides, "--", *setting.flags]
-    what = word(step, outcome.differ)
-    if not is_about_work(outcome.differ) and step.low is not None:
+    again = ["cnnbench", "ab", *sides, "--", *found.setting.flags]
+    what = word(step, found.differ)
+    if not is_about_work(found.differ) and step.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
     return [
@@ -238,13 +229,13 @@ def _culprit(outcome: BisectionOutcome, setting: Setting) -> list[str]:
     ]
 
 
-def _range(outcome: BisectionOutcome, history: History) -> list[str]:
-    number = len(outcome.suspects)
+def _range(found: Bisection) -> list[str]:
+    number = len(found.suspects)
     text = [f"the first bad commit is one of these {number}; skipped commits hide which:"]
-    for commit in outcome.suspects:
-        step = outcome.of(commit)
-        why = "" if step is None else word(step, outcome.differ)
-        text.append(f"      {commit[:12]} {history.show(commit)}")
+    for commit in found.suspects:
+        step = found.of(commit)
+        why = "" if step is None else word(step, found.differ)
+        text.append(f"      {commit[:12]} {found.setting.history.show(commit)}")
         text.append(f"            {BAD if step is not None and step.answer == BAD else why}")
     return text
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import select
+import signal
 import socket
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
@@ -42,7 +44,13 @@ def execute_in_turn(
         members: list[_Member] = []
         try:
             for command in commands:
-                members.append(_start(command, turn_seconds, stack))
+                ours, theirs = socket.socketpair()
+                stack.callback(ours.close)
+                with theirs:
+                    variables = {VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
+                    own = replace(command, environment={**command.environment, **variables})
+                    child = start(own, inherited=theirs.fileno())
+                members.append(_Member(stack.enter_context(child), ours))
             _take_turns(members, timeout, grace)
         except KeyboardInterrupt:
             _stop([one for one in members if one.ended is None], grace)
@@ -87,15 +95,6 @@ class _Member:
             self.link.sendall(GO_ON)
 
 
-def _start(command: Command, turn_seconds: float, stack: contextlib.ExitStack) -> _Member:
-    ours, theirs = socket.socketpair()
-    stack.callback(ours.close)
-    with theirs:
-        variables = {**command.environment, VARIABLE: f"{theirs.fileno()}:{turn_seconds!r}"}
-        child = start(replace(command, environment=variables), inherited=theirs.fileno())
-    return _Member(stack.enter_context(child), ours)
-
-
 def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> None:
     last = -1
     while left := [one for one in members if one.ended is None]:
@@ -128,81 +127,33 @@ def _next(members: Sequence[_Member], last: int) -> int:
 def _stop(members: Sequence[_Member], grace: float) -> None:
     """Ends children: SIGTERM to all, and SIGKILL to those left after the grace."""
     for one in members:
-        one.child.terminate()
+        one.child.send(signal.SIGTERM)
     deadline = time.monotonic() + grace
     for one in members:
         one.ended = one.child.leave(max(0.0, deadline - time.monotonic()))
-        one.child.kill()
-
-
-def measure(
-    commands: Sequence[Measuring],
-    timeout: float,
-    grace: float = GRACE_SECONDS,
-    turn_seconds: float = 0.0,
-) -> list[Ended]:
-    """Runs processes to their ends; does not raise for their failures.
-
-    Each may run for `timeout` seconds, excluding its waits. They step in turns of `turn_seconds`,
-    all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
-    """
-    if not turn_seconds:
-        return [judge(one, execute(one, timeout, grace)) for one in commands]
-    begun = time.monotonic()
-    ended = execute_in_turn(commands, timeout, turn_seconds, grace)
-    share = (time.monotonic() - begun) / len(commands)
-    return [replace(judge(*one), seconds=share) for one in zip(commands, ended, strict=True)]
-
-
-class Durations:
-    """Durations of processes by what they measured, to estimate the remaining time."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[Hashable, list[float]] = {}
-        self._now: list[float] = []
-
-    def add(self, key: Hashable, seconds: float, past: bool = False) -> None:
-        """Adds one wall time of like processes; `past` times are from an earlier campaign."""
-        self._by_key.setdefault(key, []).append(seconds)
-        if not past:
-            self._now.append(seconds)
-
-    def of(self, key: Hashable) -> float | None:
-        """The mean duration; None without any."""
-        known = self._by_key.get(key)
-        return sum(known) / len(known) if known else None
-
-    def left(self, waiting: Iterable[Hashable]) -> float | None:
-        """Estimated seconds for processes of these keys; None if there is no estimate.
-
-        A key without a duration takes the mean of this campaign.
-        """
-        total = 0.0
-        for key in waiting:
-            known = self._by_key.get(key) or self._now
-            if not known:
-                return None
-            total += sum(known) / len(known)
-        return total
+        one.child.send(signal.SIGKILL)
 
 
 class Campaign:
     """The processes of one command, with `cool_down` seconds between them.
 
-    `facts` describe this machine, for the records of processes that leave none.
+    `facts` describe this machine, for the records of processes that leave none. Wall times by what
+    the processes measured, as keys, estimate the remaining time.
     """
 
     def __init__(
         self,
         reporter: Reporter,
         facts: Mapping[str, Any] | None = None,
+        cool_down: float = 0.0,
         grace: float = GRACE_SECONDS,
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}
-        self.durations = Durations()
-        self.cool_down = 0.0
+        self.cool_down = cool_down
         self._grace = grace
+        self._known: dict[Hashable, list[float]] = {}
+        self._now: list[float] = []
         self._done = 0
         self._total = 0
         self._waiting: list[Hashable] = []
@@ -234,12 +185,25 @@ class Campaign:
     def run(
         self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
     ) -> list[Ended]:
-        """See `measure`."""
-        return measure(commands, timeout, self._grace, turn_seconds)
+        """Runs processes to their ends; does not raise for their failures.
+
+        Each may run for `timeout` seconds, excluding its waits. They step in turns of
+        `turn_seconds`, all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
+        """
+        if not turn_seconds:
+            return [judge(one, execute(one, timeout, self._grace), self.facts) for one in commands]
+        begun = time.monotonic()
+        ended = execute_in_turn(commands, timeout, turn_seconds, self._grace)
+        share = (time.monotonic() - begun) / len(commands)
+        return [
+            replace(judge(*one, self.facts), seconds=share)
+            for one in zip(commands, ended, strict=True)
+        ]
 
     def end(self, label: str, told: str, seconds: float) -> None:
         """Reports the first expected process as done, with its main result or its error."""
-        self.durations.add(self._waiting.pop(0), seconds)
+        self.remember(self._waiting.pop(0), seconds)
+        self._now.append(seconds)
         self._done += 1
         self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
 
@@ -259,7 +223,23 @@ class Campaign:
         told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
         self.end(label, told, ended.seconds)
 
+    def remember(self, key: Hashable, seconds: float) -> None:
+        """Adds the wall time of a process of an earlier campaign."""
+        self._known.setdefault(key, []).append(seconds)
+
+    def seconds_of(self, key: Hashable) -> float | None:
+        """The mean wall time of processes of a key; None without any."""
+        return fmean(self._known[key]) if key in self._known else None
+
     def _left(self) -> float | None:
-        waiting = [key for key in self._waiting if self.expects(key)]
-        seconds = self.durations.left(waiting)
-        return None if seconds is None else seconds + len(waiting) * self.cool_down
+        """Estimated seconds for the processes to be run; None if there is no estimate.
+
+        A key without a wall time takes the mean of this campaign.
+        """
+        total = 0.0
+        for key in filter(self.expects, self._waiting):
+            known = self._known.get(key) or self._now
+            if not known:
+                return None
+            total += fmean(known) + self.cool_down
+        return total

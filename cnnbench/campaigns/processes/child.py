@@ -176,7 +176,7 @@ class Child:
     def __exit__(self, *_: object) -> None:
         """Kills the whole group; its leader has not been reaped, so its number is still valid."""
         with self._link:
-            self._signal(signal.SIGKILL)
+            self.send(signal.SIGKILL)
             self._leader.wait()
 
     def fileno(self) -> int:
@@ -191,37 +191,33 @@ class Child:
         report = _receive(self._link, seconds)
         return None if report is None else self._ended(report, timed_out=False)
 
-    def terminate(self) -> None:
-        """Sends SIGTERM to the group."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Sends SIGKILL to the group."""
-        self._signal(signal.SIGKILL)
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._leader.pid, number)
 
     def stop(self, grace: float) -> Ended:
         """Ends it with SIGTERM; what still runs after the grace period is killed on leaving."""
-        self.terminate()
+        self.send(signal.SIGTERM)
         return self.leave(grace)
 
     def leave(self, grace: float) -> Ended:
-        """The end after `terminate`; a second SIGTERM could interrupt its writing."""
+        """The end after a SIGTERM; a second one could interrupt its writing."""
         return self._ended(_receive(self._link, grace) or b"", timed_out=True)
 
     def _ended(self, report: bytes, timed_out: bool) -> Ended:
         facts = json.loads(report) if report else {}
+        code = -signal.SIGKILL if timed_out else None
+        if "status" in facts:
+            code = os.waitstatus_to_exitcode(facts["status"])
         return Ended(
-            code=_exit_code(facts, timed_out),
+            code=code,
             seconds=time.monotonic() - self._started,
             timed_out=timed_out,
             max_rss_bytes=facts.get("max_rss_bytes"),
             oom_kills=oom_kills() - self._kills,
             error=facts.get("error"),
         )
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._leader.pid, number)
 
 
 def _receive(link: socket.socket, seconds: float) -> bytes | None:
@@ -242,12 +238,6 @@ def _receive(link: socket.socket, seconds: float) -> bytes | None:
             return b""
         data += part
     return data
-
-
-def _exit_code(facts: dict[str, int], timed_out: bool) -> int | None:
-    if "status" in facts:
-        return os.waitstatus_to_exitcode(facts["status"])
-    return -signal.SIGKILL if timed_out else None
 
 
 def oom_kills(host: Host | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -180,18 +181,14 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
     plan = allreduce_plan.make_plan(params, tuple(given))
     config = _plain(params.as_dict())
     config["sizes"] = [workload.name for workload in plan.workloads]
+    # All algorithms unless named.
+    cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return Resolved(
         config=config,
         explicit_flags=tuple(given),
         identity=_identity(config),
-        rows=_rows(plan),
+        rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),
     )
-
-
-def _rows(plan: allreduce_plan.AllReducePlan) -> int:
-    """Estimated number of reductions that a process measures; all algorithms unless named."""
-    cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
-    return cases * len(plan.workloads) * sum(count > 1 for count in plan.counts)
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,15 +198,10 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
             identity[name] = os.path.abspath(identity[name])
     for name in PLUGINS:
         if identity.get(name):
-            identity[f"{name} digest"] = _file_digest(identity[name])
+            with contextlib.suppress(OSError):
+                text = Path(identity[name]).read_bytes()
+                identity[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
     return identity
-
-
-def _file_digest(path: str) -> str | None:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
-    except OSError:
-        return None
 
 
 def _refuse_results(params: Params | AllReduceParams) -> None:

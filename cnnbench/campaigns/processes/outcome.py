@@ -20,6 +20,7 @@ from cnnbench.base.text.escape import plain
 from cnnbench.base.text.messages import fatal_message, notice_line
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import encode
@@ -52,13 +53,7 @@ class Measuring(Command):
     blank: Record
 
 
-def blank_record(
-    kind: str,
-    command: Sequence[str],
-    config: Mapping[str, Any],
-    explicit_flags: Sequence[str],
-    facts: Mapping[str, Any],
-) -> Record:
+def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record) -> Record:
     """Record ("run" or "allreduce") of a process before its start, without measurements."""
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
@@ -66,22 +61,25 @@ def blank_record(
         started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         status="interrupted",
         command=tuple(command),
-        config=config,
-        explicit_flags=tuple(explicit_flags),
-        environment=facts,
+        config=resolved.config,
+        explicit_flags=resolved.explicit_flags,
     )
 
 
-def judge(command: Measuring, ended: Ended) -> Ended:
-    """An ended process with its record; does not raise for its failures."""
+def judge(command: Measuring, ended: Ended, facts: Mapping[str, Any]) -> Ended:
+    """An ended process with its record; does not raise for its failures.
+
+    `facts` describe this machine, for a record of a process that left none.
+    """
     document, defect, unusable = _read(command)
     problem = _problem(ended, document, defect, end_of(command.log) or full_disk(command.log))
     if problem is None:
         assert document is not None
         return replace(ended, status="ok", document=document)
-    status, error = problem
+    status, error, lost = problem
     if document is None:
-        document = replace(command.blank, status="failed", error=error).to_dict()
+        left = replace(command.blank, status="failed", error=error, environment=facts)
+        document = left.to_dict()
     elif document["status"] != "failed" or ended.timed_out:
         document = {**document, "status": "failed", "error": encode(error)}
     return replace(
@@ -89,7 +87,7 @@ def judge(command: Measuring, ended: Ended) -> Ended:
         status=status,
         # An exception without a message is reported by its type.
         message=plain(error.message) or plain(error.type) or "unknown error",
-        lost=_lost(status, ended),
+        lost=lost,
         document=document,
         unusable=unusable,
     )
@@ -125,58 +123,47 @@ def headline(record: Record) -> str:
 
 def _problem(
     ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
-) -> tuple[str, ErrorInfo] | None:
-    """Status and error of a run that is not ok."""
+) -> tuple[str, ErrorInfo, str] | None:
+    """Status, error and `lost` of a run that is not ok; see `Ended`."""
     if ended.timed_out:
         text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
-        return "timed_out", _error("TimedOut", text)
+        return "timed_out", _error("TimedOut", text), "ended by its time-out"
     if ended.error is not None:
-        return "failed", _error("NotStarted", ended.error)
+        return "failed", _error("NotStarted", ended.error), ""
     if ended.code is None:
         text = f"the process and its guard were killed; {last_line(tail)}"
-        return "killed", _error("Killed", text)
+        return "killed", _error("Killed", text), "killed with its guard"
     if ended.code < 0:
         return _signalled(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
-        return ("out_of_memory" if is_out_of_memory(error) else "failed"), error
+        return ("out_of_memory" if is_out_of_memory(error) else "failed"), error, ""
     if document is not None and document["status"] == "interrupted":
-        return "killed", _error("Interrupted", "interrupted by an external signal")
+        error = _error("Interrupted", "interrupted by an external signal")
+        return "killed", error, "interrupted by a signal"
     if ended.code != 0:
         text = f"exit status {ended.code}; {last_line(tail)}"
-        return "failed", _error("ExitStatus", text)
+        return "failed", _error("ExitStatus", text), ""
     if defect is not None:
-        return "failed", _error("UnusableRecord", defect)
+        return "failed", _error("UnusableRecord", defect), ""
     return None
 
 
-def _lost(status: str, ended: Ended) -> str:
-    """See `Ended`; for a process that did not succeed."""
-    if ended.timed_out:
-        return "ended by its time-out"
-    if ended.code is None:
-        return "killed with its guard" if status == "killed" else ""
-    if ended.code >= 0:
-        return "interrupted by a signal" if status == "killed" else ""
-    if -ended.code not in _SENT_FROM_OUTSIDE:
-        return ""
-    name = signal.Signals(-ended.code).name
-    by = f"the OOM killer ({name})" if status == "out_of_memory" else name
-    return f"{'killed' if name == 'SIGKILL' else 'ended'} by {by}"
-
-
-def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
+def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
     try:
         name = signal.Signals(code).name
     except ValueError:
         name = f"signal {code}"
     if code == signal.SIGKILL and oom_kills > 0:
         text = "out of memory: ended by the kernel's OOM killer (SIGKILL)"
-        return "out_of_memory", _error("OutOfMemory", text)
+        lost = "killed by the OOM killer (SIGKILL)"
+        return "out_of_memory", _error("OutOfMemory", text), lost
     if code == signal.SIGABRT and _OOM_ABORT in tail:
         text = f"out of memory: {name}, {_OOM_ABORT}"
-        return "out_of_memory", _error("OutOfMemory", text)
-    return "killed", _error("Killed", f"ended by {name}; {fatal_message(tail) or last_line(tail)}")
+        return "out_of_memory", _error("OutOfMemory", text), ""
+    text = f"ended by {name}; {fatal_message(tail) or last_line(tail)}"
+    lost = f"{'killed' if code == signal.SIGKILL else 'ended'} by {name}"
+    return "killed", _error("Killed", text), lost if code in _SENT_FROM_OUTSIDE else ""
 
 
 def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
@@ -48,18 +47,15 @@ _OF_THE_COMMAND = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class StrategyCase:
-    """One row of the table, and its processes.
+    """One row of the table.
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
       flags: of ``cnnbench run``, without those of files.
       apart: why its weights are not compared; "" if they are.
       weights_flags: of the process that trains the weights to compare; empty for none.
-      rounds: processes by number, from 1.
-      weights: the process that has trained the weights.
-      checkpoint: the folder with them; None if there are none.
     """
 
     name: str
@@ -67,34 +63,6 @@ class StrategyCase:
     resolved: Resolved
     apart: str = ""
     weights_flags: tuple[str, ...] = ()
-    rounds: dict[int, Ended] = field(default_factory=dict)
-    weights: Ended | None = None
-    checkpoint: Path | None = None
-
-    @property
-    def records(self) -> dict[int, RunRecord]:
-        """Maps the number of each successful round to its record."""
-        return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
-
-    @property
-    def problem(self) -> str:
-        """The reason of a failed process, after which the case is not run again; else ""."""
-        ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
-        return next((one.message for one in ended if one.status != "ok"), "")
-
-
-@dataclass(frozen=True)
-class StrategiesPlan:
-    """The cases of a comparison, and lines to print before the first run."""
-
-    one_tower: StrategyCase
-    modes: tuple[StrategyCase, ...]
-    notices: tuple[str, ...]
-
-    @property
-    def cases(self) -> tuple[StrategyCase, ...]:
-        """All of them, one tower first."""
-        return (self.one_tower, *self.modes)
 
 
 def make_plan(
@@ -103,8 +71,10 @@ def make_plan(
     *,
     on_gpu: bool,
     weights_steps: int = 0,
-) -> StrategiesPlan:
+) -> tuple[list[StrategyCase], list[str]]:
     """Checks the flags of every mode; loads no TensorFlow.
+
+    Returns the cases, one tower first, and lines to print before the first run.
 
     Args:
       given: values of the flags of all runs, by name.
@@ -127,7 +97,9 @@ def make_plan(
     alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
-    cases, notices = [], []
+    apart = "it sees all images as one batch"
+    cases = [StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), apart)]
+    notices = []
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
         if name not in there_are:
@@ -140,11 +112,8 @@ def make_plan(
             if modes is not None:
                 raise
             notices.append(f"{name} is left out: {error}")
-    return StrategiesPlan(
-        StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), "it sees all images as one batch"),
-        tuple(cases),
-        (*notices, *dict.fromkeys(f"{c.name}: {n}" for c in cases for n in c.resolved.notices)),
-    )
+    told = dict.fromkeys(f"{one.name}: {n}" for one in cases[1:] for n in one.resolved.notices)
+    return cases, [*notices, *told]
 
 
 def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
@@ -167,7 +136,7 @@ def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
 
 
 def weights_tolerance(precision: str) -> float:
-    """The largest `WeightDistance` that rounding explains at a precision."""
+    """The largest distance of weights that rounding explains at a precision."""
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
@@ -199,20 +168,18 @@ def _text(name: str, value: object) -> str:
 
 
 _CHECKPOINTS = "checkpoints"
-_SUMMARY = "strategies.json"
 
 
 class StrategiesFolder(ResultsFolder):
     """A new results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
 
-    def __init__(self, folder: str, plan: StrategiesPlan) -> None:
-        names = (one.name for one in plan.cases)
-        super().__init__(folder, folders=(*names, _CHECKPOINTS, LOGS))
+    def __init__(self, folder: str, cases: Sequence[StrategyCase]) -> None:
+        super().__init__(folder, folders=(*(one.name for one in cases), _CHECKPOINTS, LOGS))
         self.checkpoints = self.folder / _CHECKPOINTS
 
     def summarise(self, document: StrategiesDocument) -> None:
         """Writes the rows, for reports."""
-        self.write(self.folder / _SUMMARY, document.to_json().encode("ascii"))
+        self.write(self.folder / "strategies.json", document.to_json().encode("ascii"))
 
     def __exit__(self, *error: object) -> None:
         """Removes the weights, which are not needed after the comparison."""
@@ -221,88 +188,67 @@ class StrategiesFolder(ResultsFolder):
 
 
 class StrategiesSession:
-    """One run of the command; the seed is that of the order within rounds, time-outs in seconds."""
+    """One run of the command.
+
+    Attributes:
+      records: of the successful rounds, by case and number of the round.
+      problems: why a process of a case failed, after which the case is not run again.
+      checkpoints: folders with the weights to compare, by case.
+    """
 
     def __init__(
-        self,
-        plan: StrategiesPlan,
-        results: StrategiesFolder,
-        campaign: Campaign,
-        *,
-        rounds: int,
-        seed: int,
-        timeout: float,
+        self, cases: Sequence[StrategyCase], results: StrategiesFolder, campaign: Campaign
     ) -> None:
+        self.cases = cases
         self._results = results
         self._campaign = campaign
-        self._rounds = rounds
-        self._coins = random.Random(seed)
-        self._timeout = timeout
-        self.cases = plan.cases
+        self.records: dict[str, dict[int, RunRecord]] = {one.name: {} for one in cases}
+        self.problems: dict[str, str] = {}
+        self.checkpoints: dict[str, Path] = {}
 
-    @property
-    def progress(self) -> str:
-        """Number of successful processes of the rounds."""
-        done = sum(len(one.records) for one in self.cases)
-        return f"{done} of {self._rounds * len(self.cases)} processes measured"
-
-    def run(self) -> None:
+    def run(self, rounds: int, seed: int, timeout: float) -> None:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
-        A case that fails is not run again. On KeyboardInterrupt earlier results are kept.
+        On KeyboardInterrupt earlier results are kept. `timeout` is in seconds per process.
         """
-        training = [one for one in self.cases if one.weights_flags]
-        due: list[tuple[StrategyCase, int]] = []
-        for number in range(1, self._rounds + 1):
+        generator = random.Random(seed)
+        due = [(one, 0) for one in self.cases if one.weights_flags]
+        self._campaign.expect(f"{one.name} weights" for one, _ in due)
+        for number in range(1, rounds + 1):
             shuffled = list(self.cases)
-            self._coins.shuffle(shuffled)
+            generator.shuffle(shuffled)
+            self._campaign.expect(one.name for one in shuffled)
             due += ((one, number) for one in shuffled)
-        self._campaign.expect(f"{one.name} weights" for one in training)
-        self._campaign.expect(one.name for one, _ in due)
-        for one in training:
-            self._train(one)
         for one, number in due:
-            if not one.problem:
-                self._measure(one, number)
+            if one.name not in self.problems:
+                self._process(one, number, timeout)
 
-    def _train(self, case: StrategyCase) -> None:
-        """Trains the weights to compare; the record is kept only if the process fails."""
-        folder = self._results.checkpoints / case.name
-        flags = (*case.weights_flags, f"--train_dir={folder}")
-        case.weights = self._process(case, "weights", flags, lambda record: "ok")
-        if case.problem:
-            self._keep(case, "weights", case.weights)
-        else:
-            case.checkpoint = folder
+    def _process(self, case: StrategyCase, number: int, timeout: float) -> None:
+        """Runs one process of a round, or, with number 0, the one that trains the weights.
 
-    def _measure(self, case: StrategyCase, number: int) -> None:
-        ended = self._process(case, f"r{number}", case.flags, headline)
-        self._keep(case, f"r{number}", ended)
-        case.rounds[number] = ended
-
-    def _process(
-        self,
-        case: StrategyCase,
-        stem: str,
-        flags: tuple[str, ...],
-        said: Callable[[RunRecord], str],
-    ) -> Ended:
+        The record of the latter is kept only if it fails.
+        """
+        stem, flags = f"r{number}", case.flags
+        checkpoint = self._results.checkpoints / case.name
+        if not number:
+            stem, flags = "weights", (*case.weights_flags, f"--train_dir={checkpoint}")
         name = f"{case.name}-{stem}"
         self._campaign.begin(name)
         pending = self._results.folder / case.name / f"{name}.part"
-        command = measuring(
-            Side(flags=flags, resolved=case.resolved),
-            pending,
-            self._results.log(name),
-            facts=self._campaign.facts,
-        )
-        (ended,) = self._campaign.run([command], self._timeout)
+        side = Side(flags=flags, resolved=case.resolved)
+        command = measuring(side, pending, self._results.log(name))
+        (ended,) = self._campaign.run([command], timeout)
         pending.unlink(missing_ok=True)
-        if ended.status != "ok":
+        told = "ok"
+        if ended.message:
+            told = self.problems[case.name] = ended.message
             self._campaign.drop(case.name)
-        self._campaign.end(name, ended.message or said(ended.record), ended.seconds)
-        return ended
-
-    def _keep(self, case: StrategyCase, stem: str, ended: Ended) -> None:
-        target = self._results.folder / case.name / f"{stem}.json"
-        self._results.keep(ended.document, target)
+        elif number:
+            told = headline(ended.record)
+            self.records[case.name][number] = ended.record
+        else:
+            self.checkpoints[case.name] = checkpoint
+        self._campaign.end(name, told, ended.seconds)
+        if number or ended.message:
+            target = self._results.folder / case.name / f"{stem}.json"
+            self._results.keep(ended.document, target)

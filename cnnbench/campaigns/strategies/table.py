@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
-from cnnbench.campaigns.strategies.session import StrategiesPlan, StrategyCase
+from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
 from cnnbench.machine import repository
@@ -30,40 +30,36 @@ from cnnbench.records.strategies import (
     weight_remarks,
 )
 
-if TYPE_CHECKING:
-    from cnnbench.campaigns.strategies.weights import WeightDistance  # loads TensorFlow
-
 _SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "memory")
 """Columns that a narrow terminal omits, the first one first."""
 
 
 def rows(
-    results: Sequence[StrategyCase],
-    distances: Mapping[str, WeightDistance],
-    tolerance: float,
+    session: StrategiesSession, distances: Mapping[str, tuple[float, str]], tolerance: float
 ) -> tuple[StrategyRow, ...]:
-    """The rows, one tower first; weights within `tolerance` are called equal."""
-    alone = {at: throughput(record) for at, record in results[0].records.items()}
-    return tuple(_row(one, alone, distances, tolerance) for one in results)
+    """The rows, one tower first; weights within `tolerance` are called equal.
+
+    See `cnnbench.campaigns.strategies.weights` for the distances.
+    """
+    return tuple(_row(one, session, distances, tolerance) for one in session.cases)
 
 
 def _row(
     case: StrategyCase,
-    alone: Mapping[int, float | None],
-    distances: Mapping[str, WeightDistance],
+    session: StrategiesSession,
+    distances: Mapping[str, tuple[float, str]],
     tolerance: float,
 ) -> StrategyRow:
-    records = list(case.records.values())
+    records = list(session.records[case.name].values())
     speeds = _values(records, throughput)
     low, high = speeds.interval or speeds.range or (None, None)
-    reference = next(iter(distances), None)
-    distance = distances.get(case.name)
+    distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN
     if case.apart:
         weights = APART
     elif distance is not None:
-        weights = EQUAL if distance.within(tolerance) else DIFFERENT
-        weights = REFERENCE if case.name == reference else weights
+        weights = EQUAL if distance <= tolerance else DIFFERENT  # which NaN is
+        weights = REFERENCE if case.name == next(iter(distances)) else weights
     placed = [record.placement for record in records if record.placement is not None]
     return StrategyRow(
         mode=case.name,
@@ -72,7 +68,7 @@ def _row(
         images_per_sec=speeds.median,
         low=low,
         high=high,
-        overhead=_overhead(case, alone),
+        overhead=_overhead(case.name, session.records),
         peak_memory_bytes=_values(records, lambda r: r.measured.peak_memory_bytes).median,
         build_seconds=_values(records, lambda r: r.startup_seconds.build).median,
         first_step_seconds=_values(records, lambda r: r.startup_seconds.first_step).median,
@@ -80,17 +76,19 @@ def _row(
         variable_copies=placed[0].variable_copies if placed else None,
         reduction_operations=placed[0].reduction_operations if placed else None,
         weights=weights,
-        weight_distance=None if distance is None else distance.value,
-        weight_variable="" if distance is None else distance.variable,
-        problem=case.problem,
+        weight_distance=distance,
+        weight_variable=variable,
+        problem=session.problems.get(case.name, ""),
     )
 
 
-def _overhead(case: StrategyCase, alone: Mapping[int, float | None]) -> float | None:
-    if case.name == ONE_TOWER:
+def _overhead(mode: str, records: Mapping[str, Mapping[int, RunRecord]]) -> float | None:
+    """The median over the rounds in which one tower was measured, too."""
+    if mode == ONE_TOWER:
         return None
     found = []
-    for at, record in case.records.items():
+    alone = {at: throughput(record) for at, record in records[ONE_TOWER].items()}
+    for at, record in records[mode].items():
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
             # Devices on the CPU share its cores: together they can be as fast as one.
@@ -110,7 +108,7 @@ def failed(found: Sequence[StrategyRow]) -> bool:
     return any(row.problem or row.weights == DIFFERENT for row in found)
 
 
-def table_text(found: StrategiesDocument, plan: StrategiesPlan) -> str:
+def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     """The table, and remarks: on the weights, failures, an early end."""
     rows, tolerance = found.rows, found.weights_tolerance
     enough = any(row.processes >= _FEWEST for row in rows)
@@ -131,7 +129,7 @@ def table_text(found: StrategiesDocument, plan: StrategiesPlan) -> str:
     cells = [[title for title, _ in columns]]
     cells += [[text(row) for _, text in columns] for row in rows]
     remarks = [text for text, _ in weight_remarks(rows, tolerance)]
-    remarks += [f"{case.name}: {case.apart}" for case in plan.modes if case.apart]
+    remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
     remarks += [f"incomplete: {found.incomplete}"] if found.incomplete else []
     lines = fitted(cells, (0, 1, -1), [cells[0].index(name) for name in _SPARE])
@@ -146,9 +144,8 @@ def to_csv(found: Sequence[StrategyRow]) -> str:
 
 
 def document(
-    results: Sequence[StrategyCase],
+    session: StrategiesSession,
     found: Sequence[StrategyRow],
-    plan: StrategiesPlan,
     tolerance: float,
     *,
     command: Sequence[str],
@@ -157,7 +154,7 @@ def document(
     incomplete: str | None = None,
 ) -> StrategiesDocument:
     """The rows with all digits, their processes, and what was measured; `begun` has a time zone."""
-    first = plan.modes[0].resolved.config
+    first = session.cases[1].resolved.config
     return StrategiesDocument(
         run_id=uuid.uuid4().hex,
         started_at=begun.isoformat(timespec="seconds"),
@@ -166,13 +163,13 @@ def document(
         rows=tuple(found),
         processes=tuple(
             StrategyProcess(
-                mode=one.name,
+                mode=mode,
                 round=at,
                 run_id=record.run_id,
                 images_per_sec=throughput(record),
             )
-            for one in results
-            for at, record in one.records.items()
+            for mode, records in session.records.items()
+            for at, record in records.items()
         ),
         weights_tolerance=tolerance,
         environment=facts,

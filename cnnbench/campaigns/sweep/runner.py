@@ -21,7 +21,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.campaigns.launch.tasks import run_words
-from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
@@ -165,8 +165,7 @@ class Sweep:
         if len(todo) < len(items):
             self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
         if todo:
-            campaign = self._campaign
-            self._reporter.notice(outlook(todo, campaign.durations, campaign.facts))
+            self._reporter.notice(outlook(todo, self._campaign))
         self._journal.add(
             "sweep",
             suite=self._plan.suite,
@@ -191,7 +190,7 @@ class Sweep:
             key, seconds = event.get("key"), event.get("seconds")
             if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
                 searched = event["event"] == "searched"
-                self._campaign.durations.add((str(key), searched), float(seconds), past=True)
+                self._campaign.remember((str(key), searched), float(seconds))
             if not self._resume:
                 continue
             batch = event.get("batch_size")
@@ -296,13 +295,7 @@ class Sweep:
             words=(*self._program, *words),
             log=log,
             record=record,
-            blank=blank_record(
-                case.command,
-                ("cnnbench", *words),
-                case.resolved.config,
-                case.resolved.explicit_flags,
-                self._campaign.facts,
-            ),
+            blank=blank_record(case.command, ("cnnbench", *words), case.resolved),
         )
         try:
             (ended,) = self._campaign.run([command], case.timeout)
@@ -383,7 +376,7 @@ def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], boo
     return good * unit
 
 
-def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> str:
+def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
     """Number of processes, and estimated minutes, from earlier sweeps in the directory or FLOPs."""
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
@@ -392,19 +385,23 @@ def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> 
     automatic = {case.repeats for case in cases.values() if case.is_auto}
     if automatic:
         text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
-    guesses = [_seconds(item, past, facts) for item in runs]
+    guesses = [_seconds(item, campaign) for item in runs]
     known = [one for one in guesses if one is not None]
     if len(known) < len(runs) or not runs:
         return f"{text}; their duration is known after the first"
-    basis = "as before" if all(past.of(item.duration_key) for item in runs) else "a first guess"
+    basis = (
+        "as before"
+        if all(campaign.seconds_of(item.duration_key) for item in runs)
+        else "a first guess"
+    )
     searches = len(todo) - len(runs)
     besides = f", and {count(searches, 'search', 'searches')} for batch sizes" if searches else ""
     return f"{text}: about {duration(sum(known))}, {basis}{besides}"
 
 
-def _seconds(item: Item, past: Durations, facts: Mapping[str, Any]) -> float | None:
-    known = past.of(item.duration_key)
+def _seconds(item: Item, campaign: Campaign) -> float | None:
+    known = campaign.seconds_of(item.duration_key)
     if known is not None:
         return known
     work = item.case.resolved.work
-    return _REDUCING_SECONDS if work is None else work.seconds(facts)
+    return _REDUCING_SECONDS if work is None else work.seconds(campaign.facts)

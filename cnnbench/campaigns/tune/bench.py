@@ -86,22 +86,26 @@ class Budget:
         return self.seconds - (self._clock() - self._begun)
 
 
-@dataclass(frozen=True)
 class Lengths:
-    """Flags for the length of processes; numbers are None where the given flags set them.
+    """Flags for the length of processes, from the record of a process with the given flags.
 
     Attributes:
-      steps: timed steps of a race with the given flags.
-      warmup: steps before them.
+      steps: timed steps of a race with the given flags; None where these set them.
+      warmup: steps before them, or None.
       has_peak: whether the given flags set the peak FLOP/s; otherwise it is not measured.
       step_seconds, batch: duration and images of a step with the given flags.
     """
 
-    steps: int | None
-    warmup: int | None
-    has_peak: bool
-    step_seconds: float
-    batch: int
+    def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
+        if not record.step_seconds or record.batch is None:
+            raise BenchmarkError("the flags as they are given lead to no timed step")
+        self.step_seconds = median(record.step_seconds)
+        steps = math.ceil(RACE_SECONDS / self.step_seconds)
+        self.steps = None if LENGTHS & set(fixed) else steps
+        warmup = min(max(_FEWEST_WARMUP, steps), _MOST_WARMUP)
+        self.warmup = None if set(_WARMUP) & set(fixed) else warmup
+        self.has_peak = "peak_flops" in fixed
+        self.batch = record.batch.global_
 
     def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
         """The flags of a process, for a multiple of the timed steps and another batch."""
@@ -125,21 +129,6 @@ class Lengths:
     def _timed(self, steps: int, factor: float, batch: int) -> int:
         wanted = math.ceil(factor * steps * self.batch / batch)
         return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
-
-
-def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
-    """The lengths for the given flags, from the record of a process with them."""
-    if not record.step_seconds or record.batch is None:
-        raise BenchmarkError("the flags as they are given lead to no timed step")
-    step = median(record.step_seconds)
-    warmup = min(max(_FEWEST_WARMUP, math.ceil(RACE_SECONDS / step)), _MOST_WARMUP)
-    return Lengths(
-        steps=None if LENGTHS & set(fixed) else math.ceil(RACE_SECONDS / step),
-        warmup=None if set(_WARMUP) & set(fixed) else warmup,
-        has_peak="peak_flops" in fixed,
-        step_seconds=step,
-        batch=record.batch.global_,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +198,7 @@ class RaceBench:
                 problem = "the process was killed" if ended is None else ended.message
                 raise BenchmarkError(f"the flags as they are given fail: {problem}")
             record = ended.record
-        self.lengths = lengths_of(fixed, record)
+        self.lengths = Lengths(fixed, record)
         steps = self.lengths.steps
         if steps is not None:
             words = self.lengths.flags()[0].partition("=")[2]
@@ -398,14 +387,9 @@ class RaceBench:
         commands = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
-            commands.append(
-                measuring(
-                    question.side((*one.flags, *length), one.resolved),
-                    self.folder.record(name).with_suffix(".part"),
-                    self.folder.log(name),
-                    facts=self.campaign.facts,
-                )
-            )
+            side = question.side((*one.flags, *length), one.resolved)
+            pending = self.folder.record(name).with_suffix(".part")
+            commands.append(measuring(side, pending, self.folder.log(name)))
         labels = [f"{what}: {one.name}" for one in chunk.values()]
         self.campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
         in_turn = question.turn_seconds if len(commands) > 1 else 0.0

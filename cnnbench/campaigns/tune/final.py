@@ -139,11 +139,11 @@ class Final:
             course = remaining(begun(results.folder), most, self._alpha(number))
             experiment = self._experiment(leader, self._alpha(number), course)
             pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
-            finding = pairs.run()
-        if finding.interrupted:
+            pairs.run()
+        if pairs.interrupted:
             raise KeyboardInterrupt
-        main = finding.comparison.entries[0].main if finding.comparison.entries else None
-        failure = "" if pairs.is_late else finding.failure
+        main = next((entry.main for entry in pairs.comparison.entries), None)
+        failure = "" if pairs.is_late else pairs.failure
         measured = len(pairs.records["a"])
         if main is None or failure:
             return Proof(verdict=OPEN, reason=failure, pairs=measured, failure=failure)
@@ -156,7 +156,7 @@ class Final:
             gain=judged.change,
             low=judged.low,
             high=judged.high,
-            confidence=1 - finding.alpha,
+            confidence=1 - pairs.alpha,
             pairs=measured,
             more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
@@ -222,15 +222,15 @@ class Final:
             if problem:
                 return f"weights could not be compared: {name}: {problem}", False
         with without_info_lines():  # TensorFlow is loaded after all measurements
-            from cnnbench.campaigns.strategies.weights import between
+            from cnnbench.campaigns.strategies.weights import distances
 
-            found = between(folders)["tuned"]
+            distance, variable = distances(folders)["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         steps = f"after {WEIGHTS_STEPS} steps{both}"
-        if not found.within(tolerance):
-            text = f"weights differ {steps}: {found.variable} by {found.value:.2g} of its largest "
-            return f"{text}value, more than {tolerance:g}", False
-        close = f"within {found.value:.1g} of the largest value" if found.value else "all bits"
+        if not distance <= tolerance:  # NaN is not
+            text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value"
+            return f"{text}, more than {tolerance:g}", False
+        close = f"within {distance:.1g} of the largest value" if distance else "all bits"
         return f"weights are the same {steps}, {close}", True
 
     def _no_promise(self, leader: Candidate) -> str:
@@ -256,12 +256,8 @@ class Final:
         self.campaign.expect(["weights"])
         self.campaign.begin(f"weights: {name}")
         pending = self.folder.record(stem).with_suffix(".part")
-        command = measuring(
-            self.question.side(words, replace(one.resolved, explicit_flags=())),
-            pending,
-            self.folder.log(stem),
-            facts=self.campaign.facts,
-        )
+        side = self.question.side(words, replace(one.resolved, explicit_flags=()))
+        command = measuring(side, pending, self.folder.log(stem))
         (ended,) = self.campaign.run([command], self.question.timeout)
         pending.unlink(missing_ok=True)
         self.campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)

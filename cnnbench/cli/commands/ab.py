@@ -18,7 +18,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import Profiling, explained
 from cnnbench.campaigns.ab.flags import LENGTHS, names, turn_seconds
-from cnnbench.campaigns.ab.pairs import Finding, Pairs
+from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import (
     EXPLANATION,
     PROFILES,
@@ -172,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
-        campaign = Campaign(reporter, facts.collect())
+        campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _experiment(options, {"a": a, "b": b}, campaign, command, earlier)
         if not options.aa:
             instead = ", or measure one of them twice with --aa"
@@ -323,16 +323,16 @@ def _run(
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
         pairs = Pairs(experiment, results, campaign)
-        finding = pairs.run()
+        pairs.run()
         explanation = None
-        if not (finding.failure or finding.interrupted) and _is_to_explain(finding, options):
+        if not (pairs.failure or pairs.interrupted) and _is_to_explain(pairs.comparison, options):
             profiled = partial(_profiled, experiment, results, reporter)
             explanation = explained(profiled, "verdict", reporter.notice)
-    code = _exit_code(finding, options)
-    settled = options.aa or finding.failure or finding.interrupted
+    code = _exit_code(pairs, options)
+    settled = options.aa or pairs.failure or pairs.interrupted
     earlier = begun(results.folder)
     earlier = earlier if earlier is not None and earlier.goes_on else None
-    enough = 0 if settled else _enough(finding.comparison, earlier)
+    enough = 0 if settled else _enough(pairs.comparison, earlier)
     next_step = ""
     if enough and earlier is not None:
         next_step = resumption(results.folder, enough, earlier, variables)
@@ -340,39 +340,38 @@ def _run(
         again = sides.without(argv, _OF_ONE_EXPERIMENT)
         next_step = shlex.join(["cnnbench", "ab", f"--pairs={enough}", *again])
     comparison = replace(
-        finding.comparison, ends_with=code, next_step=next_step, explanation=explanation
+        pairs.comparison, ends_with=code, next_step=next_step, explanation=explanation
     )
     options.write(comparison)
-    if finding.failure:
-        reporter.error(f"{finding.failure}; see {results.log('*')}")
-    if options.aa and not finding.failure:
-        for line in spread_lines(finding.comparison, experiment.policy):
+    if pairs.failure:
+        reporter.error(f"{pairs.failure}; see {results.log('*')}")
+    if options.aa and not pairs.failure:
+        for line in spread_lines(pairs.comparison, experiment.policy):
             reporter.notice(line)
         reporter.notice(
             f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}"
         )
-    command = shlex.join(_same_from_files(experiment, finding, results.folder, options))
+    command = shlex.join(_same_from_files(pairs, options))
     reporter.notice(f"the same from the files: {command}")
     if next_step:
         seconds = pairs.seconds_per_pair
         more = enough - len(pairs.records["a"]) if earlier is not None else enough
         time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
         reporter.notice(f"to settle it{time}: {next_step}")
-    if finding.interrupted:
+    if pairs.interrupted:
         reporter.error("interrupted")
     return code
 
 
-def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
+def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    verdicts = {entry.main.verdict for entry in finding.comparison.entries if entry.decides}
+    verdicts = {entry.main.verdict for entry in comparison.entries if entry.decides}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
 def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
-    campaign = Campaign(reporter)
-    campaign.cool_down = experiment.cool_down
+    campaign = Campaign(reporter, cool_down=experiment.cool_down)
     with PairsFolder(results.folder / PROFILES, resume=True) as folder:
         found = Profiling(
             sides=experiment.sides,
@@ -384,12 +383,12 @@ def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) 
     return found
 
 
-def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
-    if finding.interrupted:
+def _exit_code(pairs: Pairs, options: AbFlags) -> ExitCode:
+    if pairs.interrupted:
         return ExitCode.INTERRUPTED
-    if finding.failure:
+    if pairs.failure:
         return ExitCode.FAILED
-    return ExitCode.OK if options.aa else finding.comparison.exit_code
+    return ExitCode.OK if options.aa else pairs.comparison.exit_code
 
 
 def _enough(comparison: Comparison, earlier: Begun | None) -> int:
@@ -397,16 +396,15 @@ def _enough(comparison: Comparison, earlier: Begun | None) -> int:
     return next((settling_pairs(comparison, entry, earlier) for entry in undecided(comparison)), 0)
 
 
-def _same_from_files(
-    experiment: Experiment, finding: Finding, folder: Path, options: AbFlags
-) -> list[str]:
+def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
     """The compare command that gives the same verdict from the files."""
-    records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
+    experiment, folder = pairs.experiment, pairs.results.folder
+    records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.allowed)
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
     usual = Policy()
     flags = {
-        "alpha": None if finding.alpha == usual.alpha else repr(finding.alpha),
+        "alpha": None if pairs.alpha == usual.alpha else repr(pairs.alpha),
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
@@ -15,11 +15,10 @@ from cnnbench.campaigns.ab.flags import refuse
 from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
-from cnnbench.campaigns.bisect.search import History, Step, ends_of, repository_of
+from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.campaigns.bisect.session import (
     BisectFolder,
     Bisection,
-    BisectionOutcome,
     lines,
     no_difference,
 )
@@ -115,11 +114,11 @@ def main(argv: Sequence[str]) -> int:
     setting = _setting(options, ends, flags)
     reporter = Reporter(sys.stderr)
     try:
-        outcome, explanation = _run(setting, options, reporter)
+        found, explanation = _run(setting, options, reporter)
     except KeyboardInterrupt:
         reporter.notice(f"to go on: {shlex.join(_again(argv))}")
         raise
-    code = _report(outcome, setting, reporter, argv)
+    code = _report(found, reporter, argv)
     if explanation is not None:
         LineWriter(sys.stdout).lines(["", table(explanation).removesuffix("\n")])
     return code
@@ -152,7 +151,7 @@ def _setting(options: BisectFlags, ends: Sequence[str], flags: Sequence[str]) ->
 
 def _run(
     setting: Setting, options: BisectFlags, reporter: Reporter
-) -> tuple[BisectionOutcome, Explanation | None]:
+) -> tuple[Bisection, Explanation | None]:
     found = facts.collect()
     # The sources of this cnnbench may change: those of the sides are what is measured.
     machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
@@ -168,43 +167,39 @@ def _run(
         "machine or software": machine,
     }
     with BisectFolder(options.results, question, resume=options.resume) as folder:
-        with CommitBench(setting, folder.folder, reporter, found) as bench:
+        with contextlib.ExitStack() as stack:
+            bench = CommitBench(setting, folder.folder, reporter, found, stack)
             bisection = Bisection(bench, folder)
-            outcome = bisection.run()
+            bisection.run()
             if not options.explain:
-                return outcome, None
-            explain = partial(bisection.explain, outcome)
-            return outcome, explained(explain, "answer", reporter.notice)
+                return bisection, None
+            return bisection, explained(bisection.explain, "answer", reporter.notice)
 
 
-def _report(
-    outcome: BisectionOutcome,
-    setting: Setting,
-    reporter: Reporter,
-    argv: Sequence[str],
-) -> int:
-    LineWriter(sys.stdout).lines(lines(outcome, setting))
-    differ = outcome.differ
-    if len(outcome.suspects) == 1:
+def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
+    LineWriter(sys.stdout).lines(lines(found))
+    differ = found.differ
+    if len(found.suspects) == 1:
         return ExitCode.OK
-    failed = not outcome.suspects and differ.verdict == Verdict.FAILED.value
+    failed = not found.suspects and differ.verdict == Verdict.FAILED.value
     if failed:
         reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.reason}")
-    elif not outcome.suspects:
+    elif not found.suspects:
         reporter.notice(no_difference(differ))
-    for line in _advice(outcome.without_answer, setting, argv):
+    for line in _advice(found, argv):
         reporter.notice(line)
     return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
 
 
-def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Iterator[str]:
+def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
+    steps = found.without_answer
     undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {shlex.join(_again(argv))}"
         return
-    pairs = max(*undecided, setting.most_pairs + STEP)
+    pairs = max(*undecided, found.setting.most_pairs + STEP)
     if pairs > sides.MOST_PAIRS:
         disturbs = "find what disturbs the machine first: cnnbench env --check"
         yield f"to settle it: some {pairs:,} pairs; {disturbs}"

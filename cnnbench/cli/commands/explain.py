@@ -140,8 +140,7 @@ def _profiled(
         refuse_equal_sides(both, "")
         name = options.results or f"explain-{datetime.now():%Y%m%d-%H%M%S}"
         with PairsFolder(name) as results:
-            campaign = Campaign(reporter, facts.collect())
-            campaign.cool_down = options.cool_down
+            campaign = Campaign(reporter, facts.collect(), options.cool_down)
             found = Profiling(
                 sides=both,
                 results=results,

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
@@ -14,8 +15,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.session import (
     StrategiesFolder,
-    StrategiesPlan,
     StrategiesSession,
+    StrategyCase,
     make_plan,
     weights_tolerance,
 )
@@ -29,9 +30,6 @@ from cnnbench.machine import facts as environment
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.run.runtime.native import without_info_lines
-
-if TYPE_CHECKING:
-    from cnnbench.campaigns.strategies.weights import WeightDistance  # loads TensorFlow
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -111,8 +109,9 @@ def main(argv: Sequence[str]) -> int:
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
-    plan = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
-    return _run(plan, options, ("cnnbench", "strategies", *argv), facts, Reporter(sys.stderr))
+    cases, notices = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
+    reporter, command = Reporter(sys.stderr), ("cnnbench", "strategies", *argv)
+    return _run(cases, notices, options, command, facts, reporter)
 
 
 def _check_outputs(options: StrategiesFlags) -> None:
@@ -122,7 +121,8 @@ def _check_outputs(options: StrategiesFlags) -> None:
 
 
 def _run(
-    plan: StrategiesPlan,
+    cases: Sequence[StrategyCase],
+    notices: Sequence[str],
     options: StrategiesFlags,
     command: Sequence[str],
     facts: Mapping[str, Any],
@@ -131,63 +131,61 @@ def _run(
     seed = seed_or_random(options.seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
-        tolerance = weights_tolerance(plan.modes[0].resolved.config["precision"])
+        tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     begun = datetime.now(timezone.utc)
     name = options.results or f"strategies-{begun.astimezone():%Y%m%d-%H%M%S}"
-    with StrategiesFolder(name, plan) as folder:
-        for notice in plan.notices:
+    with StrategiesFolder(name, cases) as folder:
+        for notice in notices:
             reporter.notice(notice)
-        reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {folder.folder}")
+        reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         interrupt_on_signals()
-        session = StrategiesSession(
-            plan,
-            folder,
-            Campaign(reporter, facts),
-            rounds=options.rounds,
-            seed=seed,
-            timeout=options.timeout,
-        )
+        session = StrategiesSession(cases, folder, Campaign(reporter, facts))
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
-        found: Mapping[str, WeightDistance] = {}
+        found: Mapping[str, tuple[float, str]] = {}
         try:
             with restored():
-                session.run()
-                found = _compare_weights(session, reporter)
+                session.run(options.rounds, seed, options.timeout)
+                found = _compare_weights(session.checkpoints, reporter)
         except (KeyboardInterrupt, BenchmarkError) as error:
-            if not any(one.records for one in session.cases):
+            if not any(session.records.values()):
                 raise
             ended_early = error
         incomplete = None
         if ended_early is not None:
-            incomplete = f"{str(ended_early) or 'interrupted'}; {session.progress}"
-        rows = table.rows(session.cases, found, tolerance)
+            done = sum(map(len, session.records.values()))
+            measured = f"{done} of {options.rounds * len(cases)} processes measured"
+            incomplete = f"{str(ended_early) or 'interrupted'}; {measured}"
+        rows = table.rows(session, found, tolerance)
         document = table.document(
-            *(session.cases, rows, plan, tolerance),
+            *(session, rows, tolerance),
             command=command,
             begun=begun,
             facts=facts,
             incomplete=incomplete,
         )
-        _print(document, plan, options)
+        _print(document, cases, options)
         folder.summarise(document)
     if ended_early is not None:
         raise ended_early
     return ExitCode.FAILED if table.failed(rows) else ExitCode.OK
 
 
-def _compare_weights(session: StrategiesSession, reporter: Reporter) -> dict[str, WeightDistance]:
-    compared = sum(one.checkpoint is not None for one in session.cases)
-    if compared > 1:
-        reporter.notice(f"comparing the weights of {compared} modes")
+def _compare_weights(
+    checkpoints: Mapping[str, Path], reporter: Reporter
+) -> dict[str, tuple[float, str]]:
+    if len(checkpoints) > 1:
+        reporter.notice(f"comparing the weights of {len(checkpoints)} modes")
     # TensorFlow, which reads checkpoints, is loaded when all has been measured.
     with without_info_lines():
         from cnnbench.campaigns.strategies.weights import distances
-    return distances(session.cases)
+    return distances(checkpoints)
 
 
-def _print(document: StrategiesDocument, plan: StrategiesPlan, options: StrategiesFlags) -> None:
+def _print(
+    document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
+) -> None:
     if options.format == "table":
-        text = table.table_text(document, plan)
+        text = table.table_text(document, cases)
     elif options.format == "csv":
         text = table.to_csv(document.rows)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
-from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import Overrides, SweepPlan, make_plan, ordered
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if options.list or options.dry_run:
         items = ordered(plan.cases, 0)
-        reporter.notice(outlook(items, Durations(), facts))
+        reporter.notice(outlook(items, Campaign(reporter, facts)))
     if options.list:
         print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
         return ExitCode.OK

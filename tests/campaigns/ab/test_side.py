@@ -11,78 +11,70 @@ import pytest
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.campaigns.processes.child import own_checkout
+from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def launched(side, folder, code="import cnnbench, sys; print(cnnbench.__file__); sys.exit(3)"):
-    """What a side's process would import, with its command line cut short by a fake cli."""
-    python, flag, launch, root, *_ = side.command(Path("r.json"))
-    short = launch.replace("from cnnbench.cli import entry_point; entry_point()", code)
-    assert short != launch
-    command = [python, flag, short, root]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stderr
-    return done.stdout.strip()
-
-
-def test_the_command_of_a_plain_side():
-    side = Side(flags=("--model=lenet",))
-    command = side.command(Path("/r/1.json"))
-    assert command[0] == sys.executable
-    assert command[-3:] == ("run", "--model=lenet", "--result_json=/r/1.json")
-    assert command[3] == own_checkout()
-    assert side.is_this_cnnbench
-
-
-def test_a_job_is_launched_and_its_chief_writes_the_record(tmp_path):
-    side = Side(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
-    record = tmp_path / "1.json"
-    words = ("launch", "--workers=2", "--ps=1", "--", "--model=lenet", f"--result_json={record}")
-    assert side.command(record)[4:] == words
-    found = measuring(side, record, tmp_path / "log")
-    assert found.words == side.command(record)
-    assert found.blank.command == ("cnnbench", *words[:-1])
-    assert found.environment == {}
-
-
-def test_a_launch_of_another_interpreter_looks_for_itself_where_it_is_installed(tmp_path):
-    side = Side(layout=JobLayout(workers=2), python="/opt/python", variables={"A": "1"})
-    assert side.environment == {"PYTHONSAFEPATH": "1", "A": "1"}
-    (tmp_path / "cnnbench").mkdir()
-    (tmp_path / "cnnbench" / "__init__.py").touch()
-    own = Side(layout=side.layout, python="/opt/python", checkout=tmp_path)
-    assert own.environment == {}
-    assert Side(python="/opt/python").environment == {}
-
-
-def test_what_lies_in_the_working_directory_is_not_imported(tmp_path):
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with a cnnbench of its own, which cannot be imported."""
     (tmp_path / "cnnbench").mkdir()
     (tmp_path / "cnnbench" / "__init__.py").write_text("raise SystemExit('hostile')")
-    assert launched(Side(), tmp_path).startswith(str(ROOT))
+    return tmp_path
 
 
-def test_a_checkout_of_cnnbench_is_what_runs(tmp_path):
-    package = tmp_path / "cnnbench"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    side = Side(checkout=tmp_path)
-    assert launched(side, tmp_path) == str(package / "__init__.py")
-    assert not side.is_this_cnnbench
+OTHER = {"python": "/opt/python"}
+JOB = {"layout": JobLayout(workers=2)}
+VARIABLES = {"variables": {"A": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "of_checkout", "root", "environment"),
+    [
+        ({}, False, own_checkout(), {}),
+        (OTHER, False, "", {}),
+        ({}, True, None, {}),
+        ({**OTHER, **JOB}, True, None, {}),
+        # The launch of another interpreter looks for itself where it is installed.
+        ({**OTHER, **JOB, **VARIABLES}, False, "", {"PYTHONSAFEPATH": "1", "A": "1"}),
+    ],
+)
+def test_how_a_side_is_started(checkout, parts, of_checkout, root, environment):
+    side = Side(flags=("--model=lenet",), checkout=checkout if of_checkout else None, **parts)
+    python, _, _, where, *words = side.command(Path("/r/1.json"))
+    assert python == parts.get("python", sys.executable)
+    assert where == (str(checkout) if root is None else root)
+    job = ["launch", "--workers=2", "--"] if "layout" in parts else ["run"]
+    assert words == [*job, "--model=lenet", "--result_json=/r/1.json"]
+    assert side.environment == environment
+    assert side.is_this_cnnbench == (parts == {} and not of_checkout)
+
+
+def test_the_chief_of_a_job_writes_the_record(tmp_path):
+    side = Side(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
+    found = measuring(side, tmp_path / "1.json", tmp_path / "log")
+    assert found.words == side.command(tmp_path / "1.json")
+    words = ("launch", "--workers=2", "--ps=1", "--", "--model=lenet")
+    assert found.blank.command == ("cnnbench", *words)
+
+
+@pytest.mark.parametrize("of_checkout", [False, True])
+def test_what_lies_in_the_working_directory_is_imported_from_a_checkout_only(checkout, of_checkout):
+    side = Side(checkout=checkout if of_checkout else None)
+    python, flag, launch, root, *_ = side.command(Path("r.json"))
+    short = launch.replace(COMMAND_LINE, "import cnnbench; print(cnnbench.__file__)")
+    assert short != launch
+    command = [python, flag, short, root]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    own = str(ROOT / "cnnbench" / "__init__.py\n")
+    assert (done.stdout, done.stderr) == (("", "hostile\n") if of_checkout else (own, ""))
 
 
 def test_another_checkout_keeps_this_cnnbench(tmp_path):
     side = Side(checkout=tmp_path)
-    assert launched(side, tmp_path).startswith(str(ROOT))
+    assert side.command(Path("r"))[3] == own_checkout()
     assert side.is_this_cnnbench
-
-
-def test_another_interpreter_brings_its_own():
-    side = Side(python="/opt/python")
-    assert side.command(Path("r"))[0] == "/opt/python"
-    assert side.command(Path("r"))[3] == ""
-    assert not side.is_this_cnnbench
 
 
 def test_descriptions_name_what_is_a_sides_own_without_values_of_variables(tmp_path):
@@ -127,5 +119,5 @@ def test_flags_in_files_differ_too(tmp_path):
 
 def test_variables_and_interpreters_that_differ():
     a = Side(variables={"OMP_NUM_THREADS": "1", "SAME": "x"})
-    b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, python="/opt/python")
+    b = Side(variables={"OMP_NUM_THREADS": "2", "SAME": "x"}, **OTHER)
     assert side_differences(a, b) == ("env_OMP_NUM_THREADS", "tensorflow")

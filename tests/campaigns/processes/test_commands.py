@@ -88,7 +88,3 @@ def test_the_digest_covers_the_mapped_packages():
     for name in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
         (folder,) = util.find_spec(name).submodule_search_locations
         assert list(Path(folder).glob("*.py"))
-
-
-def test_a_file_that_is_not_there_has_no_digest(tmp_path):
-    assert commands._file_digest(str(tmp_path / "none")) is None

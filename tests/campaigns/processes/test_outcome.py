@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
 from cnnbench.flags import Params
 from cnnbench.records.parts import ErrorInfo
@@ -36,8 +37,10 @@ def outcome(tmp_path):
             record.write_text(written)
         log.write_text(said)
         command = ("cnnbench", "run", "--model=lenet")
-        blank = blank_record(kind, command, {"model": "trivial"}, ("model",), {"hostname": "here"})
-        return judge(Measuring(words=(), log=log, record=record, blank=blank), ended)
+        resolved = Resolved(config={"model": "trivial"}, explicit_flags=("model",))
+        blank = blank_record(kind, command, resolved)
+        process = Measuring(words=(), log=log, record=record, blank=blank)
+        return judge(process, ended, {"hostname": "here"})
 
     return outcome
 
@@ -83,12 +86,6 @@ def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, messa
     assert result.document == record.to_dict()
 
 
-def test_a_process_that_a_signal_interrupted_was_ended_from_outside(outcome, make_record):
-    for status, lost in (("interrupted", "interrupted by a signal"), ("ok", "")):
-        assert outcome(Ended(130, 1.0), make_record(status=status)).lost == lost
-    assert outcome(Ended(4, 1.0), make_record(error=("Interrupted", "own"))).lost == ""
-
-
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
@@ -108,25 +105,30 @@ def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
     assert result.unusable == text.encode()
 
 
+LATE, STOPPED = ("timed_out", "TimedOut"), "ended by its time-out"
 NAN = {"error": ("NonFiniteLossError", "loss is nan")}
+OWN = {"error": ("Interrupted", "own")}
 CUT = {"status": "interrupted"}
+SIGNAL = "interrupted by a signal"
 
 
 @pytest.mark.parametrize(
-    ("ended", "written", "status", "kind", "message"),
+    ("ended", "written", "status", "message", "lost"),
     [
-        (Ended(4, 1.0), NAN, "failed", "NonFiniteLossError", "loss is nan"),
-        (Ended(4, 1.0), {}, "failed", "ExitStatus", "exit status 4; last log line: last words"),
-        (Ended(130, 61.0, timed_out=True), CUT, "timed_out", "TimedOut", "killed after 61 s"),
-        (Ended(130, 1.0), CUT, "killed", "Interrupted", "interrupted by an external signal"),
+        (Ended(4, 1.0), NAN, ("failed", "NonFiniteLossError"), "loss is nan", ""),
+        (Ended(4, 1.0), OWN, ("failed", "Interrupted"), "own", ""),
+        (Ended(4, 1.0), {}, ("failed", "ExitStatus"), "exit status 4; last log line: last", ""),
+        (Ended(130, 1.0), {}, ("failed", "ExitStatus"), "exit status 130", ""),
+        (Ended(130, 61.0, timed_out=True), CUT, LATE, "killed after 61 s", STOPPED),
+        (Ended(130, 1.0), CUT, ("killed", "Interrupted"), "interrupted by an external", SIGNAL),
     ],
 )
 def test_the_record_of_a_failed_child_keeps_what_was_measured(
-    outcome, make_record, ended, written, status, kind, message
+    outcome, make_record, ended, written, status, message, lost
 ):
     result = outcome(ended, make_record(**written))
     error = error_of(result)
-    assert (result.status, error.type) == (status, kind)
+    assert ((result.status, error.type), result.lost) == (status, lost)
     assert error.message.startswith(message)
     assert result.document["step_seconds"] == [0.1, 0.1, 0.2]
 
@@ -134,7 +136,7 @@ def test_the_record_of_a_failed_child_keeps_what_was_measured(
 ABORTED = "what():  std::bad_alloc"
 FATAL = "F0000 00:00:1795490572.139305    7 x.cc:228] Check failed: a == b (1 vs. 2)\n  @  0x7 f()"
 KILLED, LOST = ("killed", "Killed"), "killed by SIGKILL"
-FULL, LATE = ("out_of_memory", "OutOfMemory"), ("timed_out", "TimedOut")
+FULL = ("out_of_memory", "OutOfMemory")
 
 
 @pytest.mark.parametrize(
@@ -149,8 +151,8 @@ FULL, LATE = ("out_of_memory", "OutOfMemory"), ("timed_out", "TimedOut")
             "",
         ),
         (Ended(2, 1.0), "y\ncnnbench: at /a.py:1: 1", ("failed", "ExitStatus"), "line: y", ""),
-        (Ended(-9, 61.0, True), "", LATE, "killed after 61 s; no output", "ended by its time-out"),
-        (Ended(-9, 61.0, True, oom_kills=1), "", LATE, "killed after", "ended by its time-out"),
+        (Ended(-9, 61.0, True), "", LATE, "killed after 61 s; no output", STOPPED),
+        (Ended(-9, 61.0, True, oom_kills=1), "", LATE, "killed after", STOPPED),
         (Ended(-9, 1.0), "", KILLED, "ended by SIGKILL; no output", LOST),
         (Ended(-9, 1.0, oom_kills=1), "", FULL, "OOM killer", "killed by the OOM killer (SIGKILL)"),
         (Ended(-15, 1.0), "", KILLED, "ended by SIGTERM", "ended by SIGTERM"),

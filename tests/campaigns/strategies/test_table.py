@@ -9,14 +9,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.session import StrategiesPlan, StrategyCase
-from cnnbench.campaigns.strategies.weights import WeightDistance
+from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
 from cnnbench.records.files import KINDS
 from cnnbench.records.parts import Measured, StartupSeconds
-from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import (
     APART,
     EQUAL,
@@ -34,31 +31,27 @@ def case(name: str, apart: str = "") -> StrategyCase:
     return StrategyCase(name, (), Resolved(batch_size=4), apart)
 
 
-PLAN = StrategiesPlan(
+CASES = [
     case(ONE_TOWER, "it sees all images as one batch"),
-    (case("parameter_server"), case("replicated"), case("independent", "its towers train apart")),
-    (),
-)
+    case("parameter_server"),
+    case("replicated"),
+    case("independent", "its towers train apart"),
+]
 SPEEDS = {
     ONE_TOWER: (100.0, 200.0, 100.0),
     "parameter_server": (80.0, 160.0, 100.0),
     "replicated": (50.0, 100.0, 40.0),
     "independent": (100.0,),
 }
-DISTANCES = {"parameter_server": WeightDistance(0.0), "replicated": WeightDistance(2e-6, "conv0/w")}
-
-
-def went_well(record: RunRecord) -> Ended:
-    return Ended(0, 1.0, status="ok", document=record.to_dict())
+DISTANCES = {"parameter_server": (0.0, ""), "replicated": (2e-6, "conv0/w")}
 
 
 @pytest.fixture
-def results(lenet_runs) -> list[StrategyCase]:
+def session(lenet_runs) -> StrategiesSession:
     made = lenet_runs()
-    found = []
-    for one in PLAN.cases:
-        rounds = {}
-        for at, speed in enumerate(SPEEDS[one.name], start=1):
+    found = StrategiesSession(CASES, None, None)
+    for name, speeds in SPEEDS.items():
+        for at, speed in enumerate(speeds, start=1):
             record = made(
                 speed,
                 devices=2,
@@ -68,26 +61,24 @@ def results(lenet_runs) -> list[StrategyCase]:
             placement = dataclasses.replace(
                 record.placement, variables=8, variable_copies=16, reduction_operations=24
             )
-            rounds[at] = went_well(dataclasses.replace(record, placement=placement))
-        found.append(dataclasses.replace(one, rounds=rounds))
-    found[-1].rounds[2] = Ended(4, 1.0, status="failed", message="=no good")
+            found.records[name][at] = dataclasses.replace(record, placement=placement)
+    found.problems["independent"] = "=no good"
     return found
 
 
-def rows_of(results: list[StrategyCase], **distances: WeightDistance) -> dict[str, StrategyRow]:
-    found = table.rows(results, {**DISTANCES, **distances}, TOLERANCE)
+def rows_of(session: StrategiesSession, **distances: tuple[float, str]) -> dict[str, StrategyRow]:
+    found = table.rows(session, {**DISTANCES, **distances}, TOLERANCE)
     return {row.mode: row for row in found}
 
 
 def summary(
-    results: list[StrategyCase],
+    session: StrategiesSession,
     rows: tuple[StrategyRow, ...] | None = None,
     incomplete: str | None = None,
 ) -> StrategiesDocument:
     return table.document(
-        results,
-        tuple(rows_of(results).values()) if rows is None else rows,
-        PLAN,
+        session,
+        tuple(rows_of(session).values()) if rows is None else rows,
         TOLERANCE,
         command=("cnnbench", "strategies"),
         begun=datetime(2026, 11, 20, tzinfo=timezone.utc),
@@ -96,8 +87,8 @@ def summary(
     )
 
 
-def test_rows(results: list[StrategyCase]) -> None:
-    found = rows_of(results)
+def test_rows(session: StrategiesSession) -> None:
+    found = rows_of(session)
     assert list(found) == list(SPEEDS)
     server = found["parameter_server"]
     assert (server.images_per_sec, server.low, server.high) == (100.0, 80.0, 160.0)
@@ -109,31 +100,34 @@ def test_rows(results: list[StrategyCase]) -> None:
     assert [row.weights for row in found.values()] == [APART, REFERENCE, EQUAL, APART]
 
 
-def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None:
-    for at, record in results[1].records.items():
+def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(session: StrategiesSession) -> None:
+    records = session.records["parameter_server"]
+    for at, record in records.items():
         placement = dataclasses.replace(record.placement, device="gpu")
-        results[1].rounds[at] = went_well(dataclasses.replace(record, placement=placement))
-    found = table.rows(results, {}, TOLERANCE)
+        records[at] = dataclasses.replace(record, placement=placement)
+    found = table.rows(session, {}, TOLERANCE)
     assert found[1].overhead == pytest.approx(1.5)
     assert found[1].weights == UNKNOWN
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan")])
-def test_weights_that_differ_fail_the_command_and_are_named(results, value: float) -> None:
-    del results[-1].rounds[2]
-    assert not table.failed(tuple(rows_of(results).values()))
-    found = tuple(rows_of(results, replicated=WeightDistance(value, "conv0/w")).values())
+def test_weights_that_differ_fail_the_command_and_are_named(
+    session: StrategiesSession, value: float
+) -> None:
+    session.problems.clear()
+    assert not table.failed(tuple(rows_of(session).values()))
+    found = tuple(rows_of(session, replicated=(value, "conv0/w")).values())
     assert table.failed(found)
     assert "weights of replicated differ from those of parameter_server: conv0/w by " in (
-        table.table_text(summary(results, found), PLAN)
+        table.table_text(summary(session, found), CASES)
     )
 
 
-def test_the_table_for_people(results: list[StrategyCase], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    found = tuple(rows_of(results).values())
+    found = tuple(rows_of(session).values())
     assert table.failed(found)
-    text = table.table_text(summary(results, found), PLAN)
+    text = table.table_text(summary(session, found), CASES)
     assert KINDS["table of strategies"](text.encode())
     assert KINDS["csv"](table.to_csv(found).encode())
     head, _, server, _, _, *below = text.splitlines()
@@ -147,23 +141,24 @@ def test_the_table_for_people(results: list[StrategyCase], monkeypatch: pytest.M
 
 
 def test_six_processes_have_an_interval_in_a_narrow_terminal(
-    results: list[StrategyCase], monkeypatch: pytest.MonkeyPatch
+    session: StrategiesSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    results[1].rounds = dict(enumerate([*results[1].rounds.values()] * 2, start=1))
-    text = table.table_text(summary(results), PLAN)
+    records = session.records["parameter_server"]
+    records |= {at + 3: record for at, record in records.items()}
+    text = table.table_text(summary(session), CASES)
     assert "95% interval" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_csv_and_json_have_all_digits(
-    results: list[StrategyCase], holds: Callable[..., None]
+    session: StrategiesSession, holds: Callable[..., None]
 ) -> None:
-    found = tuple(rows_of(results).values())
+    found = tuple(rows_of(session).values())
     lines = list(csv.DictReader(table.to_csv(found).splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
     assert lines[3]["problem"] == "'=no good"
-    made = summary(results)
+    made = summary(session)
     assert StrategiesDocument.from_json(made.to_json()) == made
     holds("strategies", made.to_dict())

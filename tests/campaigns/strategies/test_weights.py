@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,81 +11,63 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.campaigns.strategies.weights import WeightDistance, distances
+from cnnbench.campaigns.strategies.weights import distances
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
-def result(name: str, folder: Path | None, apart: str = "") -> SimpleNamespace:
-    return SimpleNamespace(name=name, apart=apart, checkpoint=folder)
-
-
 @pytest.fixture
-def saved(tmp_path: Path):
-    """The result of a mode that has left these values in its checkpoint."""
+def found(tmp_path: Path) -> Callable[..., dict[str, tuple[float, str]]]:
+    """found(a={NAME: VALUES}, ...): distances of modes that have left these in checkpoints."""
 
-    def save(name: str, apart: str = "", **values: list[float]) -> SimpleNamespace:
-        variables = {
-            f"layer/{key}": TowerVariable(key, [tf.Variable(np.float32(value))])
-            for key, value in values.items()
-        }
-        manager = SimpleNamespace(
-            savable_variables=lambda: variables, replicas_in_sync=True, get_devices=lambda: ("d",)
-        )
-        (tmp_path / name).mkdir()
-        Checkpoints(manager).save(str(tmp_path / name), 7)
-        return result(name, tmp_path / name, apart)
+    def found(**modes: dict[str, list[float]]) -> dict[str, tuple[float, str]]:
+        for mode, values in modes.items():
+            variables = {
+                f"layer/{name}": TowerVariable(name, [tf.Variable(np.float32(value))])
+                for name, value in values.items()
+            }
+            slots = {name: variables.pop(name) for name in [*variables] if "slot" in name}
+            manager = SimpleNamespace(
+                savable_variables=variables.copy,
+                replicas_in_sync=True,
+                get_devices=lambda: ("d",),
+            )
+            (tmp_path / mode).mkdir()
+            Checkpoints(manager, slots).save(str(tmp_path / mode), 7)
+        return distances({mode: tmp_path / mode for mode in modes})
 
-    return save
+    return found
 
 
-def test_the_largest_difference_counts_as_a_share_of_the_largest_value(saved) -> None:
-    found = distances(
-        [
-            saved("a", w=[1.0, -4.0], b=[0.0, 0.0]),
-            saved("b", w=[1.0, -4.0], b=[0.0, 0.0]),
-            saved("c", w=[1.5, -4.0], b=[0.0, 0.0]),
-            saved("d", w=[1.5, -4.0], b=[0.0, 0.25]),
-            saved("apart", apart="trains apart", w=[9.0, 9.0], b=[9.0, 9.0]),
-            result("failed", None),
-        ]
-    )
-    assert found == {
-        "a": WeightDistance(0.0),
-        "b": WeightDistance(0.0),
-        "c": WeightDistance(0.125, "layer/w"),
-        "d": WeightDistance(0.25, "layer/b"),
+def test_the_largest_difference_counts_as_a_share_of_the_largest_value(found) -> None:
+    zero = [0.0, 0.0]
+    assert found(
+        a={"w": [1.0, -4.0], "b": zero, "slot": [2.0]},
+        b={"w": [1.0, -4.0], "b": zero, "slot": [2.0]},
+        c={"w": [1.5, -4.0], "b": zero, "slot": [2.0]},
+        d={"w": [1.5, -4.0], "b": [0.0, 0.25], "slot": [2.0]},
+        e={"w": [1.0, -4.0], "b": zero, "slot": [3.0]},
+    ) == {
+        "a": (0.0, ""),
+        "b": (0.0, ""),
+        "c": (0.125, "layer/w"),
+        "d": (0.25, "layer/b"),
+        "e": (0.5, "layer/slot"),
     }
-    assert found["c"].within(0.125)
-    assert not found["c"].within(0.1)
 
 
-def test_what_is_no_number_is_not_equal(saved) -> None:
+def test_what_is_no_number_is_not_equal(found) -> None:
     nan = [math.nan, 1.0]
-    found = distances([saved("a", w=nan), saved("b", w=nan), saved("c", w=[1.0, 1.0])])
-    assert found["b"] == WeightDistance(0.0)  # the same bits
-    assert not found["c"].within(1e9)
+    of = found(a={"w": nan}, b={"w": nan}, c={"w": [1.0, 1.0]})
+    assert of["b"] == (0.0, "")  # the same bits
+    assert math.isnan(of["c"][0])
 
 
-def test_slots_are_compared_too(tmp_path: Path) -> None:
-    found = []
-    for name, value in (("a", 2.0), ("b", 3.0)):
-        weight = {"w": TowerVariable("w", [tf.Variable([1.0])])}
-        slot = {"w/momentum": TowerVariable("w/momentum", [tf.Variable([value])])}
-        manager = SimpleNamespace(
-            savable_variables=weight.copy, replicas_in_sync=True, get_devices=lambda: ("d",)
-        )
-        (tmp_path / name).mkdir()
-        Checkpoints(manager, slot).save(str(tmp_path / name), 1)
-        found.append(result(name, tmp_path / name))
-    assert distances(found)["b"] == WeightDistance(0.5, "w/momentum")
-
-
-def test_another_network_is_an_error(saved) -> None:
+def test_another_network_is_an_error(found) -> None:
     with pytest.raises(BenchmarkError, match="only some modes have the variable layer/b"):
-        distances([saved("a", w=[1.0]), saved("b", w=[1.0], b=[1.0])])
+        found(a={"w": [1.0]}, b={"w": [1.0], "b": [1.0]})
 
 
-def test_one_mode_has_nothing_to_be_compared_with(saved) -> None:
-    assert distances([saved("a", w=[1.0]), saved("x", apart="so", w=[1.0])]) == {}
+def test_one_mode_has_nothing_to_be_compared_with(found) -> None:
+    assert found(a={"w": [1.0]}) == {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes import commands
-from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.sweep.runner import Store, Sweep, largest_batch
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 from cnnbench.campaigns.sweep.summary import exit_code, summarise
@@ -303,27 +303,6 @@ def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk)
     with little_disk(1024), pytest.raises(BenchmarkError, match="File too large"):
         sweep(entry("a"), entry("b", flags={"num_gpus": 2}))
     assert len(journal(sweep, "start")) == 1
-
-
-def test_time_left_is_of_what_was_measured():
-    durations = Durations()
-    assert durations.left([("a", False)]) is None
-    assert durations.left([]) == 0
-    durations.add(("a", False), 10)
-    durations.add(("a", False), 20)
-    assert durations.left([("a", False), ("a", False)]) == 30
-    # What is not known yet takes as long as the others did.
-    assert durations.left([("a", False), ("b", False)]) == 30
-    durations.add(("b", False), 1)
-    assert durations.left([("b", False)]) == 1
-    assert durations.left([("b", True)]) == pytest.approx(31 / 3)
-
-
-def test_runs_of_other_sweeps_tell_nothing_about_unknown_ones():
-    durations = Durations()
-    durations.add(("old", False), 1000, past=True)
-    assert durations.left([("new", False)]) is None
-    assert durations.left([("old", False)]) == 1000
 
 
 def tried(start, search, capacity):

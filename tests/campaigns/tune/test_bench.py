@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -42,16 +42,15 @@ class Clocked(Campaign):
 
     Args:
       runs: makes records.
-      alone: seconds of a process by itself.
-      in_turn: seconds of each of several that are alive at once.
     """
 
-    def __init__(self, runs: Callable[..., RunRecord], alone: float, in_turn: float) -> None:
+    def __init__(self, runs: Callable[..., RunRecord]) -> None:
         super().__init__(Reporter(io.StringIO()))
         self.now = 0.0
         self.started: list[list[str]] = []
         self._runs = runs
-        self.seconds = {False: alone, True: in_turn}
+        # Of a process by itself, and of each of several that are alive at once.
+        self.seconds = {False: 4.0, True: 8.0}
         self.ended_as: dict[str, Any] = {"status": "ok"}
 
     def run(
@@ -66,13 +65,14 @@ class Clocked(Campaign):
         ]
 
 
+Searched: TypeAlias = Callable[[float], tuple[SearchOutcome, Clocked, RaceBench]]
+
+
 @pytest.fixture
-def searched(
-    tmp_path: Path, runs: Callable[..., RunRecord]
-) -> Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]:
-    def searched(
-        seconds: float, alone: float, in_turn: float
-    ) -> tuple[SearchOutcome, Clocked, RaceBench]:
+def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
+    """searched(SECONDS): a search whose processes take 4 s alone, and 8 s in turn."""
+
+    def searched(seconds: float) -> tuple[SearchOutcome, Clocked, RaceBench]:
         space = Space(fixed=FIXED, groups={"all": ({}, *CHOICES)})
         question = TuneQuestion(
             space=space,
@@ -84,7 +84,7 @@ def searched(
             seed=1,
             lanes=8,
         )
-        campaign = Clocked(runs, alone, in_turn)
+        campaign = Clocked(runs)
         budget = Budget(seconds, clock=lambda: campaign.now)
         with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
             folder.begin(budget.minutes)
@@ -97,9 +97,9 @@ def searched(
 
 
 def test_what_the_time_is_not_enough_for_leaves_as_untried(
-    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+    searched: Searched,
 ) -> None:
-    found, campaign, bench = searched(267.0, 4.0, 8.0)
+    found, campaign, bench = searched(267.0)
     (race,) = found.races
     assert race.untried
     # The flags as given are of the first that run: gains are measured from them.
@@ -114,9 +114,9 @@ def test_what_the_time_is_not_enough_for_leaves_as_untried(
 
 
 def test_time_that_is_enough_lets_all_of_them_run(
-    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+    searched: Searched,
 ) -> None:
-    found, campaign, _ = searched(900.0, 4.0, 8.0)
+    found, campaign, _ = searched(900.0)
     (race,) = found.races
     assert race.untried == ()
     started = {name for names in campaign.started for name in names}
@@ -125,9 +125,9 @@ def test_time_that_is_enough_lets_all_of_them_run(
 
 
 def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
-    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+    searched: Searched,
 ) -> None:
-    found, campaign, bench = searched(900.0, 4.0, 8.0)
+    found, campaign, bench = searched(900.0)
     longer = bench.lengths.longer
     assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
@@ -136,19 +136,28 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
     assert 6.0 < bench.process_seconds < 8.0
 
 
-def test_processes_of_the_final_time_more_steps() -> None:
-    lengths = Lengths(steps=30, warmup=None, has_peak=False, step_seconds=0.5, batch=8)
-    assert lengths.flags(FINAL)[0] == "--num_batches=60"
-    assert lengths.longer == 15.0
-    slow = replace(lengths, steps=6)  # ten steps at least, and twelve
-    assert slow.longer == 1.0
-    assert replace(lengths, steps=None).longer == 0.0
+@pytest.mark.parametrize(
+    ("step_seconds", "final", "longer"),
+    [
+        (0.05, "--num_batches=40", 1.0),
+        (0.25, "--num_batches=10", 0.0),  # ten steps at least
+        (0.125, "--num_batches=16", 0.75),
+    ],
+)
+def test_processes_of_the_final_time_more_steps(
+    runs: Callable[..., RunRecord], step_seconds: float, final: str, longer: float
+) -> None:
+    record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
+    lengths = Lengths((), record)
+    assert lengths.flags(FINAL)[0] == final
+    assert lengths.longer == pytest.approx(longer)
+    assert Lengths(("num_epochs",), record).longer == 0.0
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
-    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+    searched: Searched,
 ) -> None:
-    _, _, bench = searched(900.0, 4.0, 8.0)
+    _, _, bench = searched(900.0)
     there_is = {}
     for number, proof in enumerate((True, False), start=90):
         there_is[proof] = bench.affordable("all", number, proof)
@@ -159,9 +168,9 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
 
 
 def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
-    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+    searched: Searched,
 ) -> None:
-    found, campaign, bench = searched(900.0, 4.0, 8.0)
+    found, campaign, bench = searched(900.0)
     killed, late = found.races[0].candidates[:2]
     campaign.ended_as = {"status": "killed", "lost": "killed by SIGKILL"}
     assert killed.key not in bench.measure("all", 90, [killed], 0).speeds

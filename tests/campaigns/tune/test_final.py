@@ -14,7 +14,6 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import final, session
 from cnnbench.campaigns.tune.bench import Budget, RaceBench, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import Settings
@@ -29,22 +28,43 @@ TOWERS = {**TINY, "num_gpus": "2", "batch_size": "2"}
 
 
 @pytest.fixture
-def weights(tmp_path: Path) -> Callable[..., Weights]:
-    """weights({flag: text}, fixed, ...): those of a leader that adds flags to the fixed ones."""
+def weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Weights, list[str]]]:
+    """weights({FLAG: TEXT}, FIXED, ...): of a leader that adds flags to the fixed ones.
+
+    Also the command lines of the processes that would train them.
+    """
 
     def weights(
         leader: Settings,
         fixed: Settings = TOWERS,
-        by: type[Campaign] = Standing,
         layout: JobLayout | None = None,
         refused: str = "",
-    ) -> Weights:
+        distance: tuple[float, str] = (0.0, ""),
+    ) -> tuple[Weights, list[str]]:
+        started = []
+
         class Refusing(Space):
             def make(self, settings: Settings) -> Candidate:
                 if set(settings) == {refused}:
                     raise UsageError("not here")
                 return super().make(settings)
 
+        class Standing(Campaign):
+            def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+                started.extend(" ".join(one.words) for one in commands)
+                for word in commands[0].words:
+                    if word.startswith("--train_dir="):
+                        Path(word.partition("=")[2]).mkdir(parents=True)
+                return [Ended(0, 0.0, status="ok") for _ in commands]
+
+        def distances(folders: dict[str, Path]) -> dict[str, tuple[float, str]]:
+            assert list(folders) == ["as given", "tuned"]
+            assert all(one.is_dir() for one in folders.values())
+            return {"tuned": distance}
+
+        monkeypatch.setattr("cnnbench.campaigns.strategies.weights.distances", distances)
         space = Refusing(fixed=fixed, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), {}, resume=True) as folder:
             question = TuneQuestion(
@@ -54,107 +74,81 @@ def weights(tmp_path: Path) -> Callable[..., Weights]:
                 seconds=0.0,
                 command=(),
                 timeout=120.0,
-                seed=1,
             )
-            bench = RaceBench(folder, by(Reporter(io.StringIO())), Budget(0.0), question)
-            return final.Final(bench).weights(space.make(leader))
+            bench = RaceBench(folder, Standing(Reporter(io.StringIO())), Budget(0.0), question)
+            found = final.Final(bench).weights(space.make(leader))
+        assert not (tmp_path / "results" / "checkpoints").exists()
+        return found, started
 
     return weights
-
-
-class Standing(Campaign):
-    """Runs nothing, and keeps the words of what it was to run."""
-
-    trained: list[list[str]]
-
-    def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
-        self.trained.extend(list(one.words) for one in commands)
-        return [Ended(0, 0.0, status="ok") for _ in commands]
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The words of processes that were to train weights, which are the same."""
-    words: list[list[str]] = []
-    monkeypatch.setattr(Standing, "trained", words, raising=False)
-    same = {"tuned": WeightDistance(0.0)}
-    monkeypatch.setattr("cnnbench.campaigns.strategies.weights.between", lambda folders: same)
-    return words
-
-
-def test_weights_of_the_leader_are_compared_by_training(
-    weights: Callable[..., Weights], tmp_path: Path, loaded_processes: None
-) -> None:
-    found = weights({"variable_update": "replicated"}, by=Campaign)
-    assert found[1] is True
-    assert found[0].startswith("weights are the same after 3 steps, ")
-    assert not (tmp_path / "results" / "checkpoints").exists()
 
 
 MODE = {"variable_update": "replicated"}
 PS = {**TINY, "variable_update": "parameter_server"}
 JOB = {"layout": JobLayout(workers=2, ps=1)}
+NOT_COMPARED = "weights are not compared: "
 
 
 @pytest.mark.parametrize(
     ("leader", "given", "text"),
     [
-        (
-            {**MODE, "variable_consistency": "relaxed"},
-            {},
-            "it trains differently: consistency",
-        ),
-        (
-            {"num_intra_threads": "1"},
-            {},
-            "weights are not compared: only how operations compute differs",
-        ),
+        ({**MODE, "variable_consistency": "relaxed"}, {}, "it trains differently: consistency"),
+        ({"num_intra_threads": "1"}, {}, f"{NOT_COMPARED}only how operations compute differs"),
         (
             {**MODE, "xla_compile": "true"},
             {"refused": "xla_compile"},
-            "weights are not compared: the flags as given cannot run with xla_compile=true: "
-            "not here",
+            f"{NOT_COMPARED}the flags as given cannot run with xla_compile=true: not here",
         ),
         (
             {"local_parameter_device": "cpu"},
             {**JOB, "fixed": {**PS, "cross_replica_sync": "false"}},
-            "weights are not compared: workers train asynchronously",
+            f"{NOT_COMPARED}workers train asynchronously",
         ),
     ],
 )
 def test_weights_that_need_not_be_the_same_are_not_trained(
-    weights: Callable[..., Weights],
-    trained: list[list[str]],
-    leader: Settings,
-    given: dict[str, Any],
-    text: str,
+    weights: Callable[..., Any], leader: Settings, given: dict[str, Any], text: str
 ) -> None:
-    assert weights(leader, **given) == (text, None)
-    assert trained == []
+    assert weights(leader, **given) == ((text, None), [])
 
 
-def test_weights_are_compared_with_the_same_kernels(
-    weights: Callable[..., Weights], trained: list[list[str]]
+SAME = "weights are the same after 3 steps"
+
+
+@pytest.mark.parametrize(
+    ("distance", "text", "alike"),
+    [
+        ((0.0, ""), f"{SAME}, all bits", True),
+        ((2e-5, "w"), f"{SAME}, within 2e-05 of the largest value", True),
+        (
+            (0.5, "w"),
+            "weights differ after 3 steps: w by 0.5 of its largest value, more than 0.0001",
+            False,
+        ),
+    ],
+)
+def test_weights_of_leader_and_flags_as_given_are_compared(
+    weights: Callable[..., Any], distance: tuple[float, str], text: str, alike: bool
 ) -> None:
+    found, started = weights(MODE, distance=distance)
+    assert found == (text, alike)
+    assert len(started) == 2
+
+
+def test_weights_are_compared_with_the_same_kernels(weights: Callable[..., Any]) -> None:
     """Others round otherwise: gradients of batch norm's shifts differ by per cents then."""
-    found = weights({**MODE, "num_intra_threads": "1"})
-    text = "weights are the same after 3 steps with num_intra_threads=1, all bits"
-    assert found == (text, True)
-    both = ["--num_intra_threads=1" in words for words in trained]
-    modes = ["--variable_update=replicated" in words for words in trained]
-    assert (both, modes) == ([True, True], [False, True])
+    found, started = weights({**MODE, "num_intra_threads": "1"})
+    assert found == (f"{SAME} with num_intra_threads=1, all bits", True)
+    assert ["--num_intra_threads=1" in words for words in started] == [True, True]
+    assert ["--variable_update=replicated" in words for words in started] == [False, True]
 
 
-def test_weights_of_jobs_are_trained_by_jobs(
-    weights: Callable[..., Weights], trained: list[list[str]]
-) -> None:
-    found = weights({"local_parameter_device": "cpu"}, PS, **JOB)
-    assert found == ("weights are the same after 3 steps, all bits", True)
-    assert len(trained) == 2
-    for words in trained:
-        at = words.index("launch")
-        assert words[at : at + 4] == ["launch", "--workers=2", "--ps=1", "--"]
-        assert any(word.startswith("--train_dir=") for word in words)
+def test_weights_of_jobs_are_trained_by_jobs(weights: Callable[..., Any]) -> None:
+    found, started = weights({"local_parameter_device": "cpu"}, PS, **JOB)
+    assert found == (f"{SAME}, all bits", True)
+    assert len(started) == 2
+    for words in started:
+        assert " launch --workers=2 --ps=1 -- " in words
 
 
 @pytest.mark.parametrize(

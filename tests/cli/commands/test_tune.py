@@ -310,8 +310,8 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(
     journals = (tmp_path / "r").rglob("journal.jsonl")
     events = [event for path in journals for event in Journal(path).read()]
     assert found["seconds"] > sum(one["seconds"] for one in events if one["event"] == "process") > 0
-    numbers = {event["plan"]["number"] for event in events if event["event"] == "final"}
-    assert numbers == {1, 2}
+    plans = [event["plan"] for event in events if event["event"] == "final"]
+    assert {(plan["number"], plan["alpha"]) for plan in plans} == {(1, 0.04), (2, 0.02)}
 
 
 OF_JOBS = """\
