@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -41,13 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Measures in fresh processes; see `cnnbench.testing.Bench`."""
     from cnnbench.base.text.numbers import parse_number
-    from cnnbench.testing import Bench, folder_name
+    from cnnbench.testing import Bench
 
     kept = request.config.getoption("cnnbench_results")
     if kept is None:
         folder = tmp_path_factory.mktemp("cnnbench")
     else:
-        folder = Path(kept).resolve() / folder_name(request.node.nodeid)
+        name = re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-")[-120:]
+        folder = Path(kept).resolve() / name
     text = request.config.getini(_TIMEOUT)
     try:
         timeout = parse_number(text)

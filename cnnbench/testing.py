@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,11 +234,6 @@ class Bench:
         if undecided == "warn":
             warnings.warn(_reasons(comparison), CnnbenchWarning, stacklevel=2)
         return comparison
-
-
-def folder_name(nodeid: str) -> str:
-    """A name for the folder of a test."""
-    return re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-120:]
 
 
 def _check(side: Side, processes: int) -> Resolved:

@@ -137,28 +137,21 @@ def test_a_process_that_fails_fails_the_test_with_its_last_words(session):
         """
         def test_crash(cnnbench):
             cnnbench("--model=lenet", python=PYTHON, env={"FAKE": '{"die": "no such device"}'})
+
+        def test_without_a_word(cnnbench):
+            cnnbench(python=PYTHON, env={"FAKE": '{"fail": ["1-1"], "message": ""}'})
         """
     )
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
             "*cnnbench run --model=lenet: exit status 1; last log line: no such device",
             "*its last lines of output:",
             "*about to measure",
+            "*cnnbench run: BenchmarkError",
         ]
     )
     result.stdout.no_fnmatch_line("*testing.py*")
-
-
-def test_a_process_that_fails_without_a_word_fails_the_test(session):
-    result = session(
-        """
-        def test_failed(cnnbench):
-            cnnbench(python=PYTHON, env={"FAKE": '{"fail": ["1-1"], "message": ""}'})
-        """
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*cnnbench run: BenchmarkError"])
 
 
 @pytest.mark.parametrize(
@@ -298,55 +291,42 @@ def test_a_baseline_is_looked_at_before_anything_is_measured(session, pytester):
     session(text).assert_outcomes(passed=1)
 
 
-def test_a_result_without_a_baseline_has_nothing_to_be_compared_with(session):
-    result = session(
-        """
-        import pytest
-
-        def test_it(cnnbench):
-            with pytest.raises(ValueError, match="needs a baseline"):
-                cnnbench.compare(cnnbench(python=PYTHON))
-        """
-    )
-    result.assert_outcomes(passed=1)
-
-
-def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
-    result = session(comparing())
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*baseline baseline.json cannot be used*--cnnbench-update*"])
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, "*baseline baseline.json cannot be used*--cnnbench-update*"),
         ("{", "*cannot be used*"),
         ("[" * 100_000, "*baseline.json cannot be used: not JSON: nested too deeply*"),
         ('{"schema": 2, "kind": "baseline"}', "*schema: 2 is not known*"),
     ],
 )
 def test_a_baseline_that_cannot_be_read_fails_the_test(session, pytester, text, message):
-    (pytester.path / "baseline.json").write_text(text)
+    if text is not None:
+        (pytester.path / "baseline.json").write_text(text)
     result = session(comparing())
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
 
 
-def test_facts_that_may_differ_are_known_ones(session):
+def test_what_cannot_be_compared_is_refused(session):
     result = session(
         """
         import pytest
         from cnnbench.errors import FlagError
 
-        def test_two(cnnbench):
+        def test_facts(cnnbench):
             result = cnnbench(python=PYTHON)
             with pytest.raises(FlagError, match="no such fact; did you mean cpu_model"):
                 cnnbench.compare(result, result, allow_different=["cpu_modell"])
             for fine in (["cpu_model", "gpu_*"], ("machine",)):
                 cnnbench.compare(result, result, allow_different=fine, undecided="ignore")
+
+        def test_without_a_baseline(cnnbench):
+            with pytest.raises(ValueError, match="needs a baseline"):
+                cnnbench.compare(cnnbench(python=PYTHON))
         """
     )
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
 
 
 def test_two_results_and_folders_of_records_are_compared(session):

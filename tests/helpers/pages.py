@@ -63,7 +63,7 @@ def section(report, key):
 def rows(report, key, table=0):
     """Rows of a table of a section, as {title: text}."""
     tables = [one for one in section(report, key).blocks if isinstance(one, Table)]
-    titles = [column.title for column in tables[table].columns]
+    titles = [title for title, _, _ in tables[table].columns]
     return [
         dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
     ]

@@ -17,8 +17,9 @@ from cnnbench.judge.metrics.comparable_facts import (
     FLAG,
     FLAG_PLACE,
     GROUPS,
+    NOTHING,
     PLACES,
-    Absent,
+    UNKNOWN,
     Fact,
     Role,
     allowed,
@@ -34,7 +35,6 @@ from cnnbench.judge.metrics.measurement import (
     fact_text,
     readable_fact,
     subject_facts,
-    varying,
 )
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import started
@@ -62,8 +62,7 @@ class Difference:
     @property
     def lacks(self) -> bool:
         """Whether a run may lack the fact."""
-        absent = {one.value for one in Absent}
-        return not absent.isdisjoint((*self.base, *self.new))
+        return not {UNKNOWN, NOTHING}.isdisjoint((*self.base, *self.new))
 
     def __str__(self) -> str:
         return unlike_text(self.fact, self.base, self.new)
@@ -93,13 +92,6 @@ class Group:
             found.setdefault(Origin.of(record), []).append(record)
         return found
 
-    def mixture(self) -> str | None:
-        """The difference between runs that forbids pooling them, or None."""
-        parts = varying(self.origins())
-        if not parts:
-            return None
-        return ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in parts.items())
-
     def facts(self) -> dict[str, frozenset[str]]:
         """Values of every fact over the runs, including a word for runs that lack it."""
         seen: dict[str, list[str]] = {}
@@ -108,7 +100,7 @@ class Group:
                 seen.setdefault(name, []).append(value)
         found = {
             name: frozenset(values)
-            | (frozenset() if len(values) == len(self.records) else {fact(name).absent.value})
+            | (frozenset() if len(values) == len(self.records) else {fact(name).absent})
             for name, values in seen.items()
         }
         flags = {
@@ -134,7 +126,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             continue
         else:
             rule = fact(name)
-        absent = frozenset([rule.absent.value])
+        absent = frozenset([rule.absent])
         values = [side.get(name, absent) for side in sides]
         one = _difference(name, rule, values, allowed(name, patterns))
         if one is not None:
@@ -174,7 +166,7 @@ def _difference(
     both = values[0] | values[1]
     if rule.role is Role.IGNORED or len(both) < 2:
         return None
-    certain = len(both - {Absent.UNKNOWN.value}) > 1
+    certain = len(both - {UNKNOWN}) > 1
     if not certain and rule.role is not Role.BLOCKS:
         return None
     base, new = (tuple(sorted(side)) for side in values)
@@ -208,7 +200,6 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
-_Numbered: TypeAlias = dict[tuple[int, int], Measurement]
 
 _VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
 """Flags that variants of a run share; those of reductions are `OWN`."""
@@ -252,11 +243,6 @@ def match(
     return pairs
 
 
-def share_pairs(base: Group, new: Group) -> bool:
-    """Whether all runs belong to pairs of an experiment that both sides have."""
-    return _of_one_experiment(_by_pair(base), _by_pair(new))
-
-
 def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
     """Whether all runs of BASE are side A of an experiment, and those of NEW side B."""
     return all(
@@ -265,23 +251,19 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
     )
 
 
-def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
+def in_pairs(base: Group, new: Group) -> tuple[Group, Group] | None:
     """Both sides with partners at the same index, and without runs that lack a partner.
 
-    Unchanged unless all runs name a pair of an experiment that both sides have.
+    None unless all runs name a pair of an experiment that both sides have.
     """
     left, right = _by_pair(base), _by_pair(new)
-    if not _of_one_experiment(left, right):
-        return base, new
+    if {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right):
+        return None
     shared = [pair for pair in left if pair in right]
     return (
         Group(base.configuration, tuple(left[pair] for pair in shared)),
         Group(new.configuration, tuple(right[pair] for pair in shared)),
     )
-
-
-def _of_one_experiment(left: _Numbered, right: _Numbered) -> bool:
-    return not {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right)
 
 
 def pair_of(record: object) -> tuple[int, int] | None:
@@ -291,7 +273,7 @@ def pair_of(record: object) -> tuple[int, int] | None:
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
 
 
-def _by_pair(group: Group) -> _Numbered:
+def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     """Runs by experiment and number of their pair; empty unless each has a pair of its own."""
     found = {}
     for record in group.records:

@@ -19,7 +19,7 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
-from cnnbench.judge.compare.draft import Draft, Terms, draft_of
+from cnnbench.judge.compare.draft import Draft, draft_of
 from cnnbench.judge.compare.estimate import aa_spread, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
 from cnnbench.judge.compare.reductions import measurements
@@ -27,7 +27,14 @@ from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, Met
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
+from cnnbench.judge.metrics.registry import (
+    CPU_TIME,
+    DEFAULT_METRICS,
+    METRICS,
+    THROUGHPUT,
+    Metric,
+    judged,
+)
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
@@ -73,12 +80,23 @@ def compare_records(
     base_groups, new_groups, aa_groups = (
         [group for group in side if _metrics({group.configuration.kind}, metrics)] for side in found
     )
-    terms = Terms(policy, patterns, paired)
-    drafts, aa_notes = _drafts(base_groups, new_groups, aa_groups, metrics, terms)
-    entries = _judged(drafts, policy)
+    aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
+    drafts = []
+    for one, other in match(base_groups, new_groups, patterns):
+        present = one or other
+        assert present is not None
+        kind, like = present.configuration.kind, aa_runs.get(present.configuration.key)
+        asked = _metrics({kind}, metrics)
+        of_aa = () if like is None else like.records
+        spreads = {
+            one.name: spread(usable_values(of_aa, one), one, policy)
+            for one in ((*asked, CPU_TIME) if kind == RUN else asked)
+        }
+        drafts.append(draft_of(one, other, asked, spreads, policy, patterns, paired))
+    tested = [case for draft in drafts for case, settled in draft.cases if settled is None]
+    entries = _judged(drafts, judge_all(tested, policy), policy)
     if paired is None:
-        cases = [case for draft in drafts for case in draft.cases]
-        paired = bool(cases) and all(case.paired for case in cases)
+        paired = bool(tested) and all(case.paired for case in tested)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
@@ -93,65 +111,43 @@ def compare_records(
     )
 
 
-def _drafts(
-    base: Sequence[Group],
-    new: Sequence[Group],
-    aa: Sequence[Group],
-    names: Sequence[str],
-    terms: Terms,
-) -> tuple[list[Draft], list[str]]:
-    aa_runs, aa_notes = usable_groups(base, aa, terms.policy, terms.patterns)
-    drafts = []
-    for one, other in match(base, new, terms.patterns):
-        present = one or other
-        assert present is not None
-        kind = present.configuration.kind
-        asked = _metrics({kind}, names)
-        like = aa_runs.get(present.configuration.key)
-        of_aa = () if like is None else like.records
-        measured = (*asked, CPU_TIME) if kind == RUN else asked
-        spreads = {
-            one.name: spread(usable_values(of_aa, one), one, terms.policy) for one in measured
-        }
-        drafts.append(draft_of(one, other, asked, spreads, terms))
-    return drafts, aa_notes
-
-
-def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfiguration]:
-    judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
+def _judged(
+    drafts: Sequence[Draft], judgements: Iterable[Judgement], policy: Policy
+) -> list[ComparedConfiguration]:
+    """The entries, with the judgements of the cases that were tested, in their order."""
+    tested = iter(judgements)
     titles = labels(draft.configuration for draft in drafts)
     entries = []
     for draft in drafts:
-        found = [next(judgements) for _ in draft.cases]
+        found = {case.metric.name: settled or next(tested) for case, settled in draft.cases}
         if draft.with_cpu_time:
-            found[0] = joint_judgement(found[0], found[-1], policy, draft.runs)
-        results = [
-            MetricResult(
-                metric=case.metric,
-                base=tuple(case.base),
-                new=tuple(case.new),
-                judgement=_with_disturbance(judgement, draft),
+            throughput, cpu_time = found[THROUGHPUT.name], found[CPU_TIME.name]
+            joint = joint_judgement(throughput, cpu_time, policy, draft.runs)
+            found[THROUGHPUT.name] = joint
+        results = []
+        for case, _ in draft.cases:
+            judgement = found[case.metric.name]
+            if judgement.needed is not None and (clause := disturbance(draft.runs)):
+                judgement = replace(judgement, reason=f"{judgement.reason}; {clause}")
+            results.append(
+                MetricResult(
+                    metric=case.metric,
+                    base=tuple(case.base),
+                    new=tuple(case.new),
+                    judgement=judgement,
+                )
             )
-            for case, judgement in zip(draft.cases, found, strict=True)
-        ]
         entries.append(
             ComparedConfiguration(
                 name=titles[draft.configuration.key],
                 configuration=draft.configuration,
                 base=() if draft.base is None else draft.base.records,
                 new=() if draft.new is None else draft.new.records,
-                results=(*results, *draft.results),
+                results=tuple(results),
                 differences=draft.differences,
             )
         )
     return entries
-
-
-def _with_disturbance(judgement: Judgement, draft: Draft) -> Judgement:
-    if judgement.needed is None:
-        return judgement
-    clause = disturbance(draft.runs)
-    return replace(judgement, reason=f"{judgement.reason}; {clause}") if clause else judgement
 
 
 def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:

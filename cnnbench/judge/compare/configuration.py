@@ -107,12 +107,19 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     return named
 
 
+def work(flags: Mapping[str, Any]) -> list[str]:
+    """Network, data set, batch and devices, as parts of a name."""
+    data = flags.get("data_name")
+    return [
+        str(flags.get("model")),
+        *([] if data in (None, "imagenet") else [str(data)]),
+        f"batch {flags.get('batch_size')}",
+        f"{flags.get('num_gpus')} {flags.get('device')}",
+    ]
+
+
 def _run_label(flags: Mapping[str, Any]) -> list[str]:
-    parts = [str(flags.get("model"))]
-    if flags.get("data_name") not in (None, "imagenet"):
-        parts.append(str(flags["data_name"]))
-    parts.append(f"batch {flags.get('batch_size')}")
-    parts.append(f"{flags.get('num_gpus')} {flags.get('device')}")
+    parts = work(flags)
     if flags.get("variable_update") not in (None, DEFAULT) or flags.get("num_gpus") != 1:
         parts.append(str(flags.get("variable_update")))
     if flags.get("precision") != "fp32":

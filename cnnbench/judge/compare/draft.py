@@ -15,15 +15,13 @@ from cnnbench.judge.compare.comparability import (
     Group,
     differences,
     in_pairs,
-    share_pairs,
     sides_of_experiment,
 )
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import TwoSamples
 from cnnbench.judge.compare.judge import Judgement, Verdict
-from cnnbench.judge.compare.result import MetricResult
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
-from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, throughput
 from cnnbench.records.run import RunRecord
@@ -37,31 +35,20 @@ _MISTIMED = (
 )
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Conditions of a comparison; if `paired` is None, runs are paired where records name pairs."""
-
-    policy: Policy
-    patterns: tuple[str, ...]
-    paired: bool | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """An entry of a comparison before it is judged; a side without runs is None.
 
     Attributes:
-      cases: samples to be judged.
-      results: metrics whose verdict needs no test.
+      cases: samples of each metric with their judgement, which is None where they are to be tested.
       unpaired: number of runs left out because they have no partner.
-      with_cpu_time: whether the first case (throughput) and the last (CPU time) share a verdict.
+      with_cpu_time: whether the first case (throughput) and that of the CPU time share a verdict.
     """
 
     base: Group | None
     new: Group | None
-    differences: tuple[Difference, ...] = ()
-    cases: tuple[TwoSamples, ...] = ()
-    results: tuple[MetricResult, ...] = ()
+    differences: tuple[Difference, ...]
+    cases: tuple[tuple[TwoSamples, Judgement | None], ...]
     unpaired: int = 0
     with_cpu_time: bool = False
 
@@ -83,46 +70,48 @@ def draft_of(
     new: Group | None,
     metrics: Sequence[Metric],
     spreads: Mapping[str, float | None],
-    terms: Terms,
+    policy: Policy,
+    patterns: tuple[str, ...],
+    paired: bool | None,
 ) -> Draft:
     """The cases of a configuration, or its verdict where no test is needed.
 
     The first metric is the main one. A/A spreads are by name of the metric, None if not measured.
+    If `paired` is None, runs are paired where records name pairs.
     """
     if base is None or new is None:
         absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
         reason = f"{absent} has no run of this configuration, only {present} has"
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
-    unlike = differences(base, new, terms.patterns)
+    unlike = differences(base, new, patterns)
     outcome = _outcome(base, new, unlike, metrics[0])
     if outcome is not None:
         if outcome[0] is Verdict.FAILED:
             # Facts that a failed run did not collect are no differences.
             unlike = tuple(one for one in unlike if not one.lacks)
         return _settled(base, new, metrics[0], *outcome, unlike)
-    paired = terms.paired
+    kept = in_pairs(base, new)
     if paired is None:
-        paired = sides_of_experiment(base.records, new.records) and share_pairs(base, new)
-    kept = in_pairs(base, new) if paired else (base, new)
+        paired = kept is not None and sides_of_experiment(base.records, new.records)
+    if kept is None or not paired:
+        kept = base, new
     if not kept[0].records:
         reason = "no run in BASE has its partner in NEW"
         return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
-    cases, partial = _samples(*kept, metrics, spreads, paired)
-    with_cpu_time = (
-        disturbance.cpu_time_cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy)
-        if cases
-        else None
-    )
+    samples, partial = _samples(*kept, metrics, spreads, paired)
+    with_cpu_time = None
+    if samples:
+        noise = spreads.get(CPU_TIME.name)
+        with_cpu_time = disturbance.cpu_time_cases(samples[0], *kept, noise, policy)
     if with_cpu_time is not None:
-        others = [case for case in cases[1:] if case.metric is not CPU_TIME]
-        cases = [with_cpu_time[0], *others, with_cpu_time[1]]
+        others = [case for case in samples[1:] if case.metric is not CPU_TIME]
+        samples = [with_cpu_time[0], *others, with_cpu_time[1]]
     return Draft(
         base=kept[0],
         new=kept[1],
         differences=unlike,
-        cases=tuple(cases),
+        cases=(*((case, None) for case in samples), *partial),
         with_cpu_time=with_cpu_time is not None,
-        results=tuple(partial),
         unpaired=sum(len(side.records) for side in (base, new))
         - sum(len(side.records) for side in kept),
     )
@@ -134,21 +123,23 @@ def _samples(
     metrics: Sequence[Metric],
     spreads: Mapping[str, float | None],
     paired: bool,
-) -> tuple[list[TwoSamples], list[MetricResult]]:
-    """Samples of metrics that every run has, and results of those that only some have."""
-    cases, partial = [], []
+) -> tuple[list[TwoSamples], list[tuple[TwoSamples, Judgement]]]:
+    """Samples of metrics that every run has, and judged ones of those that only some have."""
+    samples, partial = [], []
     for metric in metrics:
-        before, after = base.values(metric), new.values(metric)
+        case = TwoSamples(
+            base=base.values(metric),
+            new=new.values(metric),
+            metric=metric,
+            paired=paired,
+            noise=spreads[metric.name],
+        )
         lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:
-            noise = spreads[metric.name]
-            cases.append(
-                TwoSamples(base=before, new=after, metric=metric, paired=paired, noise=noise)
-            )
-        elif before or after:
-            judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
-            partial.append(MetricResult(metric=metric, base=before, new=after, judgement=judgement))
-    return cases, partial
+            samples.append(case)
+        elif case.base or case.new:
+            partial.append((case, Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)))
+    return samples, partial
 
 
 def _lacking(side: str, group: Group, metric: Metric) -> str | None:
@@ -188,10 +179,10 @@ def _outcome(
         runs = count(len(shared), "run is", "runs are")
         return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
     for side, group in sides:
-        mixed = group.mixture()
-        if mixed is not None:
-            reason = f"{mixed} within {side}; give the runs of one"
-            return Verdict.NOT_COMPARABLE, reason
+        mixed = varying(group.origins())
+        if mixed:
+            parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
+            return Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
     return None
 
 
@@ -236,8 +227,8 @@ def _settled(
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
     )
-    result = MetricResult(metric=metric, base=values[0], new=values[1], judgement=judgement)
-    return Draft(base=base, new=new, differences=unlike, results=(result,))
+    case = TwoSamples(base=values[0], new=values[1], metric=metric)
+    return Draft(base=base, new=new, differences=unlike, cases=((case, judgement),))
 
 
 def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:

@@ -27,13 +27,19 @@ def explain(
     """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)
     found = causes(sides)
-    work = () if found else causes(sides.of_work())
+    answer, work = _answer(sides, found), () if found else causes(sides.of_work())
+    if work:
+        told = [
+            f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
+            for one in work[:_MOST_NAMED]
+        ]
+        answer += f" Certain is that the work differs: {'; '.join(told)}."
     rows = sorted(
         (_row(sides, part, times) for part, times in sides.times.items()),
         key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction),
     )
     return Explanation(
-        answer=_answer(sides, found) + _of_work(work),
+        answer=answer,
         base_label=labels[0],
         new_label=labels[1],
         base=sides.timed.base,
@@ -98,15 +104,6 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
         f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
         f"({percent(noise / sides.timed.base)}) can be chance."
     )
-
-
-def _of_work(found: Sequence[Cause]) -> str:
-    """What differs for certain where no time stands out."""
-    told = [
-        f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
-        for one in found[:_MOST_NAMED]
-    ]
-    return f" Certain is that the work differs: {'; '.join(told)}." if told else ""
 
 
 def _named(cause: Cause, *, with_spread: bool) -> str:

@@ -155,19 +155,7 @@ class ProfiledSide:
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
         self._rows = [_joined(one.rows, named) for one in self.profiles]
-        steps = [
-            (process, step)
-            for process, one in enumerate(self.profiles)
-            for step in range(len(one.step_seconds))
-        ]
-        seconds = [self.profiles[process].step_seconds[step] for process, step in steps]
-        self._kept = [steps[index] for index in faster_half(seconds)]
-        self._groups = [
-            [(process, step) for step in range(len(one.step_seconds))]
-            for process, one in enumerate(self.profiles)
-        ]
-        if len(self.profiles) == 1:  # its steps stand for processes
-            self._groups = [[one] for one in self._kept]
+        self._steps = [one.step_seconds for one in self.profiles]
 
     @cached_property
     def parts(self) -> dict[Part, None]:
@@ -176,23 +164,23 @@ class ProfiledSide:
 
     def of(self, part: Part) -> _SideTimes:
         """Seconds of a part in a step."""
-        groups = [self._seconds(part, one) for one in self._groups]
-        return fmean(self._seconds(part, self._kept)), groups
+        found = (rows.get(part) for rows in self._rows)
+        return _times_of(
+            [
+                (0.0,) * len(steps) if row is None else row.seconds
+                for row, steps in zip(found, self._steps, strict=True)
+            ],
+            self._steps,
+        )
 
     def step(self) -> _SideTimes:
         """Seconds of whole profiled steps."""
-
-        def seconds(kept: Iterable[tuple[int, int]]) -> list[float]:
-            return [self.profiles[process].step_seconds[step] for process, step in kept]
-
-        return fmean(seconds(self._kept)), [seconds(one) for one in self._groups]
+        return _times_of(self._steps, self._steps)
 
     def timed_step(self) -> _SideTimes:
         """Seconds of steps without a profiler."""
         runs = [one.record.step_seconds for one in self.profiles]
-        seconds = [value for run in runs for value in run]
-        kept = [seconds[index] for index in faster_half(seconds)]
-        return fmean(kept), runs if len(runs) > 1 else [(one,) for one in kept]
+        return _times_of(runs, runs)
 
     def operations(self, part: Part) -> Mapping[str, int]:
         """Counts of a part's operations by kernel, in a step of the first process."""
@@ -219,10 +207,6 @@ class ProfiledSide:
         for part in parts:
             found.update(self.operations(part))
         return found
-
-    def _seconds(self, part: Part, kept: Iterable[tuple[int, int]]) -> list[float]:
-        found = ((self._rows[process].get(part), step) for process, step in kept)
-        return [0.0 if row is None else row.seconds[step] for row, step in found]
 
 
 class Sides:
@@ -373,6 +357,15 @@ class Sides:
         found = (self.times[part] for part in self.operations)
         everywhere = (one for one in found if min((*one.base_each, *one.new_each)) > 0)
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
+
+
+def _times_of(processes: Sequence[Sequence[float]], steps: Sequence[Sequence[float]]) -> _SideTimes:
+    """Times of one thing in every step of each process; the whole `steps` tell the faster half."""
+    kept = faster_half([seconds for process in steps for seconds in process])
+    seconds = [value for process in processes for value in process]
+    faster = [seconds[index] for index in kept]
+    # The steps of a single process stand for processes.
+    return fmean(faster), processes if len(processes) > 1 else [(value,) for value in faster]
 
 
 def _both(

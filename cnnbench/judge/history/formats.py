@@ -176,7 +176,7 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
     found = [(one.series, point) for one in trends for point in one.series.points]
     alike: dict[tuple[object, ...], list[Origin]] = {}
     for series, point in found:
-        alike.setdefault((series, _revision(point)), []).append(point.origin)
+        alike.setdefault((series, point.origin.code), []).append(point.origin)
     details = {key: titles(origins, without=("machine",)) for key, origins in alike.items()}
     return [
         Figure(
@@ -189,17 +189,12 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
             machine=series.machine,
             started=point.started,
             point=point.name,
-            detail=details[series, _revision(point)][point.origin],
+            detail=details[series, point.origin.code][point.origin],
             labels=shared_labels(run.labels for run in point.runs),
             current=point.newest,
         )
         for series, point in found
     ]
-
-
-def _revision(point: SeriesPoint) -> tuple[object, ...]:
-    origin = point.origin
-    return (origin.repository, origin.revision, origin.dirty)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
@@ -241,10 +241,12 @@ def all_series(
     newest = revisions.newest(measured)
     series = []
     for (configuration, machine), points in all_points.items():
-        made = [
-            replace(point, newest=revisions.is_of(newest, point.runs[0]))
-            for point in _ordered(points, revisions, by)
-        ]
+        # By revision; if named otherwise, by the first run of a name and then by revision.
+        first: dict[str, int] = {}
+        for index, one in enumerate(points):
+            first.setdefault(one.name, 0 if by == "commit" else index)
+        points.sort(key=lambda one: (first[one.name], revisions.place(one.runs[0])))
+        made = [replace(point, newest=revisions.is_of(newest, point.runs[0])) for point in points]
         series.append(
             TimeSeries(
                 configuration=configuration,
@@ -270,14 +272,6 @@ def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
         usable = tuple(value for value in values if value > 0 or not metric.relative)
         made.append(SeriesPoint(name, tuple(runs), usable, details[name][origin]))
     return made
-
-
-def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> list[SeriesPoint]:
-    """Points by revision; if named otherwise, by their first run and then by revision."""
-    first: dict[str, int] = {}
-    for index, point in enumerate(points):
-        first.setdefault(point.name, 0 if by == "commit" else index)
-    return sorted(points, key=lambda one: (first[one.name], revisions.place(one.runs[0])))
 
 
 def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
@@ -354,23 +348,12 @@ def order_of_commits(folder: str) -> dict[str, int]:
     return places
 
 
-class Revision(NamedTuple):
-    """A state of the measured code; "" and None where unknown.
+_Revision: TypeAlias = tuple[str, str, bool | None, str]
+"""The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
 
-    `dirty`: whether files differed from the commit; `day`: of the measurement if there is none.
-    """
 
-    repository: str
-    commit: str
-    dirty: bool | None
-    day: str = ""
-
-    @classmethod
-    def of(cls, entry: HistoryEntry) -> Revision:
-        """The revision of a measurement."""
-        origin = entry.origin
-        day = "" if entry.commit else f"{entry.started:%Y-%m-%d}"
-        return cls(origin.repository, entry.commit, origin.dirty, day)
+def _revision(entry: HistoryEntry) -> _Revision:
+    return (*entry.origin.code, "" if entry.commit else _day(entry))
 
 
 class Revisions:
@@ -385,42 +368,42 @@ class Revisions:
     def __init__(
         self, entries: Sequence[HistoryEntry], order: Mapping[str, int] | None = None
     ) -> None:
-        self._heads: dict[Revision, Revision] = {}
-        self._both_sides: set[Revision] = set()
-        bases: dict[Revision, list[Revision]] = {}
+        self._heads: dict[_Revision, _Revision] = {}
+        self._both_sides: set[_Revision] = set()
+        bases: dict[_Revision, list[_Revision]] = {}
         for base, head in _compared(entries):
             if base == head:
                 self._both_sides.add(base)
             else:
                 self._heads[base] = head
                 bases.setdefault(head, []).append(base)
-        placed = _bases_first(dict.fromkeys(map(Revision.of, entries)), bases)
+        placed = _bases_first(dict.fromkeys(map(_revision, entries)), bases)
         if order is not None:
             placed = _in_order(placed, order)
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def place(self, entry: HistoryEntry) -> tuple[int, str]:
         """Sort key of a measurement: the place of its revision, then side A before side B."""
-        return self._places[Revision.of(entry)], entry.origin.side
+        return self._places[_revision(entry)], entry.origin.side
 
-    def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
+    def newest(self, entries: Iterable[HistoryEntry]) -> _Revision | None:
         """The last revision of some measurements; of an experiment its head."""
-        last = max(map(Revision.of, entries), key=self._places.__getitem__, default=None)
-        passed: set[Revision] = set()
+        last = max(map(_revision, entries), key=self._places.__getitem__, default=None)
+        passed: set[_Revision] = set()
         while last is not None and last in self._heads and last not in passed:
             passed.add(last)
             last = self._heads[last]
         return last
 
-    def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
+    def is_of(self, newest: _Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision, and not of its base."""
-        revision = Revision.of(entry)
+        revision = _revision(entry)
         if newest is None or revision[:-1] != newest[:-1]:  # all but the day
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 
 
-def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revision]]:
+def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[_Revision, _Revision]]:
     """Base and head of each pair of `cnnbench ab`, by the start of its first process."""
     sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
     for entry in entries:
@@ -430,15 +413,15 @@ def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revis
     # Experiments with the same seed have the same pairs, one after the other in time.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     for base, head in sorted(pairs, key=lambda pair: min(one.started for one in pair)):
-        yield Revision.of(base), Revision.of(head)
+        yield _revision(base), _revision(head)
 
 
 def _bases_first(
-    revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
-) -> list[Revision]:
+    revisions: Iterable[_Revision], bases: Mapping[_Revision, Sequence[_Revision]]
+) -> list[_Revision]:
     """The revisions in their order, but each after all its bases, except in cycles."""
-    placed: dict[Revision, None] = {}
-    seen: set[Revision] = set()
+    placed: dict[_Revision, None] = {}
+    seen: set[_Revision] = set()
     for revision in revisions:
         waiting = [revision]
         while waiting:
@@ -451,11 +434,11 @@ def _bases_first(
     return list(placed)
 
 
-def _in_order(revisions: Collection[Revision], order: Mapping[str, int]) -> list[Revision]:
+def _in_order(revisions: Collection[_Revision], order: Mapping[str, int]) -> list[_Revision]:
     """Revisions in the given order; those without a place follow the one before them."""
-    placed: list[tuple[int, Revision]] = []
+    placed: list[tuple[int, _Revision]] = []
     last = -1
     for revision in revisions:
-        last = order.get(revision.commit, last)
+        last = order.get(revision[1], last)
         placed.append((last, revision))
     return [revision for _, revision in sorted(placed, key=lambda pair: pair[0])]

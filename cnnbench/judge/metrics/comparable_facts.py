@@ -1,8 +1,8 @@
-"""Flags that identify a configuration, and facts that must be alike: two tables.
+"""Flags that identify a configuration, and facts that must be alike, as tables.
 
-Runs repeat each other if all their resolved flags agree, except those of `RULES`, which cannot
-change a measurement or name places. Flags are facts too: those of a configuration block a verdict,
-places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
+Runs repeat each other if all their resolved flags agree, except those that cannot change a
+measurement or name places and machines. Flags are facts too: those of a configuration block a
+verdict, places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
 """
 
 from __future__ import annotations
@@ -13,84 +13,77 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+_WRITTEN_LATER = "written when the run is over"
+_SHOWN = "shown outside of the timed steps"
+_PLACE = "that it is written costs time, where to does not"
+_SOURCE = "a place; checkouts and machines have their own"
+_ADDRESSES = "names of machines; how many there are counts"
 
-class Use(enum.Enum):
-    """How a flag enters the identity: not, by whether it is given, or by its number of items."""
-
-    IGNORED = "ignored"
-    PRESENCE = "presence"
-    NUMBER = "number"
-
-
-_WRITTEN_LATER = (Use.IGNORED, "written when the run is over")
-_SHOWN = (Use.IGNORED, "shown outside of the timed steps")
-_PLACE = (Use.PRESENCE, "that it is written costs time, where to does not")
-_SOURCE = (Use.PRESENCE, "a place; checkouts and machines have their own")
-_ADDRESSES = (Use.NUMBER, "names of machines; how many there are counts")
-
-RULES: dict[str, tuple[Use, str]] = {
+IGNORED: dict[str, str] = {
     "result_json": _WRITTEN_LATER,
     "result_csv": _WRITTEN_LATER,
     "export_dir": _WRITTEN_LATER,
-    "eval_dir": (Use.IGNORED, "events of evaluations, outside of the timed steps"),
-    "result_label": (Use.IGNORED, "a note of the user"),
-    "benchmark_log_dir": (Use.IGNORED, "a log, written outside of the timed steps"),
-    "benchmark_test_id": (Use.IGNORED, "a note of the user"),
-    "ml_perf_compliance_logging": (Use.IGNORED, "lines outside of the timed steps"),
+    "eval_dir": "events of evaluations, outside of the timed steps",
+    "result_label": "a note of the user",
+    "benchmark_log_dir": "a log, written outside of the timed steps",
+    "benchmark_test_id": "a note of the user",
+    "ml_perf_compliance_logging": "lines outside of the timed steps",
     "progress": _SHOWN,
     "quiet_conditions": _SHOWN,
     "display_every": _SHOWN,
     "display_perf_ewma": _SHOWN,
-    "check_replica_consistency": (Use.IGNORED, "copies compared outside of the timed steps"),
-    "peak_flops": (Use.IGNORED, "what MFU is divided by; MFU is not compared"),
-    "tf_random_seed": (
-        Use.IGNORED,
-        "time does not depend on it, and accuracy should be compared over seeds",
-    ),
-    "max_ckpts_to_keep": (Use.IGNORED, "files removed outside of the timed steps"),
+    "check_replica_consistency": "copies compared outside of the timed steps",
+    "peak_flops": "what MFU is divided by; MFU is not compared",
+    "tf_random_seed": "time does not depend on it, and accuracy should be compared over seeds",
+    "max_ckpts_to_keep": "files removed outside of the timed steps",
+    "profile_steps": "how many untimed steps --profile_json profiles",
+    "cluster": "where addresses come from; how many there are counts",
+    "cluster_ps": "how many addresses there are counts",
+    "cluster_timeout": "waits before the run",
+    "stall_timeout": "ends a run that would never end",
+    "rendezvous": "used before the run",
+    "task_index": "which process of the job wrote the record",
+}
+"""Flags that are no part of the identity of a configuration, with the reason."""
+
+PLACES: dict[str, str] = {
     "train_dir": _PLACE,
     "trace_file": _PLACE,
     "tfprof_file": _PLACE,
     "profile_layers": _PLACE,
     "profile_json": _PLACE,
-    "profile_steps": (Use.IGNORED, "how many untimed steps --profile_json profiles"),
     "graph_file": _PLACE,
     "partitioned_graph_file_prefix": _PLACE,
-    "xla_cache_dir": (Use.PRESENCE, "a place; with it the first step may be compiled"),
+    "xla_cache_dir": "a place; with it the first step may be compiled",
     "data_dir": _SOURCE,
-    "model_plugin": (Use.PRESENCE, "a place; the size of the model is compared instead"),
+    "model_plugin": "a place; the size of the model is compared instead",
     "dataset_plugin": _SOURCE,
     "variable_mgr_plugin": _SOURCE,
     "backbone_model_path": _SOURCE,
+    "controller_host": "the name of a machine",
+}
+"""Flags of which only the presence counts."""
+
+LISTS: dict[str, str] = {
     "ps_hosts": _ADDRESSES,
     "worker_hosts": _ADDRESSES,
-    "controller_host": (Use.PRESENCE, "the name of a machine"),
-    "cluster": (Use.IGNORED, "where addresses come from; how many there are counts"),
-    "cluster_ps": (Use.IGNORED, "how many addresses there are counts"),
-    "cluster_timeout": (Use.IGNORED, "waits before the run"),
-    "stall_timeout": (Use.IGNORED, "ends a run that would never end"),
-    "rendezvous": (Use.IGNORED, "used before the run"),
-    "gpu_indices": (Use.NUMBER, "which of like GPUs; their names are compared"),
-    "task_index": (Use.IGNORED, "which process of the job wrote the record"),
+    "gpu_indices": "which of like GPUs; their names are compared",
 }
-"""Use and its reason of every flag whose value does not count as it is."""
-
-PLACES = tuple(name for name, (use, _) in RULES.items() if use is Use.PRESENCE)
-"""Flags of which only the presence counts."""
+"""Flags of which only the number of items counts."""
 
 
 def counts(name: str) -> bool:
     """Whether a flag is part of the identity of a configuration."""
-    return name not in RULES or RULES[name][0] is not Use.IGNORED
+    return name not in IGNORED
 
 
 def identity(name: str, value: Any) -> Any:
     """A flag's value as it enters the identity of a configuration."""
-    if name not in RULES:
-        return value
-    if RULES[name][0] is Use.PRESENCE:
+    if name in PLACES:
         return bool(value)
-    return len(str(value).split(",")) if value else 0
+    if name in LISTS:
+        return len(str(value).split(",")) if value else 0
+    return value
 
 
 class Role(enum.Enum):
@@ -101,11 +94,8 @@ class Role(enum.Enum):
     IGNORED = "ignored"
 
 
-class Absent(enum.Enum):
-    """Meaning of a missing fact."""
-
-    UNKNOWN = "unknown"
-    NOTHING = "none"
+UNKNOWN, NOTHING = "unknown", "none"
+"""What a missing fact means, and stands for it."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +108,14 @@ class Fact:
 
     role: Role
     reason: str
-    absent: Absent = Absent.UNKNOWN
+    absent: str = UNKNOWN
 
 
-def _blocks(reason: str, absent: Absent = Absent.UNKNOWN) -> Fact:
+def _blocks(reason: str, absent: str = UNKNOWN) -> Fact:
     return Fact(Role.BLOCKS, reason, absent)
 
 
-def _mentioned(reason: str, absent: Absent = Absent.UNKNOWN) -> Fact:
+def _mentioned(reason: str, absent: str = UNKNOWN) -> Fact:
     return Fact(Role.MENTIONED, reason, absent)
 
 
@@ -133,11 +123,11 @@ def _ignored(reason: str) -> Fact:
     return Fact(Role.IGNORED, reason)
 
 
-FLAG = _blocks("another flag is another experiment", Absent.NOTHING)
-FLAG_PLACE = _mentioned("every machine has places of its own", Absent.NOTHING)
+FLAG = _blocks("another flag is another experiment", NOTHING)
+FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
 
 _MODEL = _blocks("another size of the network is another revision of it")
-_SLICE = _blocks("how much of the machine a run may use", Absent.NOTHING)
+_SLICE = _blocks("how much of the machine a run may use", NOTHING)
 _CUDA = _blocks("another CUDA or cuDNN has other kernels")
 
 MODEL_SIZE = (
@@ -168,15 +158,15 @@ FACTS: dict[str, Fact] = {
         _blocks("decides the clock frequency"),
     ),
     "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
-    "cpu_affinity": _mentioned("which cores; how many is a fact of its own", Absent.NOTHING),
-    "cpu_isolated": _mentioned("changes noise more than speed", Absent.NOTHING),
-    "virtual_machine": _blocks("a hypervisor takes its share", Absent.NOTHING),
+    "cpu_affinity": _mentioned("which cores; how many is a fact of its own", NOTHING),
+    "cpu_isolated": _mentioned("changes noise more than speed", NOTHING),
+    "virtual_machine": _blocks("a hypervisor takes its share", NOTHING),
     "numa_nodes": _blocks("distance to memory"),
     "transparent_huge_pages": _blocks("moves steps by up to 3 %"),
     "transparent_huge_pages_defrag": _mentioned("moves the first touch of memory, not the steps"),
     "numa_balancing": _mentioned("moves pages between nodes"),
     "aslr": _mentioned("moves addresses, and with them single runs"),
-    "swap_bytes": _mentioned("swapping shows in the conditions of a run", Absent.NOTHING),
+    "swap_bytes": _mentioned("swapping shows in the conditions of a run", NOTHING),
     "hypervisor": _mentioned("that there is one is a fact of its own"),
     "machine_model": _mentioned("the processor has its own fact"),
     "cpus_online": _mentioned("which cores; how many is a fact of its own"),
@@ -184,14 +174,14 @@ FACTS: dict[str, Fact] = {
     "cpu_max_mhz": _mentioned("the processor has its own fact"),
     "clock_source": _mentioned("a step asks for the time twice"),
     "memory_bytes": _mentioned("kernels reserve different amounts on like machines"),
-    "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", Absent.NOTHING),
+    "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", NOTHING),
     "memory_available_bytes": _ignored("changes by the second"),
     "load_average_1min": _ignored("changes by the second"),
     "hostname": _mentioned("like machines have names of their own"),
     "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
     "gpu_names": _blocks("other GPUs"),
     # Named so that it is in no group of facts that may differ.
-    "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", Absent.NOTHING),
+    "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     "gpu_driver": _blocks("drivers compile and schedule kernels"),
     "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
@@ -210,8 +200,8 @@ FACTS: dict[str, Fact] = {
     ),
     "cuda_version": _CUDA,
     "cudnn_version": _CUDA,
-    "intra_op_threads": _blocks("threads decide speed", Absent.NOTHING),
-    "inter_op_threads": _blocks("threads decide speed", Absent.NOTHING),
+    "intra_op_threads": _blocks("threads decide speed", NOTHING),
+    "inter_op_threads": _blocks("threads decide speed", NOTHING),
     "python_version": _mentioned("a step is one call from Python"),
     "python_implementation": _mentioned("a step is one call from Python"),
     "keras_version": _mentioned("not in a step"),
@@ -225,16 +215,16 @@ FACTS: dict[str, Fact] = {
 """Facts by name; those of the environment by the names they have in records."""
 
 PATTERNS: dict[str, Fact] = {
-    "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", Absent.NOTHING),
-    "env_TF_CONFIG": _mentioned("addresses", Absent.NOTHING),
-    "env_NCCL_DEBUG*": _mentioned("verbosity of NCCL", Absent.NOTHING),
-    "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", Absent.NOTHING),
-    "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", Absent.NOTHING),
-    "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", Absent.NOTHING),
+    "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
+    "env_TF_CONFIG": _mentioned("addresses", NOTHING),
+    "env_NCCL_DEBUG*": _mentioned("verbosity of NCCL", NOTHING),
+    "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
+    "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
+    "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
     # Set by scikit-learn, which Keras loads where it is installed and cnnbench does not.
-    "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", Absent.NOTHING),
-    "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", Absent.NOTHING),
-    "env_*": _blocks("records name only variables that change speed", Absent.NOTHING),
+    "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", NOTHING),
+    "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", NOTHING),
+    "env_*": _blocks("records name only variables that change speed", NOTHING),
 }
 """Facts by pattern, for names that `FACTS` lacks; the first match counts."""
 

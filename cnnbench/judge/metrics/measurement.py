@@ -162,6 +162,11 @@ class Origin:
         text = short_commit(self.revision)
         return f"{text}+" if self.dirty and text else text
 
+    @property
+    def code(self) -> tuple[str, str, bool | None]:
+        """The state of the measured code, whatever its side and where it was measured."""
+        return self.repository, self.revision, self.dirty
+
     def parts(self) -> dict[str, str]:
         """Names and texts of its parts, for people; "" where unknown."""
         return {

@@ -91,13 +91,6 @@ class Metric:
     def _is_share(self) -> bool:
         return self.unit.startswith("share") or self.unit == "top-1"
 
-    def smallest_change(self, policy: Policy, base: float) -> float:
-        """The smallest change that counts in a comparison, given the median of the base."""
-        constant: float = getattr(policy, self.constant)
-        if self.unit == "bytes" and base > 0:
-            return max(constant, policy.memory_bytes / base)
-        return constant
-
     def alpha(self, policy: Policy) -> float:
         """Two-sided level of its tests."""
         return policy.alpha if self.constant == "threshold" else policy.further_alpha

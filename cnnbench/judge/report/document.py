@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from cnnbench.base.charts import Chart
 from cnnbench.base.text import numbers
@@ -35,20 +35,15 @@ Row: TypeAlias = Mapping[str, TableCell | str]
 value."""
 
 
-class TableColumn(NamedTuple):
-    """A column of a table; see `TableCell` for `kinds`, and `hint` is shown on hover."""
-
-    title: str
-    kinds: str
-    hint: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first column names its rows. If folded, only the title is shown at first."""
+    """A table; the first column names its rows. If folded, only the title is shown at first.
+
+    Columns are their title, kinds (see `TableCell`) and a hint, which is shown on hover.
+    """
 
     kind: ClassVar[str] = "table"
-    columns: tuple[TableColumn, ...]
+    columns: tuple[tuple[str, str, str], ...]
     rows: tuple[tuple[TableCell, ...], ...]
     title: str = ""
     folded: bool = False
@@ -177,9 +172,7 @@ def table(
         *(name for name in others if any(row[name].text != numbers.NONE for row in cells)),
     ]
     return Table(
-        columns=tuple(
-            TableColumn(name, cells[0][name].kinds, hints.get(name, "")) for name in kept
-        ),
+        columns=tuple((name, cells[0][name].kinds, hints.get(name, "")) for name in kept),
         rows=tuple(tuple(row[name] for name in kept) for row in cells),
         title=title,
         folded=folded,

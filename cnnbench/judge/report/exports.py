@@ -68,6 +68,20 @@ class Figure:
         parts = (f"{self.configuration} on {self.machine}", self.detail)
         return plain(", ".join(filter(None, parts)))
 
+    def statistics(self) -> dict[str, float]:
+        """Its known numbers: of the median, "", and its interval, of processes, of the change."""
+        low, high = self.sample.interval or (None, None)
+        found = {
+            "": self.value,
+            "lower": low,
+            "upper": high,
+            "processes": float(len(self.sample.values)),
+            "change": getattr(self.judgement, "change", None),
+            "change_lower": getattr(self.judgement, "low", None),
+            "change_upper": getattr(self.judgement, "high", None),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def subject(self) -> dict[str, str]:
         """The known facts about the measured code, by name."""
         origin = self.origin
@@ -291,20 +305,9 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def _mlflow_metrics(figure: Figure) -> Iterator[dict[str, object]]:
-    low, high = figure.sample.interval or (None, None)
-    found = {
-        "": figure.value,
-        ".lower": low,
-        ".upper": high,
-        ".processes": float(len(figure.sample.values)),
-        ".change": getattr(figure.judgement, "change", None),
-        ".change.lower": getattr(figure.judgement, "low", None),
-        ".change.upper": getattr(figure.judgement, "high", None),
-    }
-    for suffix, value in found.items():
-        if value is not None:
-            key, time = f"{figure.metric.name}{suffix}", _milliseconds(figure)
-            yield {"key": key, "value": value, "timestamp": time, "step": 0}
+    for name, value in figure.statistics().items():
+        key = ".".join(filter(None, (figure.metric.name, *name.split("_"))))
+        yield {"key": key, "value": value, "timestamp": _milliseconds(figure), "step": 0}
 
 
 def _milliseconds(figure: Figure) -> int:
@@ -329,26 +332,22 @@ def openmetrics(figures: Sequence[Figure]) -> Exported:
 
 
 def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
-    own = [figure for figure in figures if figure.metric is metric]
-    unit, factor = _UNITS[metric.unit]
+    own = [(figure, figure.statistics()) for figure in figures if figure.metric is metric]
+    base, factor = _UNITS[metric.unit]
     name, better = metric.name, "higher" if metric.higher_is_better else "lower"
-    about = f"{name}, median over processes; {better} is better"
-    yield from _family(name, unit, about, [(one, one.value * factor) for one in own])
-    for place, end in enumerate(("lower", "upper")):
-        about = f"{name}, {end} end of the 95 % interval of the median"
-        ends = [(one, both[place] * factor) for one in own if (both := one.sample.interval)]
-        yield from _family(f"{name}_{end}", unit, about, ends)
-    counts = [(one, float(len(one.sample.values))) for one in own]
-    yield from _family(f"{name}_processes", "", f"{name}, number of processes", counts)
     kind = "as a share of the base" if metric.relative else "as a difference"
-    for suffix, end, about in (
-        ("", "change", f"change of {name} from base to new, {kind}"),
-        ("_lower", "low", f"lower end of the interval of the change of {name}"),
-        ("_upper", "high", f"upper end of the interval of the change of {name}"),
+    for part, unit, about in (
+        ("", base, f"{name}, median over processes; {better} is better"),
+        ("lower", base, f"{name}, lower end of the 95 % interval of the median"),
+        ("upper", base, f"{name}, upper end of the 95 % interval of the median"),
+        ("processes", "", f"{name}, number of processes"),
+        ("change", "ratio", f"change of {name} from base to new, {kind}"),
+        ("change_lower", "ratio", f"lower end of the interval of the change of {name}"),
+        ("change_upper", "ratio", f"upper end of the interval of the change of {name}"),
     ):
-        found = ((one, getattr(one.judgement, end, None)) for one in own)
-        known = [(one, value) for one, value in found if value is not None]
-        yield from _family(f"{name}_change{suffix}", "ratio", about, known)
+        scale = factor if unit == base else 1.0
+        samples = [(one, found[part] * scale) for one, found in own if part in found]
+        yield from _family("_".join(filter(None, (name, part))), unit, about, samples)
 
 
 def _family(

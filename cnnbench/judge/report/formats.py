@@ -86,8 +86,8 @@ def _block(block: Block) -> Iterable[str]:
         if block.title:
             yield f"### {markdown(block.title)}"
             yield ""
-        yield _row([markdown(column.title) for column in block.columns])
-        yield _row(["--:" if "number" in column.kinds else "---" for column in block.columns])
+        yield _row([markdown(title) for title, _, _ in block.columns])
+        yield _row(["--:" if "number" in kinds else "---" for _, kinds, _ in block.columns])
         for row in block.rows:
             yield _row(map(_cell, row))
     elif not isinstance(block, Charts):

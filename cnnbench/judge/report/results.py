@@ -149,11 +149,6 @@ class Configured:
         """The share of `peak` that a run reached; None where it would be above 1."""
         return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
 
-    def is_above_peak(self, run: RunRecord) -> bool:
-        """Whether a run exceeded `peak`, which must then be wrong."""
-        achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
-        return bool(achieved and peak and achieved > peak)
-
     @property
     def throughput(self) -> ProcessValues:
         """Images/sec, as `cnnbench compare` takes it."""

@@ -2,30 +2,21 @@ import pytest
 
 from cnnbench.flags import FLAGS, parse_args
 from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
-from cnnbench.judge.compare.comparability import Group, differences, unknown_facts
-from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.metrics.comparable_facts import (
-    FACTS,
-    GROUPS,
-    PATTERNS,
-    Role,
-    allowed,
-    expand,
-    fact,
-)
+from cnnbench.judge.compare import compare_records
+from cnnbench.judge.compare.comparability import unknown_facts
+from cnnbench.judge.metrics.comparable_facts import FACTS, GROUPS, PATTERNS, allowed, expand
+from cnnbench.judge.metrics.comparable_facts import fact as role_of
 from cnnbench.records.parts import Batch, ModelInfo
 
 
-def group(*records):
-    return Group(Configuration.of(records[0]), records)
-
-
 def unlike(base, new, *allowed):
-    return differences(base, new, expand(allowed))
+    """Whether the facts that differ between two sides block a verdict, in words."""
+    (entry,) = compare_records(base, new, allow_different=allowed).entries
+    return {str(one): one.blocks for one in entry.differences}
 
 
 def by_fact(found):
-    return {one.fact: one.blocks for one in found}
+    return {text.partition(" is ")[0]: blocks for text, blocks in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -44,63 +35,67 @@ def by_fact(found):
     ],
 )
 def test_which_facts_block(runs, name, before, after, blocks):
-    base, new = (group(runs(environment={name: value})) for value in (before, after))
+    base, new, like = ([runs(environment={name: one})] for one in (before, after, before))
     assert by_fact(unlike(base, new)) == {name: blocks}
-    assert unlike(base, group(runs(environment={name: before}))) == ()
+    assert unlike(base, like) == {}
 
 
-def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):
-    base, new = group(runs()), group(runs(environment={"emulated_gpus": True}))
-    assert by_fact(unlike(base, new, *GROUPS)) == {"emulated_gpus": True}
-    assert unlike(new, new) == ()
+def fact(name, value):
+    return {"environment": {name: value}}
 
 
+SLOW = fact("cpu_model", "Slow CPU")
 ONEDNN = "env_TF_ENABLE_ONEDNN_OPTS"
+SIZES = {"trainable_parameters": 10, "forward_flops_per_image": 20, "training_flops_per_image": 60}
+WIDER = {"model": ModelInfo(name="lenet", parameters=11, **SIZES)}
+OTHER_BATCH = {"batch": Batch(per_device=8, global_=16)}
+ELSEWHERE = {"flags": {"data_dir": "/b"}}
 
 
 @pytest.mark.parametrize(
-    ("environment", "text"),
+    ("new", "text", "blocks"),
     [
-        ({"cpu_model": "Slow CPU"}, "cpu_model is Fast CPU in BASE and Slow CPU in NEW"),
+        (SLOW, "cpu_model is Fast CPU in BASE and Slow CPU in NEW", True),
         # A limit that is not there is no limit, a variable that is not set has no value.
-        ({"cgroup_cpu_limit": 1.5}, "cgroup_cpu_limit is none in BASE and 1.5 in NEW"),
-        ({ONEDNN: "0"}, f"{ONEDNN} is none in BASE and 0 in NEW"),
+        (fact("cgroup_cpu_limit", 1.5), "cgroup_cpu_limit is none in BASE and 1.5 in NEW", True),
+        (fact(ONEDNN, "0"), f"{ONEDNN} is none in BASE and 0 in NEW", True),
+        # A fact that one side does not know is not held against it.
+        (fact("cpu_turbo", True), "cpu_turbo is unknown in BASE and true in NEW", False),
+        (WIDER, "model_parameters is 10 in BASE and 11 in NEW", True),
+        (OTHER_BATCH, "global_batch is 8 in BASE and 16 in NEW", True),
+        (ELSEWHERE, "data_dir is none in BASE and /b in NEW", True),
     ],
 )
-def test_both_values_are_named(runs, environment, text):
-    (found,) = unlike(group(runs()), group(runs(environment=environment)))
-    assert (str(found), found.blocks) == (text, True)
+def test_both_values_are_named(runs, new, text, blocks):
+    assert unlike([runs()], [runs(**new)]) == {text: blocks}
+
+
+def test_what_is_no_difference(runs):
+    # Measurements of the moment, and facts that one side lacks and that do not block.
+    loads = ([runs(environment={"load_average_1min": load})] for load in (0.1, 3.5))
+    assert unlike(*loads) == {}
+    assert unlike([runs()], [runs(environment={"keras_version": "3"})]) == {}
+    places = ([runs(flags={"data_dir": name})] for name in ("/a", "/b"))
+    assert unlike(*places) == {"data_dir is /a in BASE and /b in NEW": False}
 
 
 def test_mixtures_are_comparable_with_nothing(runs):
-    (found,) = unlike(group(runs()), group(runs(), runs(environment={"logical_cpus": 64})))
-    assert str(found) == "logical_cpus is 2 in BASE and 2 or 64 in NEW"
-    mixed = [group(runs(), runs(environment={"cpu_model": "Slow CPU"})) for _ in range(2)]
-    (found,) = unlike(*mixed)
-    assert found.blocks
-    assert str(found) == "cpu_model is Fast CPU or Slow CPU within each side"
+    found = unlike([runs()], [runs(), runs(environment={"logical_cpus": 64})])
+    assert found == {"logical_cpus is 2 in BASE and 2 or 64 in NEW": True}
+    mixed = ([runs(), runs(**SLOW)] for _ in range(2))
+    assert unlike(*mixed) == {"cpu_model is Fast CPU or Slow CPU within each side": True}
 
 
-def test_measurements_of_the_moment_are_ignored(runs):
-    assert fact("load_average_1min").role is Role.IGNORED
-    loads = [group(runs(environment={"load_average_1min": load})) for load in (0.1, 3.5)]
-    assert unlike(*loads) == ()
+@pytest.mark.parametrize("allowed", ["tensorflow", "tensorflow_version", "tensorflow_*"])
+def test_a_named_fact_may_differ_and_is_mentioned(runs, allowed):
+    new = [runs(environment={"tensorflow_version": "2.20.0"})]
+    assert by_fact(unlike([runs()], new, allowed)) == {"tensorflow_version": False}
 
 
-def test_a_fact_that_one_side_does_not_know_is_not_held_against_it(runs):
-    (found,) = unlike(group(runs()), group(runs(environment={"cpu_turbo": True})))
-    assert (str(found), found.blocks) == ("cpu_turbo is unknown in BASE and true in NEW", False)
-    # Of facts that do not block that is not even mentioned.
-    assert unlike(group(runs()), group(runs(environment={"keras_version": "3"}))) == ()
-
-
-def test_another_network_or_batch_blocks(runs):
-    sizes = {"trainable_parameters": 10, "forward_flops_per_image": 20}
-    model = ModelInfo(name="lenet", parameters=11, training_flops_per_image=60, **sizes)
-    (found,) = unlike(group(runs()), group(runs(model=model)))
-    assert str(found) == "model_parameters is 10 in BASE and 11 in NEW"
-    found = unlike(group(runs()), group(runs(batch=Batch(per_device=8, global_=16))))
-    assert by_fact(found) == {"global_batch": True}
+def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):
+    new = [runs(environment={"emulated_gpus": True})]
+    assert by_fact(unlike([runs()], new, *GROUPS)) == {"emulated_gpus": True}
+    assert unlike(new, new) == {}
 
 
 _THREADS = {"num_intra_threads": 1, "num_inter_threads": 2, "datasets_num_private_threads": 1}
@@ -125,8 +120,8 @@ _TWO = {"devices": 2, "flags": _THREADS, "environment": _POOLS}
     ],
 )
 def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
-    base, new = group(runs()), group(runs(**more))
-    assert {one.fact for one in unlike(base, new) if one.blocks} == facts
+    base, new = [runs()], [runs(**more)]
+    assert {name for name, blocks in by_fact(unlike(base, new)).items() if blocks} == facts
     assert by_fact(unlike(base, new, flag)) == dict.fromkeys(facts, False)
     if flag == "precision":  # which may be called by its old name
         assert by_fact(unlike(base, new, "use_fp16")) == dict.fromkeys(facts, False)
@@ -153,28 +148,13 @@ def test_flags_that_choose_the_reduction_bring_it_along(given, flag):
     assert not allowed("all_reduce", expand(("batch_size",)))
 
 
-def test_places_are_mentioned(runs):
-    found = unlike(group(runs(flags={"data_dir": "/a"})), group(runs(flags={"data_dir": "/b"})))
-    assert [(str(one), one.blocks) for one in found] == [
-        ("data_dir is /a in BASE and /b in NEW", False)
-    ]
-    (found,) = unlike(group(runs()), group(runs(flags={"data_dir": "/b"})))
-    assert (str(found), found.blocks) == ("data_dir is none in BASE and /b in NEW", True)
-
-
-@pytest.mark.parametrize("allowed", ["tensorflow", "tensorflow_version", "tensorflow_*"])
-def test_a_named_fact_may_differ_and_is_mentioned(runs, allowed):
-    new = group(runs(environment={"tensorflow_version": "2.20.0"}))
-    assert by_fact(unlike(group(runs()), new, allowed)) == {"tensorflow_version": False}
-
-
 def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs):
     facts = {"git_commit": "b" * 40, "tensorflow_version": "3", "hostname": "x"}
-    found = unlike(group(runs()), group(runs(environment=facts)))
-    assert [one.blocks for one in found] == [True, False, False]
+    found = unlike([runs()], [runs(environment=facts)])
+    assert [*found.values()] == [True, False, False]
     flags = {"precision": "fp16", "fp16_loss_scale": 128.0}
-    found = unlike(group(runs()), group(runs(flags=flags, explicit_flags=("precision",))))
-    assert [one.fact for one in found] == ["precision", "fp16_loss_scale"]
+    found = unlike([runs()], [runs(flags=flags, explicit_flags=("precision",))])
+    assert [*by_fact(found)] == ["precision", "fp16_loss_scale"]
 
 
 def test_facts_of_records_are_known(runs):
@@ -193,5 +173,7 @@ def test_this_machine_s_facts_are_in_the_table():
     # A fact that somebody adds must be given a role: blocking, mentioned or ignored.
     from cnnbench.machine import facts as environment
 
-    unlisted = [name for name in environment.collect() if fact(name).reason.startswith("not known")]
+    unlisted = [
+        name for name in environment.collect() if role_of(name).reason.startswith("not known")
+    ]
     assert unlisted == []

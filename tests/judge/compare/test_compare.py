@@ -1,10 +1,11 @@
 import json
 import math
+from functools import partial
 
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import Policy, SkippedFile, Verdict, compare_records
+from cnnbench.judge.compare import DEFAULT_METRICS, SkippedFile, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.parts import Evaluation
@@ -58,7 +59,6 @@ OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
         (OK, [{}, UNTIMED], Verdict.FAILED, 4, "1 of 2 runs in NEW did not measure throughput"),
         (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
         (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "NEW; logical_cpus is 2"),
-        (OK, [{"flags": {"batch_size": 16}}] * 5, Verdict.CHANGED_WORK, 1, "batch: 8 → 16 images"),
         ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
     ],
 )
@@ -167,79 +167,64 @@ def test_a_faulty_file_makes_the_answer_incomplete(runs):
     assert compare_records([], []).exit_code is ExitCode.INCONCLUSIVE
 
 
-def test_more_memory_is_a_regression_and_a_longer_start_is_not(runs):
-    found = compare_records(
-        runs.with_memory(*[1000] * 5), runs.with_memory(*[1100] * 5), policy=Policy()
-    )
-    (entry,) = found.entries
-    assert [(one.metric.name, one.word) for one in entry.results] == [
-        ("throughput", "same"),
-        ("memory", "more"),
-    ]
-    assert found.exit_code is ExitCode.REGRESSION
-    found = compare_records(runs.with_startup(*[5] * 5), runs.with_startup(*[9] * 5))
-    assert found.entries[0].results[1].word == "longer"
-    assert found.exit_code is ExitCode.OK
-    # Unless that is what the comparison is about.
-    found = compare_records(
-        runs.with_startup(*[5] * 5), runs.with_startup(*[9] * 5), metrics=["startup"]
-    )
-    assert found.exit_code is ExitCode.REGRESSION
+BOTH = ["throughput", "cpu_time"]
 
 
-def with_cpu_time(runs, *factors, **parts):
+def with_cpu_time(runs, *factors):
     """A run of three steps for each factor, which CPU times are multiplied by."""
-    return [
-        runs(step_cpu_seconds=tuple(0.1 * factor * n for n in (1, 2, 3)), **parts)
-        for factor in factors
-    ]
+    return [runs(step_cpu_seconds=tuple(0.1 * factor * n for n in (1, 2, 3))) for factor in factors]
 
 
-def test_cpu_time_is_judged_where_it_is_asked_for_and_turns_nothing_red_by_itself(runs):
-    base = with_cpu_time(runs, 1.0, 1.01, 0.99, 1.02, 0.98, 1.0)
-    new = with_cpu_time(runs, 1.3, 1.31, 1.29, 1.32, 1.28, 1.3)
-    (entry,) = compare_records(base, new).entries
-    assert "cpu_time" not in [one.metric.name for one in entry.results]
-    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
-    assert [one.word for one in found.entries[0].results] == ["same", "more"]
-    assert found.entries[0].results[1].judgement.change == pytest.approx(0.3, abs=0.01)
-    assert found.exit_code is ExitCode.OK
-    assert compare_records(base, new, metrics=["cpu_time"]).exit_code is ExitCode.REGRESSION
-    assert compare_records(new, base, metrics=["cpu_time"]).entries[0].main.word == "less"
+def with_accuracy(runs, *values):
+    """A run with an evaluation of each accuracy."""
+    more = {"global_step": 1, "top_5": 1.0, "examples": 10, "images_per_sec": 1.0}
+    return [runs(evaluations=(Evaluation(top_1=value, **more),)) for value in values]
+
+
+LITTLE = (1.0, 1.01, 0.99, 1.02, 0.98, 1.0)
+MUCH = (1.3, 1.31, 1.29, 1.32, 1.28, 1.3)
+NOISY = (1000, 1300, 900, 1200, 1100)
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "new", "metrics", "words", "code"),
+    [
+        ("memory", [1000] * 5, [1100] * 5, None, {"throughput": "same", "memory": "more"}, 1),
+        # A longer start is a regression only if the comparison is about it.
+        ("startup", [5] * 5, [9] * 5, None, {"throughput": "same", "startup": "longer"}, 0),
+        ("startup", [5] * 5, [9] * 5, ["startup"], {"startup": "longer"}, 1),
+        ("accuracy", [0.75] * 5, [0.7] * 5, None, {"throughput": "same", "accuracy": "worse"}, 1),
+        # CPU time is judged where it is asked for, and turns nothing red by itself.
+        ("cpu_time", LITTLE, MUCH, None, {"throughput": "same"}, 0),
+        ("cpu_time", LITTLE, MUCH, BOTH, {"throughput": "same", "cpu_time": "more"}, 0),
+        ("cpu_time", LITTLE, MUCH, ["cpu_time"], {"cpu_time": "more"}, 1),
+        ("cpu_time", MUCH, LITTLE, ["cpu_time"], {"cpu_time": "less"}, 0),
+        # Open questions of further metrics do not count.
+        ("memory", NOISY, NOISY, None, {"throughput": "same", "memory": "inconclusive"}, 0),
+    ],
+)
+def test_further_metrics(runs, metric, base, new, metrics, words, code):
+    make = {
+        "memory": runs.with_memory,
+        "startup": runs.with_startup,
+        "cpu_time": partial(with_cpu_time, runs),
+        "accuracy": partial(with_accuracy, runs),
+    }[metric]
+    found = compare_records(make(*base), make(*new), metrics=metrics or DEFAULT_METRICS)
+    (entry,) = found.entries
+    assert {one.metric.name: one.word for one in entry.results} == words
+    assert found.exit_code == code
 
 
 def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
-    base = [runs() for _ in range(6)]
-    new = with_cpu_time(runs, *[1.0] * 6)
-    found = compare_records(base, new)
-    assert found.entries[0].main.word == "same"
-    assert found.exit_code is ExitCode.OK
-    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
-    assert found.entries[0].main.word == "same"
-    assert found.entries[0].results[1].verdict is Verdict.INCONCLUSIVE
-    reason = "6 of 6 runs in BASE did not measure cpu_time"
-    assert found.entries[0].results[1].judgement.reason == reason
-    assert found.exit_code is ExitCode.OK
-
-
-def test_open_questions_of_further_metrics_do_not_count(runs):
-    noisy = [1000, 1300, 900, 1200, 1100]
-    found = compare_records(runs.with_memory(*noisy), runs.with_memory(*noisy))
-    assert found.entries[0].results[1].verdict is Verdict.INCONCLUSIVE
-    assert found.exit_code is ExitCode.OK
-
-
-def test_accuracy_is_judged_where_there_were_evaluations(runs):
-    def side(top_1):
-        evaluation = Evaluation(
-            global_step=1, top_1=top_1, top_5=1.0, examples=10, images_per_sec=1.0
-        )
-        return [runs(evaluations=(evaluation,)) for _ in range(5)]
-
-    found = compare_records(side(0.75), side(0.70))
-    accuracy = found.entries[0].results[1]
-    assert (accuracy.metric.name, accuracy.word) == ("accuracy", "worse")
-    assert found.exit_code is ExitCode.REGRESSION
+    base, new = runs.of(*[100.0] * 6), with_cpu_time(runs, *[1.0] * 6)
+    for metrics in (["throughput"], BOTH):
+        found = compare_records(base, new, metrics=metrics)
+        assert found.entries[0].main.word == "same"
+        assert found.exit_code is ExitCode.OK
+    result = found.entries[0].results[1]
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.judgement.reason == "6 of 6 runs in BASE did not measure cpu_time"
 
 
 @pytest.mark.parametrize(

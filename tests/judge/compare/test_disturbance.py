@@ -42,47 +42,39 @@ def judged(*made, **more):
     return found.entries[0].main, found
 
 
-def test_cpu_time_finds_what_noise_hides_from_wall_time(runs):
-    main, found = judged(*sides(runs, 1.1, 1.1))
-    assert (main.verdict, main.judgement.decided_by) == (Verdict.SLOWER, "cpu_time")
-    assert answer(found) == (
-        "NEW is slower: CPU time 10.1 % more (9.0 to 11.1 %), 8 pairs, p = 0.016."
-    )
-    assert main.judgement.reason.endswith("p = 0.016; other programs use 1.0 of 2 CPUs")
-    assert [metric.name for metric in found.metrics][-1] == "cpu_time"
-    assert found.exit_code == 1
-    main, _ = judged(*sides(runs, 0.9, 0.9))
-    assert (main.verdict, main.judgement.decided_by) == (Verdict.FASTER, "cpu_time")
-
-
-def test_like_sides_are_the_same_by_cpu_time(runs):
-    main, found = judged(*sides(runs, 1.0, 1.0))
-    assert (main.verdict, main.judgement.decided_by) == (Verdict.SAME, "cpu_time")
-    assert answer(found).startswith(
-        "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
-    )
-
-
-def test_wall_time_that_seems_to_differ_is_not_the_same(runs):
-    """A side that waits uses no more CPU time."""
-    main, _ = judged(*sides(runs, 1.12, 1.0))
-    assert main.verdict is Verdict.INCONCLUSIVE
-    assert "CPU time is the same: perhaps its steps wait longer" in main.judgement.reason
-
-
-def test_what_waits_is_slower_by_wall_time_and_the_reason_says_that_it_waits(runs):
-    main, _ = judged(*sides(runs, 1.5, 1.0, wall_noise=CALM))
-    assert (main.verdict, main.judgement.decided_by) == (Verdict.SLOWER, None)
-    assert "CPU time is the same: its steps wait longer" in main.judgement.reason
+SAME = "CPU time is the same: "
 
 
 @pytest.mark.parametrize(
-    ("wall", "cpu", "why"), [(0.8, 1.3, "more threads are at work"), (1.3, 0.8, "wait longer")]
+    ("wall", "cpu", "noise", "verdict", "decided_by", "words"),
+    [
+        (1.1, 1.1, WALL_NOISE, "slower", "cpu_time", "p = 0.016; other programs use 1.0 of 2 CPUs"),
+        (0.9, 0.9, WALL_NOISE, "faster", "cpu_time", ""),
+        (1.0, 1.0, WALL_NOISE, "same", "cpu_time", ""),
+        # A side that waits uses no more CPU time.
+        (1.12, 1.0, WALL_NOISE, "inconclusive", None, f"{SAME}perhaps its steps wait longer"),
+        (1.5, 1.0, CALM, "slower", None, f"{SAME}its steps wait longer"),
+        # Opposite answers are none.
+        (0.8, 1.3, CALM, "inconclusive", None, "more threads are at work"),
+        (1.3, 0.8, CALM, "inconclusive", None, "wait longer"),
+    ],
 )
-def test_opposite_answers_are_none_and_say_why(runs, wall, cpu, why):
-    main, _ = judged(*sides(runs, wall, cpu, wall_noise=CALM))
-    assert main.verdict is Verdict.INCONCLUSIVE
-    assert why in main.judgement.reason
+def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_by, words):
+    main, _ = judged(*sides(runs, wall, cpu, wall_noise=noise))
+    assert (main.word, main.judgement.decided_by) == (verdict, decided_by)
+    assert words in main.judgement.reason
+
+
+def test_the_answer_is_that_of_the_cpu_time(runs):
+    _, found = judged(*sides(runs, 1.1, 1.1))
+    assert answer(found) == (
+        "NEW is slower: CPU time 10.1 % more (9.0 to 11.1 %), 8 pairs, p = 0.016."
+    )
+    assert [metric.name for metric in found.metrics][-1] == "cpu_time"
+    assert found.exit_code == 1
+    _, found = judged(*sides(runs, 1.0, 1.0))
+    told = "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
+    assert answer(found).startswith(told)
 
 
 @pytest.mark.parametrize(

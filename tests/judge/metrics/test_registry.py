@@ -92,8 +92,3 @@ def test_values_and_changes_as_text(name, value, text, change, change_text):
     assert metric.value_text(value, unit=False) == text.split()[0]
     assert metric.change_text(change) == change_text
     assert metric.change_text(abs(change), signed=False)[0] not in "+-"
-
-
-def test_ranges_of_changes():
-    assert METRICS["throughput"].range_text(-0.01, 0.02) == "-1.0 to +2.0 %"
-    assert METRICS["accuracy"].range_text(-0.01, 0.02) == "-1.00 to +2.00 points"

@@ -5,9 +5,8 @@ import random
 import pytest
 from scipy import stats
 
-from cnnbench.base.stats.descriptive import median
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.report.results import ProcessValues, configurations, median_interval
+from cnnbench.judge.report.results import configurations, median_interval
 
 
 @pytest.mark.parametrize(
@@ -53,16 +52,3 @@ def test_statistics_are_those_of_compare(full_runs):
     assert before.throughput.median == result.judgement.base_median
     assert after.throughput.median == result.judgement.new_median
     assert (before.throughput.values, after.throughput.values) == (result.base, result.new)
-
-
-def test_samples_of_few_values():
-    assert (
-        ProcessValues(()).median
-        is ProcessValues(()).range
-        is ProcessValues(()).interval
-        is ProcessValues(()).spread
-        is None
-    )
-    assert ProcessValues((2.0,)).spread is None
-    assert ProcessValues((90.0, 110.0)).spread == pytest.approx(0.2)
-    assert ProcessValues((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])

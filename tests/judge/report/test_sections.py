@@ -256,21 +256,6 @@ def test_facts_that_decide_speed_are_pointed_at(full_runs):
     assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
 
 
-def test_sides_and_revisions_have_rows_of_their_own(full_runs):
-    sides = {"a": 630.0, "b": 85.0}
-    records = tuple(
-        full_runs(speed, subject=Subject(revision=side * 40, side=side))
-        for side, speed in sides.items()
-        for _ in range(6)
-    )
-    found = rows(report_of(*records), "throughput")
-    name = "lenet, batch 8, 1 cpu, side"
-    assert [(row["configuration"], row["processes"]) for row in found] == [
-        (f"{name} A, aaaaaaaaaaaa", "6"),
-        (f"{name} B, bbbbbbbbbbbb", "6"),
-    ]
-
-
 def test_a_forward_pass_has_no_losses(full_runs):
     runs_of_both = (full_runs(100), full_runs(100, flags={"forward_only": True}))
     found = rows(report_of(*runs_of_both), "accuracy")

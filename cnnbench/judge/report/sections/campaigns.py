@@ -9,6 +9,7 @@ from functools import partial
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary, count, duration, integer, percent
+from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.document import (
     Answer,
     Content,
@@ -121,15 +122,10 @@ def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
 
 def work_text(one: StrategiesDocument) -> str:
     """The network, batch and devices of a comparison."""
-    config = one.config
-    parts = [config.get("model")]
-    parts += [config["data_name"]] if config.get("data_name") not in (None, "imagenet") else []
-    parts += [
-        f"batch {config.get('batch_size')}",
-        f"{config.get('num_gpus')} {config.get('device')}",
-    ]
-    parts += [config["precision"]] if config.get("precision") not in (None, "fp32") else []
-    return ", ".join(map(str, parts))
+    parts = work(one.config)
+    if one.config.get("precision") not in (None, "fp32"):
+        parts.append(str(one.config["precision"]))
+    return ", ".join(parts)
 
 
 def _remarks(one: StrategiesDocument) -> Iterable[Text]:
@@ -145,7 +141,7 @@ def _remarks(one: StrategiesDocument) -> Iterable[Text]:
 def chart(document: StrategiesDocument, title: str = "") -> Rows:
     """Images/sec of every case, a dot per process."""
     rows = tuple(
-        process_row(speeds, row.mode, row.mode, numbers.number, " images/sec")
+        process_row(speeds, row.mode, numbers.number, " images/sec")
         for row in document.rows
         if (speeds := ProcessValues(document.speeds(row.mode))).values
     )

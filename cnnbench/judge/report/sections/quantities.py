@@ -82,7 +82,7 @@ class Quantity:
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
         shared, labels = told_apart(members)
         rows = tuple(
-            process_row(self.values(one), label, label, formats[self.axis.format])
+            process_row(self.values(one), label, formats[self.axis.format])
             for one, label in zip(members, labels, strict=True)
         )
         return Rows(
@@ -102,21 +102,17 @@ def process_key(rows: Sequence[DistributionRow]) -> str:
 
 
 def process_row(
-    found: ProcessValues,
-    label: str,
-    name: str,
-    text: Callable[[float | None], str],
-    unit: str = "",
+    found: ProcessValues, label: str, text: Callable[[float | None], str], unit: str = ""
 ) -> DistributionRow:
     """A row of a chart: a dot per process, the median and its interval.
 
-    `name` and `unit` stand before and behind the value in the hint of each dot.
+    `unit` stands behind the value in the hint of each dot.
     """
     low, high = found.interval or (None, None)
     return DistributionRow(
         label=label,
         values=tuple(
-            (value, f"{name}, process {index}: {text(value)}{unit}")
+            (value, f"{label}, process {index}: {text(value)}{unit}")
             for index, value in enumerate(found.values, start=1)
         ),
         centre=found.median,
@@ -175,7 +171,8 @@ THROUGHPUT = Quantity(
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
         yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
-    if any(one.is_above_peak(run) for one in known for run in one.good):
+    runs = ((one.peak(run), run) for one in known for run in one.good)
+    if any((run.summary().achieved_flops_per_sec or 0.0) > peak for peak, run in runs if peak):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 

@@ -113,7 +113,7 @@ def _chart(
     text: Callable[[float | None], str],
 ) -> Rows:
     drawn = tuple(
-        process_row(found, label, label, text)
+        process_row(found, label, text)
         for one, label in zip(rows, labels, strict=True)
         if (found := values(one)).values
     )
