@@ -14,49 +14,9 @@ def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) ->
     return net.multiply(x, net.affine(narrow, net.shape(x)[2], "sigmoid"))
 
 
-def inverted_residual(
-    net: Network[T],
-    x: T,
-    filters: int,
-    kernel: int,
-    stride: int,
-    expansion: int,
-    *,
-    activation: Activation,
-    squeeze: float = 0.0,
-    keep: float = 1.0,
-) -> T:
-    """Expands by a 1 x 1 convolution, convolves channel by channel, narrows again.
-
-    Source: Sandler et al., arXiv:1801.04381.
-
-    Args:
-      kernel: side of the depthwise convolution.
-      expansion: channels in the middle per channel of ``x``; with 1 there is no first
-        convolution.
-      squeeze: units of squeeze and excitation per channel of ``x``, 0 for none.
-      keep: probability that an example's branch is kept, if there is a shortcut.
-    """
-    channels = net.shape(x)[2]
-    y = x
-    if expansion != 1:
-        y = net.conv(y, channels * expansion, 1, batch_norm=True, activation=activation)
-    y = net.depthwise_conv(y, kernel, stride, batch_norm=True, activation=activation)
-    if squeeze:
-        y = squeeze_excite(net, y, max(1, int(channels * squeeze)), activation)
-    y = net.conv(y, filters, 1, batch_norm=True, activation=None)
-    return with_shortcut(net, x, y, keep) if stride == 1 and filters == channels else y
-
-
 def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
     """The sum of a block's input and its branch, which drop path may omit."""
     return net.add(x, net.drop_path(branch, keep))
-
-
-def round_channels(channels: float, divisor: int = 8) -> int:
-    """The nearest multiple of ``divisor``, but not less than nine tenths of ``channels``."""
-    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
-    return rounded if rounded >= 0.9 * channels else rounded + divisor
 
 
 def aux_head(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 from cnnbench.models.blocks import STDDEV, with_shortcut
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 # Blocks and channels per stage, probability that the last block's branch is kept.
@@ -60,6 +58,4 @@ class ConvNeXt(Model):
         return with_shortcut(net, x, net.multiply(y, scale), keep)
 
 
-for _variant in VARIANTS:
-    _factory = functools.partial(ConvNeXt, _variant)
-    register_model(_factory().name, "imagenet", _factory)
+register_variants(ConvNeXt, zip(VARIANTS, strict=True))

@@ -40,64 +40,71 @@ _LARGE = 1 << 18
 Gradients = Callable[[Any], tuple[Any, Any]]
 
 
-def pointwise_conv(images: Any, kernel: Any) -> Any:
-    """1 x 1 convolution of stride 1 of ``[n, h, w, in]`` by a kernel ``[1, 1, in, out]``."""
-    if images.dtype.size == 2:
+def conv(images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
+    """A convolution in NHWC; of the images' shape only n may be unknown."""
+    pointwise = tuple(kernel.shape[:2]) == (1, 1) and strides == _STEP
+    if pointwise and images.dtype.size == 2:
         product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, kernel.shape[2:]))
         return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
-    return cast(Any, tf.custom_gradient(_pointwise))(images, kernel)
-
-
-def sized_conv(images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
-    """A convolution in NHWC whose gradients know the sizes of images and kernel."""
+    patched = _patches_pay(images, kernel) and strides == _STEP and padding == "SAME"
     how: dict[str, Any] = {"strides": strides, "padding": padding}
 
     def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
         def gradients(upstream: Any) -> tuple[Any, Any]:
-            to_kernel = tf.raw_ops.Conv2DBackpropFilter(
-                input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
+            if pointwise or patched:
+                windows = _rows(_patches(images) if patched else images)
+                to_kernel = tf.linalg.matmul(windows, _rows(upstream), transpose_a=True)
+                to_kernel = tf.reshape(to_kernel, kernel.shape)
+            else:
+                to_kernel = tf.raw_ops.Conv2DBackpropFilter(
+                    input=images, filter_sizes=kernel.shape, out_backprop=upstream, **how
+                )
+            shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
+            to_images = tf.raw_ops.Conv2DBackpropInput(
+                input_sizes=shape, filter=kernel, out_backprop=upstream, **how
             )
-            return _to_images(images, kernel, upstream, **how), to_kernel
+            return to_images, to_kernel
 
         return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named(gradients)
 
     return cast(Any, tf.custom_gradient(convolution))(images, kernel)
 
 
-def patches_pay(kernel_size: tuple[int, int], images: Any) -> bool:
-    """Whether `patches_conv` is faster than a plain convolution; only n may be unknown."""
+def _patches_pay(images: Any, kernel: Any) -> bool:
     small = max(images.shape[1], images.shape[2]) <= _PATCHES_UP_TO
-    return kernel_size == (3, 3) and small and bool(images.dtype.size == 2)
+    return tuple(kernel.shape[:2]) == (3, 3) and small and bool(images.dtype.size == 2)
 
 
-def patches_conv(images: Any, kernel: Any) -> Any:
-    """3 x 3 convolution of stride 1 in NHWC with SAME padding."""
-    return cast(Any, tf.custom_gradient(_three_by_three))(images, kernel)
-
-
-def _pointwise(images: Any, kernel: Any) -> tuple[Any, Gradients]:
-    def gradients(upstream: Any) -> tuple[Any, Any]:
-        to_kernel = tf.linalg.matmul(_rows(images), _rows(upstream), transpose_a=True)
-        return _to_images(images, kernel, upstream), tf.reshape(to_kernel, kernel.shape)
-
-    return _plain(images, kernel), _named(gradients)
-
-
-def _three_by_three(images: Any, kernel: Any) -> tuple[Any, Gradients]:
+def _patches(images: Any) -> Any:
+    """The 3 x 3 pixels around each pixel, side by side in the channels."""
     height, width = images.shape[1:3]
+    padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    windows = [
+        padded[:, down : down + height, right : right + width, :]
+        for down in range(3)
+        for right in range(3)
+    ]
+    return tf.concat(windows, axis=3)
 
-    def gradients(upstream: Any) -> tuple[Any, Any]:
-        padded = tf.pad(images, [(0, 0), (1, 1), (1, 1), (0, 0)])
-        windows = [
-            padded[:, down : down + height, right : right + width, :]
-            for down in range(3)
-            for right in range(3)
-        ]
-        patches = _rows(tf.concat(windows, axis=3))
-        to_kernel = tf.linalg.matmul(patches, _rows(upstream), transpose_a=True)
-        return _to_images(images, kernel, upstream), tf.reshape(to_kernel, kernel.shape)
 
-    return _plain(images, kernel), _named(gradients)
+def _rows(x: Any) -> Any:
+    return tf.reshape(x, [-1, x.shape[3]])
+
+
+def matmul(rows: Any, kernel: Any) -> Any:
+    """Product of ``[n, in]`` and ``[in, out]``."""
+    large = kernel.shape.num_elements() >= _LARGE and kernel.shape[1] > 1
+    if not (rows.dtype == tf.float32 and rows.shape[0] in _ROWS and large):
+        return tf.linalg.matmul(rows, kernel)
+
+    def product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
+        def gradients(upstream: Any) -> tuple[Any, Any]:
+            to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
+            return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
+
+        return tf.linalg.matmul(rows, kernel), _named(gradients)
+
+    return cast(Any, tf.custom_gradient(product))(rows, kernel)
 
 
 def _named(gradients: Gradients) -> Gradients:
@@ -109,43 +116,3 @@ def _named(gradients: Gradients) -> Gradients:
             return gradients(upstream)
 
     return named
-
-
-def _plain(images: Any, kernel: Any) -> Any:
-    return tf.raw_ops.Conv2D(input=images, filter=kernel, strides=_STEP, padding="SAME")
-
-
-def _to_images(
-    images: Any,
-    kernel: Any,
-    upstream: Any,
-    strides: list[int] = _STEP,
-    padding: str = "SAME",
-) -> Any:
-    shape = images.shape if images.shape.is_fully_defined() else tf.shape(images)
-    return tf.raw_ops.Conv2DBackpropInput(
-        input_sizes=shape, filter=kernel, out_backprop=upstream, strides=strides, padding=padding
-    )
-
-
-def _rows(x: Any) -> Any:
-    return tf.reshape(x, [-1, x.shape[3]])
-
-
-def transposed_rows_pay(rows: Any, kernel: Any) -> bool:
-    """Whether `few_rows_matmul` is faster than a plain product in training; not for unknown n."""
-    large = kernel.shape.num_elements() >= _LARGE and kernel.shape[1] > 1
-    return bool(rows.dtype == tf.float32 and rows.shape[0] in _ROWS and large)
-
-
-def few_rows_matmul(rows: Any, kernel: Any) -> Any:
-    """Product of ``[n, in]`` and ``[in, out]`` whose gradient does not transpose the kernel."""
-
-    def product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
-        def gradients(upstream: Any) -> tuple[Any, Any]:
-            to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
-            return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
-
-        return tf.linalg.matmul(rows, kernel), _named(gradients)
-
-    return cast(Any, tf.custom_gradient(product))(rows, kernel)

@@ -1,4 +1,4 @@
-"""Variables, shapes and FLOPs of a model, computed without TensorFlow."""
+"""Variables, shapes, FLOPs and memory of a model, computed without TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import contextlib
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
-from cnnbench.models.elements import Element, grouped, of_role, resolve
-from cnnbench.models.model import Model
-from cnnbench.models.network import Elementwise, Network, T
+from cnnbench.models.elements import of_role, resolve
+from cnnbench.models.model import Model, outputs_of
+from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import BatchNorm, BatchNormLayer, ModelSpec, VariableSpec
+from cnnbench.models.spec import MASTER_BYTES, BatchNormLayer, ModelSpec, VariableSpec
 from cnnbench.models.window import Window
+
+# Fragmentation: memory that the allocator holds but cannot reuse, measured
+# with ten networks on a CPU (scripts/measure_memory).
+_UNUSED = 1.15
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,10 +52,9 @@ class Flops(NamedTuple):
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
     """Elements, variables in creation order, and FLOPs of a model, whose body runs on shapes."""
-    elements = resolve(model.elements, model, num_classes)
-    net = _run(model, elements, num_classes, training=True)
+    net = ShapeNetwork(model, num_classes, training=True)
     # What only training computes is no part of the forward pass.
-    alone = _run(model, elements, num_classes, training=False) if net.auxiliaries else net
+    alone = ShapeNetwork(model, num_classes, training=False) if net.auxiliaries else net
     others = set(alone.variables) - set(net.variables)
     if others:
         raise UsageError(
@@ -61,7 +64,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
     return ModelSpec(
         name=model.name,
         dataset=model.dataset,
-        elements=elements,
+        elements=net.elements,
         num_classes=num_classes,
         variables=tuple(net.variables),
         forward_flops_per_image=alone.forward_flops,
@@ -75,44 +78,44 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
     Those of a scope exclude the layers and scopes inside it; "" is the body itself. Without
     `training`, gradients and what only training computes are left out.
     """
-    elements = resolve(model.elements, model, num_classes)
-    scopes = _run(model, elements, num_classes, training=training).scope_flops
+    scopes = ShapeNetwork(model, num_classes, training=training).scope_flops
     return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
 
 
-def _run(
-    model: Model, elements: Sequence[Element], num_classes: int, *, training: bool
-) -> ShapeNetwork:
-    net = ShapeNetwork(num_classes, training=training, batch_norm=model.batch_norm)
-    shapes = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
-    outputs = model.build(net, grouped(elements, "feature", shapes))
-    for made in (outputs, *(head for head, _ in net.auxiliaries)):
-        check_outputs(model, net, made)
-    return net
-
-
-def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:
-    """Refuses outputs other than logits ``(num_classes,)`` for a model with the default loss."""
-    if type(model).loss is not Model.loss:
-        return
-    several = isinstance(outputs, Mapping)
-    shape: object = "a mapping" if several else net.shape(outputs)
-    if shape != (net.num_classes,):
-        raise UsageError(
-            f"model {model.name} must return logits of shape ({net.num_classes},) per example, "
-            f"not {shape}; end build() with net.logits(x)"
-        )
+def bytes_per_image(
+    model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
+) -> int:
+    """Bytes per additional image in the batch, without the image itself."""
+    values = ShapeNetwork(model, spec.num_classes, training=training).peak
+    return round(_UNUSED * value_bytes * values)
 
 
 class ShapeNetwork(Network[Shaped]):
-    """Follows shapes, collects variables and counts multiply-adds."""
+    """Runs a model's body once: follows shapes, collects variables, counts FLOPs and values.
 
-    def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
-        super().__init__(num_classes, training=training, batch_norm=batch_norm)
-        self.variables: list[VariableSpec] = []
+    A training step keeps the values that its backward pass needs, as TensorFlow's gradients do: the
+    inputs of convolutions and batch norm, the output of a ReLU, and so on. The peak is in the
+    backward pass, when the values kept for earlier layers exist beside the gradients of the current
+    one.
+
+    Attributes:
+      peak: most values of one example that exist at one time, without variables.
+    """
+
+    def __init__(self, model: Model, num_classes: int, *, training: bool) -> None:
+        super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
+        self.elements = resolve(model.elements, model, num_classes)
         self.forward_flops = 0
         self.training_flops = 0
         self.scope_flops: dict[str, Flops] = {"": Flops()}
+        self.peak = 0
+        self._kept = 0
+        self._kept_values: set[Shaped] = set()
+        self._read_values: set[Shaped] = set()  # variables, and views of them
+        # Of a view, the value that it shares its buffer with.
+        self._buffers: dict[Shaped, Shaped] = {}
+        features = of_role(self.elements, "feature")
+        outputs_of(model, self, {one.name: Shaped(one.sizes) for one in features})
 
     def shape(self, x: Shaped) -> tuple[int, ...]:
         """Shape without batch."""
@@ -130,81 +133,117 @@ class ShapeNetwork(Network[Shaped]):
         self.scope_flops.setdefault("/".join(self._scopes), Flops())
         return super()._name_scope(name)
 
-    def _declare(self, spec: VariableSpec) -> None:
-        self.variables.append(spec)
-
     def _read(self, spec: VariableSpec) -> Shaped:
-        return Shaped(spec.shape, spec.trainable)
+        made = Shaped(spec.shape, spec.trainable)
+        self._read_values.add(made)
+        return made
 
-    def _conv(self, x: Shaped, kernel: Shaped, window: Window, filters: int) -> Shaped:
-        shape = (*window.output, filters)
-        self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        return Shaped(shape, True)
+    def _value(
+        self,
+        shape: tuple[int, ...],
+        *inputs: Shaped,
+        keeps: str = "",
+        extra: int = 0,
+        trained: bool = False,
+    ) -> Shaped:
+        """The result of an operation.
 
-    def _depthwise(self, x: Shaped, kernel: Shaped, window: Window) -> Shaped:
-        channels, multiplier = kernel.shape[2:]
+        Args:
+          keeps: what the gradient needs: "x", the inputs, "y", the result, or both.
+          extra: number of other values that the gradient needs.
+          trained: whether the operation has trainable variables of its own.
+        """
+        y = Shaped(shape, trained or any(x.differentiated for x in inputs))
+        inputs = tuple(x for x in inputs if x not in self._read_values)
+        if y.differentiated and self.training:
+            for value in (*inputs * ("x" in keeps), *[y] * ("y" in keeps)):
+                buffer = self._buffers.get(value, value)
+                if buffer not in self._kept_values:
+                    self._kept_values.add(buffer)
+                    self._kept += math.prod(value.shape)
+            self._kept += extra
+        here = sum(math.prod(value.shape) for value in (y, *inputs))
+        self.peak = max(self.peak, self._kept + here + (0 if self.training else extra))
+        return y
+
+    def _with_zeros(self, x: Shaped, window: Window) -> Shaped:
+        if not window.explicit:
+            return x
+        (top, bottom), (left, right) = window.zeros
+        height, width, channels = x.shape
+        return self._value((height + top + bottom, width + left + right, channels), x)
+
+    def _conv(
+        self, x: Shaped, kernel: Shaped, window: Window, filters: int, *, depthwise: bool = False
+    ) -> Shaped:
         self._count(2 * math.prod(window.output) * math.prod(kernel.shape), x.differentiated)
-        return Shaped((*window.output, channels * multiplier), True)
+        x = self._with_zeros(x, window)
+        return self._value((*window.output, filters), x, keeps="x", trained=True)
 
     def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
-        return Shaped(x.shape, True)
+        return self._value(x.shape, x, trained=True)
 
     def _batch_norm(self, x: Shaped, layer: BatchNormLayer) -> Shaped:
-        return Shaped(x.shape, True)
+        return self._value(x.shape, x, keeps="x", trained=True)
 
     def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
         self._count(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
-        return Shaped((*x.shape[:-1], units), True)
+        return self._value((*x.shape[:-1], units), x, keeps="x", trained=True)
 
     def _elementwise(self, kind: Elementwise, x: Shaped) -> Shaped:
-        return x
+        keeps = "x" if kind in ("swish", "gelu") else "y"
+        # GELU by the error function: its argument, the function's value and a product.
+        extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
+        return self._value(x.shape, x, keeps=keeps, extra=extra)
 
     def _pool(self, kind: Literal["max", "avg"], x: Shaped, window: Window) -> Shaped:
-        return Shaped((*window.output, x.shape[2]), x.differentiated)
+        return self._value((*window.output, x.shape[2]), x, keeps="xy" if kind == "max" else "")
 
     def _spatial_mean(self, x: Shaped) -> Shaped:
-        return Shaped(x.shape[2:], x.differentiated)
+        return self._value(x.shape[2:], x)
 
     def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
-        return x
+        return self._value(x.shape, x, extra=math.prod(x.shape) // 4)  # a mask, a byte a value
 
     def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
-        return x
+        return self._value(x.shape, x)
 
-    def _flatten(self, x: Shaped) -> Shaped:
-        return Shaped((math.prod(x.shape),), x.differentiated)
-
-    def _add(self, x: Shaped, y: Shaped) -> Shaped:
-        return Shaped(x.shape, x.differentiated or y.differentiated)
-
-    def _multiply(self, x: Shaped, y: Shaped, shape: tuple[int, ...]) -> Shaped:
-        return Shaped(shape, x.differentiated or y.differentiated)
+    def _combine(
+        self, kind: Literal["add", "multiply"], x: Shaped, y: Shaped, shape: tuple[int, ...]
+    ) -> Shaped:
+        return self._value(shape, x, y, keeps="x" if kind == "multiply" else "")
 
     def _concat(self, xs: Sequence[Shaped]) -> Shaped:
         channels = sum(x.shape[-1] for x in xs)
-        return Shaped((*xs[0].shape[:-1], channels), any(x.differentiated for x in xs))
+        return self._value((*xs[0].shape[:-1], channels), *xs)
 
     def _lrn(self, x: Shaped, radius: int, bias: float, alpha: float, beta: float) -> Shaped:
-        return x
+        return self._value(x.shape, x, keeps="xy")
 
     def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
         height, width, channels = x.shape
-        return Shaped((height, width, before + channels + after), x.differentiated)
+        return self._value((height, width, before + channels + after), x)
 
     def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
-        return Shaped(shape, x.differentiated)
+        view = Shaped(shape, x.differentiated)
+        if x in self._read_values:
+            self._read_values.add(view)
+        self._buffers[view] = self._buffers.get(x, x)
+        return view
 
     def _transpose(self, x: Shaped, order: tuple[int, ...]) -> Shaped:
-        return Shaped(tuple(x.shape[axis] for axis in order), x.differentiated)
+        return self._value(tuple(x.shape[axis] for axis in order), x)
 
     def _split(self, x: Shaped, parts: int) -> list[Shaped]:
         shape = (*x.shape[:-1], x.shape[-1] // parts)
-        return [Shaped(shape, x.differentiated) for _ in range(parts)]
+        return [self._value(shape, x) for _ in range(parts)]
 
     def _layer_norm(
         self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
     ) -> Shaped:
-        return Shaped(x.shape, True)
+        # The input minus its mean, and that divided by the deviation.
+        extra = 2 * math.prod(x.shape)
+        return self._value(x.shape, x, keeps="x", extra=extra, trained=True)
 
     def _attention(
         self, query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None
@@ -215,16 +254,21 @@ class ShapeNetwork(Network[Shaped]):
         self._count(product, query.differentiated, weights=key.differentiated)
         scored = scored or (bias is not None and bias.differentiated)
         self._count(product, scored, weights=value.differentiated)
-        return Shaped(query.shape, scored or value.differentiated)
+        # The weights of every head, and the inputs by head. The bias is the same for all examples.
+        weights = math.prod(query.shape[:-1]) * heads * key.shape[-2]
+        by_head = sum(math.prod(one.shape) for one in (query, key, value))
+        return self._value(query.shape, query, key, value, extra=weights + by_head, trained=scored)
 
     def _embedding(self, ids: Shaped, table: Shaped) -> Shaped:
-        return Shaped((*ids.shape, table.shape[1]), True)
+        return self._value((*ids.shape, table.shape[1]), ids, trained=True)
 
     def _recurrent(self, x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> Shaped:
-        tokens, units = x.shape[0], weights[1].shape[0]
+        tokens, (units, gates) = x.shape[0], weights[1].shape
         self._count(2 * tokens * math.prod(weights[0].shape), x.differentiated)
         self._count(2 * tokens * math.prod(weights[1].shape), True)
-        return Shaped((tokens, units), True)
+        # For every token the gates before and after their functions, and the state.
+        extra = 3 * tokens * gates
+        return self._value((tokens, units), x, keeps="xy", extra=extra, trained=True)
 
     def _apply(
         self,
@@ -237,4 +281,4 @@ class ShapeNetwork(Network[Shaped]):
         # Each of the two gradients of a product costs what the product costs; of a function
         # without a trainable input there is none.
         self._count(flops, differentiated, weights=differentiated)
-        return Shaped(shape, differentiated)
+        return self._value(shape, *xs, keeps="xy")

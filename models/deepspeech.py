@@ -6,6 +6,7 @@ two convolutions and five bidirectional LSTMs, trained by connectionist temporal
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,19 +114,13 @@ def frames_left(frames: Any) -> Any:
 
 def collapsed(frames: Sequence[int], blank: int) -> list[int]:
     """Letters of a frame sequence: repeated ones merged, blanks removed."""
-    before = [blank, *frames[:-1]]
-    return [one for one, last in zip(frames, before, strict=True) if one not in (blank, last)]
+    return [letter for letter, _ in itertools.groupby(frames) if letter != blank]
 
 
 def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
     """Non-empty parts between spaces."""
-    words: list[list[int]] = [[]]
-    for letter in letters:
-        if letter == SPACE:
-            words.append([])
-        else:
-            words[-1].append(letter)
-    return [tuple(word) for word in words if word]
+    parts = itertools.groupby(letters, SPACE.__eq__)
+    return [tuple(word) for is_space, word in parts if not is_space]
 
 
 def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:

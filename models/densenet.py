@@ -6,12 +6,11 @@ tf_cnn_benchmarks, convolutions have biases and a ReLU follows the 1 x 1 convolu
 
 from __future__ import annotations
 
-import functools
 import math
 
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 BLOCKS = 3
@@ -58,6 +57,4 @@ class DenseNetCifar10(Model):
         return net.conv(y, filters, kernel, activation=None, stddev=stddev)
 
 
-for _depth, _growth in ((40, 12), (100, 12), (100, 24)):
-    _factory = functools.partial(DenseNetCifar10, _depth, _growth)
-    register_model(_factory().name, "cifar10", _factory)
+register_variants(DenseNetCifar10, ((40, 12), (100, 12), (100, 24)))

@@ -1,21 +1,20 @@
-"""EfficientNet B0 to B7, and V2-S, which begins with full convolutions in place of depthwise ones.
+"""MobileNet v2, and EfficientNet B0 to B7 and V2-S: stages of inverted residuals.
 
-Sources: Tan and Le, arXiv:1905.11946 (B0 to B7) and arXiv:2104.00298 (V2-S).
+Sources: Sandler et al., arXiv:1801.04381 (MobileNet); Tan and Le, arXiv:1905.11946 (B0 to B7) and
+arXiv:2104.00298 (V2-S, which begins with full convolutions in place of depthwise ones).
 """
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from cnnbench.models.blocks import inverted_residual, round_channels, with_shortcut
+from cnnbench.models.blocks import squeeze_excite, with_shortcut
 from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.network import Activation, Network, T
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
-
-KEEP_LAST_BRANCH = 0.8  # decreases linearly from 1 at the first block
 
 
 class BlockStage(NamedTuple):
@@ -51,6 +50,16 @@ V2_S = (
     BlockStage(15, 256, 3, 2, 6),
 )
 
+MOBILE = (
+    BlockStage(1, 16, 3, 1, 1),
+    BlockStage(2, 24, 3, 2, 6),
+    BlockStage(3, 32, 3, 2, 6),
+    BlockStage(4, 64, 3, 2, 6),
+    BlockStage(3, 96, 3, 1, 6),
+    BlockStage(3, 160, 3, 2, 6),
+    BlockStage(1, 320, 3, 1, 6),
+)
+
 # Image size, factors of width and depth, share kept by the dropout, batch per device.
 SCALES = {
     0: (224, 1.0, 1.0, 0.8, 64),
@@ -67,10 +76,22 @@ _PERIOD, _EPOCHS = 2.4, 350
 _DECAYS = round(_EPOCHS / _PERIOD)
 
 
+def round_channels(channels: float) -> int:
+    """The nearest multiple of 8, but not less than nine tenths of ``channels``."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * channels else rounded + 8
+
+
 class EfficientNet(Model):
     """Stages of inverted residuals with squeeze and excitation.
 
-    `width` is a factor on channels, `depth` on blocks per stage.
+    Attributes:
+      stem: filters of the first convolution.
+      width, depth: factors on channels, and on blocks per stage.
+      keep: share that the dropout before the logits keeps.
+      keep_last: probability that the last block's branch is kept; decreases linearly from 1 at the
+        first block.
+      squeeze: units of squeeze and excitation per channel, 0 for none.
     """
 
     dataset = "imagenet"
@@ -82,59 +103,61 @@ class EfficientNet(Model):
         factors=tuple(0.97**k for k in range(_DECAYS)),
         warmup_epochs=5.0,
     )
-
-    stages: tuple[BlockStage, ...]
-
-    def __init__(self, version: int) -> None:
-        self.name = f"efficientnet_b{version}"
-        self.image_size, self.width, self.depth, self.keep, self.batch_size = SCALES[version]
-        self.stages, self.stem = B0, 32
+    stages: Sequence[BlockStage] = B0
+    stem = 32
+    width, depth = 1.0, 1.0
+    keep, keep_last = 0.8, 0.8
+    activation: Activation = "swish"
+    squeeze = 0.25
 
     def build(self, net: Network[T], images: T) -> T:
         """Stem, stages, 1280 channels (times the factor), mean over the image, logits."""
-        x = self._conv(net, images, self.stem, 3, 2)
+        x = self._conv(net, images, round_channels(self.stem * self.width), 3, 2)
         counts = [math.ceil(stage.blocks * self.depth) for stage in self.stages]
         done, total = 0, sum(counts)
         for index, (stage, count) in enumerate(zip(self.stages, counts, strict=True)):
             for block in range(count):
-                keep = 1.0 - (1.0 - KEEP_LAST_BRANCH) * done / total
+                keep = 1.0 - (1.0 - self.keep_last) * done / total
                 stride = stage.stride if block == 0 else 1
                 with net.scope(f"stage{index}"), net.scope(f"block{block}"):
                     x = self._block(net, x, stage, stride, keep)
                 done += 1
-        x = self._conv(net, x, 1280, 1, 1)
+        x = self._conv(net, x, round_channels(1280 * self.width))
         return net.logits(net.dropout(net.global_avg_pool(x), self.keep))
 
-    def _conv(self, net: Network[T], x: T, channels: int, kernel: int, stride: int) -> T:
-        filters = round_channels(channels * self.width)
-        return net.conv(x, filters, kernel, stride, batch_norm=True, activation="swish")
+    def _conv(self, net: Network[T], x: T, filters: int, kernel: int = 1, stride: int = 1) -> T:
+        return net.conv(x, filters, kernel, stride, batch_norm=True, activation=self.activation)
 
     def _block(self, net: Network[T], x: T, stage: BlockStage, stride: int, keep: float) -> T:
-        filters = round_channels(stage.channels * self.width)
-        if stage.fused:
-            return self._fused_block(net, x, filters, stage, stride, keep)
-        return inverted_residual(
-            net,
-            x,
-            filters,
-            stage.kernel,
-            stride,
-            stage.expansion,
-            activation="swish",
-            squeeze=0.25,
-            keep=keep,
-        )
+        """Expands by a 1 x 1 convolution, convolves channel by channel, narrows again.
 
-    @staticmethod
-    def _fused_block(
-        net: Network[T], x: T, filters: int, stage: BlockStage, stride: int, keep: float
-    ) -> T:
-        channels = net.shape(x)[2]
-        wide = channels * stage.expansion if stage.expansion != 1 else filters
-        y = net.conv(x, wide, stage.kernel, stride, batch_norm=True, activation="swish")
-        if stage.expansion != 1:
+        Drop-path may omit it, with a probability of 1 - `keep`, where there is a shortcut.
+        """
+        channels, filters = net.shape(x)[2], round_channels(stage.channels * self.width)
+        wide, expands = channels * stage.expansion, stage.expansion != 1
+        y = x
+        if stage.fused:
+            y = self._conv(net, y, wide if expands else filters, stage.kernel, stride)
+        else:
+            if expands:
+                y = self._conv(net, y, wide)
+            y = net.depthwise_conv(
+                y, stage.kernel, stride, batch_norm=True, activation=self.activation
+            )
+            if self.squeeze:
+                units = max(1, int(channels * self.squeeze))
+                y = squeeze_excite(net, y, units, self.activation)
+        if expands or not stage.fused:
             y = net.conv(y, filters, 1, batch_norm=True, activation=None)
         return with_shortcut(net, x, y, keep) if stride == 1 and filters == channels else y
+
+
+class EfficientNetB(EfficientNet):
+    """One network at eight sizes."""
+
+    def __init__(self, version: int) -> None:
+        self.name = f"efficientnet_b{version}"
+        self.image_size, self.width, self.depth, self.keep, self.batch_size = SCALES[version]
 
 
 class EfficientNetV2S(EfficientNet):
@@ -143,13 +166,24 @@ class EfficientNetV2S(EfficientNet):
     name = "efficientnetv2_s"
     image_size = 384
     batch_size = 32
-
-    def __init__(self) -> None:
-        self.stages, self.stem = V2_S, 24
-        self.width, self.depth, self.keep = 1.0, 1.0, 0.8
+    stages = V2_S
+    stem = 24
 
 
-for _version in SCALES:
-    _factory = functools.partial(EfficientNet, _version)
-    register_model(_factory().name, "imagenet", _factory)
-register_model("efficientnetv2_s", "imagenet", EfficientNetV2S)
+class MobileNetV2(EfficientNet):
+    """The network in which inverted residuals were introduced."""
+
+    name = "mobilenet"
+    image_size = 224
+    batch_size = 32
+    batch_norm = BatchNorm(decay=0.997, epsilon=1e-3)
+    learning_rate = LearningRateSpec(0.005)
+    stages = MOBILE
+    keep_last = 1.0
+    activation = "relu6"
+    squeeze = 0.0
+
+
+register_variants(EfficientNetB, zip(SCALES, strict=True))
+register_variants(EfficientNetV2S, [()])
+register_variants(MobileNetV2, [()])

@@ -7,7 +7,6 @@ padded convolution leaves oneDNN (measured on CPU: 1.4 times slower steps in bfl
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,32 +14,18 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
+from cnnbench.models import cpu_products
 from cnnbench.models.batch_norm import (
     Moments,
     Synchronise,
     normalised,
     synchronised_batch_norm,
 )
-from cnnbench.models.cpu_products import (
-    few_rows_matmul,
-    patches_conv,
-    patches_pay,
-    pointwise_conv,
-    sized_conv,
-    transposed_rows_pay,
-)
-from cnnbench.models.declare import check_outputs
-from cnnbench.models.elements import (
-    Element,
-    by_name,
-    grouped,
-    of_role,
-    resolve,
-)
-from cnnbench.models.model import Model
+from cnnbench.models.elements import by_name, of_role, resolve
+from cnnbench.models.model import Model, outputs_of
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import BatchNorm, BatchNormLayer, VariableSpec
+from cnnbench.models.spec import BatchNormLayer, VariableSpec
 from cnnbench.models.token_layers import attend, recurrence
 from cnnbench.models.window import Window
 
@@ -64,64 +49,6 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Forward:
-    """Outputs of the model, one value or a mapping, and what training adds.
-
-    Attributes:
-      outputs: real numbers as float32: logits ``[n, num_classes]`` by default.
-      moments: one per batch-norm layer, in creation order; empty in evaluation.
-      auxiliaries: outputs and weight of each auxiliary head; none in evaluation.
-    """
-
-    outputs: Any
-    moments: tuple[Moments, ...]
-    auxiliaries: tuple[tuple[Any, float], ...] = ()
-
-
-def forward(
-    model: Model,
-    num_classes: int,
-    features: Any,
-    read: Reader,
-    *,
-    make: Callable[..., GraphNetwork] | None = None,
-    **settings: Any,
-) -> Forward:
-    """Makes the graph of one tower's forward pass; assigns no variable.
-
-    Args:
-      features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
-        several. Those of a float dtype may have any numeric dtype; they are cast, and those with
-        three dimensions transposed, here.
-      make: class of the interpreter; None for `GraphNetwork`, which explains `read` and `settings`.
-    """
-    elements = of_role(resolve(model.elements, model, num_classes), "feature")
-    given = by_name(elements, "feature", features)
-    _check_features(model, elements, given)
-    net = (make or GraphNetwork)(num_classes, read, batch_norm=model.batch_norm, **settings)
-    # Bodies use Python loops, which autograph need not convert.
-    build = tf.autograph.experimental.do_not_convert(model.build)
-    received = {
-        one.name: net.receive(given[one.name]) if one.is_real else given[one.name]
-        for one in elements
-    }
-    outputs = build(net, grouped(elements, "feature", received))
-    heads = tuple((net.hand_out(head), weight) for head, weight in net.auxiliaries)
-    for made in (outputs, *(head for head, _ in net.auxiliaries)):
-        check_outputs(model, net, made)
-    return Forward(net.hand_out(outputs), tuple(net.moments), heads)
-
-
-def _check_features(model: Model, elements: Sequence[Element], given: Mapping[str, Tensor]) -> None:
-    for one in elements:
-        shape = tuple(given[one.name].shape[1:])
-        if shape != one.sizes:
-            raise UsageError(
-                f"model {model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
-            )
-
-
 class _Convolution(NamedTuple):
     """A convolution that can be made again with another kernel [height, width, in, out]."""
 
@@ -130,23 +57,25 @@ class _Convolution(NamedTuple):
     convolve: Callable[[Tensor], Tensor]
     scope: str
 
+    @property
+    def pays(self) -> bool:
+        """Whether to fold batch norm into the kernel.
 
-def _pays(convolution: _Convolution) -> bool:
-    """Whether to fold batch norm into a kernel.
-
-    TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition at the
-    end of a block. A constant kernel is folded once; a variable in every step, which must cost
-    little compared with the saved pass over the result.
-    """
-    kernel = convolution.kernel
-    if tf.is_symbolic_tensor(kernel) and kernel.op.type == "Const":
-        return True
-    result = convolution.result.shape.num_elements()
-    return result is not None and result >= _WORTH * kernel.shape.num_elements()
+        TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition at
+        the end of a block. A constant kernel is folded once; a variable in every step, which must
+        cost little compared with the saved pass over the result.
+        """
+        if tf.is_symbolic_tensor(self.kernel) and self.kernel.op.type == "Const":
+            return True
+        size = self.result.shape.num_elements()
+        return size is not None and size >= _WORTH * self.kernel.shape.num_elements()
 
 
 class GraphNetwork(Network[Tensor]):
-    """Makes TensorFlow operations on the current device, and collects batch moments in training.
+    """Makes TensorFlow operations on the current device.
+
+    Attributes:
+      moments: one per batch-norm layer, in creation order; empty in evaluation.
 
     Args:
       read: returns the value of a variable in the given dtype: the compute dtype for kernels,
@@ -165,11 +94,11 @@ class GraphNetwork(Network[Tensor]):
 
     def __init__(
         self,
+        model: Model,
         num_classes: int,
         read: Reader,
         *,
         training: bool,
-        batch_norm: BatchNorm,
         data_format: DataFormat = "NHWC",
         compute_dtype: Any = tf.float32,
         seed: Any = 0,
@@ -178,7 +107,9 @@ class GraphNetwork(Network[Tensor]):
         synchronise: Synchronise | None = None,
         fold_batch_norm: bool = False,
     ) -> None:
-        super().__init__(num_classes, training=training, batch_norm=batch_norm)
+        super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
+        self._model = model
+        self._features = of_role(resolve(model.elements, model, num_classes), "feature")
         self.moments: list[Moments] = []
         self._reader = read
         self._channels_first = data_format == "NCHW"
@@ -196,6 +127,33 @@ class GraphNetwork(Network[Tensor]):
         self._outer_scope = [outer] if outer else []
         # Image-like features in NHWC, by references to them in the network's layout.
         self._inputs: dict[Any, Tensor] = {}
+
+    def forward(self, features: Any) -> Any:
+        """Makes the graph of a forward pass, once; assigns no variable.
+
+        Args:
+          features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
+            several. Those of a float dtype may have any numeric dtype; they are cast, and those
+            with three dimensions transposed, here.
+
+        Returns:
+          The outputs of the model, one value or a mapping: real numbers as float32, logits
+          ``[n, num_classes]`` by default. Those of `auxiliaries` have the same form.
+        """
+        given = by_name(self._features, "feature", features)
+        received = {}
+        for one in self._features:
+            shape = tuple(given[one.name].shape[1:])
+            if shape != one.sizes:
+                raise UsageError(
+                    f"model {self._model.name} takes {one.name}s of shape {one.sizes}, not {shape}"
+                )
+            received[one.name] = self.receive(given[one.name]) if one.is_real else given[one.name]
+        # Bodies use Python loops, which autograph need not convert.
+        build = tf.autograph.experimental.do_not_convert(outputs_of)
+        outputs = build(self._model, self, received)
+        self.auxiliaries = [(self.hand_out(head), weight) for head, weight in self.auxiliaries]
+        return self.hand_out(outputs)
 
     def receive(self, value: Tensor) -> Tensor:
         """Converts a feature of real numbers to the compute dtype and the network's layout."""
@@ -266,24 +224,16 @@ class GraphNetwork(Network[Tensor]):
 
     # Layers ------------------------------------------------------------------------------
 
-    def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
-        grouped = kernel.shape[2] != self.shape(x)[2]
-        if self._on_cpu and self.training and not self._channels_first and not grouped:
-            if window.size == (1, 1):
-                return pointwise_conv(self._subsample(x, window), kernel)
-            same = window.stride == (1, 1) and window.padding == "SAME"
-            if same and patches_pay(window.size, x):
-                return patches_conv(x, kernel)
-            strides = self._per_dimension(*window.stride, 1)
-            return sized_conv(self._with_zeros(x, window), kernel, strides, window.padding)
-        return self._convolved(tf.raw_ops.Conv2D, x, kernel, window)
-
-    def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
-        return self._convolved(tf.raw_ops.DepthwiseConv2dNative, x, kernel, window)
-
-    def _convolved(
-        self, operation: Callable[..., Tensor], x: Tensor, kernel: Tensor, window: Window
+    def _conv(
+        self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
     ) -> Tensor:
+        whole = not depthwise and kernel.shape[2] == self.shape(x)[2]  # not in groups
+        if self._on_cpu and self.training and not self._channels_first and whole:
+            if window.size == (1, 1):
+                return cpu_products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
+            strides = self._per_dimension(*window.stride, 1)
+            return cpu_products.conv(self._with_zeros(x, window), kernel, strides, window.padding)
+        operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
         padded = self._with_zeros(x, window)
         scope = tf.get_current_name_scope()
 
@@ -321,7 +271,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
         last = self._convolution
-        if last is not None and last.result is x is self._unseen and _pays(last):
+        if last is not None and last.result is x is self._unseen and last.pays:
             return self._folded(last, layer)
 
         def value(spec: VariableSpec) -> Tensor:
@@ -384,8 +334,8 @@ class GraphNetwork(Network[Tensor]):
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
-            pays = self._on_cpu and self.training and transposed_rows_pay(x, kernel)
-            return (few_rows_matmul if pays else tf.linalg.matmul)(x, kernel)
+            on_cpu = self._on_cpu and self.training
+            return (cpu_products.matmul if on_cpu else tf.linalg.matmul)(x, kernel)
         # One product of all rows: a batched one would make a kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])
@@ -401,22 +351,23 @@ class GraphNetwork(Network[Tensor]):
         return tf.reduce_mean(x, (2, 3) if self._channels_first else (1, 2))
 
     def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
-        # Drawn in float32: with a 16-bit draw the kept share would differ.
         shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
         with tf.name_scope(f"dropout{index}"):
-            draw = tf.random.stateless_uniform(shape, self._dropout_seed(index), alg="philox")
-            return tf.where(draw < keep, x * (1.0 / keep), tf.zeros([], x.dtype))
-
-    def _dropout_seed(self, index: int) -> Tensor:
-        seed = tf.convert_to_tensor(self._seed)
-        if seed.shape.rank == 0:
-            seed = tf.stack([seed, tf.zeros_like(seed)])
-        return tf.random.experimental.stateless_fold_in(seed, index)
+            return self._kept(x, shape, keep, index)
 
     def _drop_path(self, x: Tensor, keep: float, index: int, by_progress: bool) -> Tensor:
         share = 1.0 - (1.0 - keep) * self._progress() if by_progress else keep
         each = [x.shape[0] or tf.shape(x)[0], *[1] * (len(x.shape) - 1)]
-        draw = tf.random.stateless_uniform(each, self._dropout_seed(index), alg="philox")
+        return self._kept(x, each, share, index)
+
+    def _kept(self, x: Tensor, shape: Any, share: Any, index: int) -> Tensor:
+        """The value, scaled, where a draw of the shape is below the share; 0 elsewhere."""
+        seed = tf.convert_to_tensor(self._seed)
+        if seed.shape.rank == 0:
+            seed = tf.stack([seed, tf.zeros_like(seed)])
+        seed = tf.random.experimental.stateless_fold_in(seed, index)
+        # Drawn in float32: with a 16-bit draw the kept share would differ.
+        draw = tf.random.stateless_uniform(shape, seed, alg="philox")
         return tf.where(draw < share, x * tf.cast(1.0 / share, x.dtype), tf.zeros([], x.dtype))
 
     def _progress(self) -> Tensor:
@@ -426,25 +377,18 @@ class GraphNetwork(Network[Tensor]):
             return 1.0
         return tf.minimum(1.0, tf.cast(seed[1], tf.float32) / self._training_steps)
 
-    def _flatten(self, x: Tensor) -> Tensor:
-        return tf.reshape(self._to_nhwc(x), [-1, math.prod(self.shape(x))])
-
-    def _add(self, x: Tensor, y: Tensor) -> Tensor:
-        return tf.add(*self._aligned(x, y, len(self.shape(x))))
-
-    def _multiply(self, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
-        product = tf.multiply(*self._aligned(x, y, len(shape)))
-        both = x.ref() in self._unbatched and y.ref() in self._unbatched
-        return self._keep_unbatched(product) if both else product
-
-    def _aligned(self, x: Tensor, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-        """Both with the dimensions and the layout of examples of that rank."""
+    def _combine(
+        self, kind: Literal["add", "multiply"], x: Tensor, y: Tensor, shape: tuple[int, ...]
+    ) -> Tensor:
+        operation = tf.add if kind == "add" else tf.multiply
         unbatched = [value.ref() in self._unbatched for value in (x, y)]
         if all(unbatched):
-            return x, y
-        return self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank)
+            return self._keep_unbatched(operation(x, y))
+        rank = len(shape)
+        return operation(self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank))
 
     def _align(self, x: Tensor, unbatched: bool, rank: int) -> Tensor:
+        """The value with the dimensions and the layout of examples of that rank."""
         shape = self.shape(x)
         if not unbatched and len(shape) == rank:
             return x

@@ -8,12 +8,14 @@ Sources: Szegedy et al., arXiv:1409.4842 (v1), arXiv:1512.00567 (v3), arXiv:1602
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from cnnbench.models.blocks import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
-from cnnbench.models.window import Pair
 
 # (1 x 1), (before 3 x 3, 3 x 3), (before 5 x 5, 5 x 5), (after pooling) of each module of
 # GoogLeNet; a pooling halves the image between the groups (table 1 of the first paper).
@@ -35,8 +37,67 @@ GOOGLENET = (
     ),
 )
 
-Layer = tuple[int, int | Pair]  # filters and kernel
+# Modules of versions 3 and 4: their branches, each a list of layers. A layer is one of
+# * filters, kernel and, unless they are 1 and SAME, stride and padding of a convolution with batch
+#   norm,
+# * "max" with stride and padding of a 3 x 3 pooling,
+# * "mean" with the filters of a 3 x 3 mean and a 1 x 1 convolution, which commute.
+Layer = tuple[Any, ...]
+Module = Sequence[Sequence[Layer]]
+
 ROW, COLUMN = (1, 7), (7, 1)
+HALVE = (3, 2, "VALID")
+MAX = ("max", 2, "VALID")
+
+
+def _v3_a(pooled: int) -> Module:
+    return [
+        [(64, 1)],
+        [(48, 1), (64, 5)],
+        [(64, 1), (96, 3), (96, 3)],
+        [("mean", pooled)],
+    ]
+
+
+def _v3_c(width: int) -> Module:
+    return [
+        [(192, 1)],
+        [(width, 1), (width, ROW), (192, COLUMN)],
+        [(width, 1), (width, COLUMN), (width, ROW), (width, COLUMN), (192, ROW)],
+        [("mean", 192)],
+    ]
+
+
+V3_B: Module = [[(384, *HALVE)], [(64, 1), (96, 3), (96, *HALVE)], [MAX]]
+V3_D: Module = [
+    [(192, 1), (320, *HALVE)],
+    [(192, 1), (192, ROW), (192, COLUMN), (192, *HALVE)],
+    [MAX],
+]
+V3_MODULES = (*map(_v3_a, (32, 64, 64)), V3_B, *map(_v3_c, (128, 160, 160, 192)))
+
+V4_A: Module = [
+    [("mean", 96)],
+    [(96, 1)],
+    [(64, 1), (96, 3)],
+    [(64, 1), (96, 3), (96, 3)],
+]
+V4_B: Module = [
+    [("mean", 128)],
+    [(384, 1)],
+    [(192, 1), (224, ROW), (256, COLUMN)],
+    [(192, 1), (192, ROW), (224, COLUMN), (224, ROW), (256, COLUMN)],
+]
+V4_MODULES: Sequence[Module] = (
+    *[V4_A] * 4,
+    [[MAX], [(384, *HALVE)], [(192, 1), (224, 3), (256, *HALVE)]],
+    *[V4_B] * 7,
+    [
+        [MAX],
+        [(192, 1), (192, *HALVE)],
+        [(256, 1), (256, ROW), (320, COLUMN), (320, *HALVE)],
+    ],
+)
 
 
 class GoogLeNet(Model):
@@ -67,7 +128,7 @@ class GoogLeNet(Model):
 
 
 class NormalisedInception(Model):
-    """Shared parts of versions 3 and 4: batch norm, the first layers, ends of branches."""
+    """Shared parts of versions 3 and 4: batch norm, the first layers, modules."""
 
     dataset = "imagenet"
     image_size = 299
@@ -76,29 +137,27 @@ class NormalisedInception(Model):
     learning_rate = LearningRateSpec(0.005)
 
     def _stem(self, net: Network[T], images: T) -> T:
-        x = self._halve(net, images, 32)
-        x = net.conv(x, 32, 3, padding="VALID", batch_norm=True)
-        return self._convs(net, x, (64, 3))
+        return self._branch(net, images, (32, *HALVE), (32, 3, 1, "VALID"), (64, 3))
+
+    def _module(self, net: Network[T], x: T, module: Module) -> T:
+        return net.concat([self._branch(net, x, *layers) for layers in module])
 
     @staticmethod
-    def _convs(net: Network[T], x: T, *layers: Layer) -> T:
-        for filters, kernel in layers:
-            x = net.conv(x, filters, kernel, batch_norm=True)
+    def _branch(net: Network[T], x: T, *layers: Layer) -> T:
+        for kind, *how in layers:
+            if kind == "max":
+                x = net.max_pool(x, 3, *how)
+            elif kind == "mean":
+                # The convolution first: it has fewer outputs than inputs.
+                x = net.conv(x, how[0], 1, activation=None, bias=None)
+                x = net.batch_norm(net.avg_pool(x, 3, 1, "SAME"), activation="relu")
+            else:
+                x = net.conv(x, kind, *how, batch_norm=True)
         return x
-
-    @staticmethod
-    def _halve(net: Network[T], x: T, filters: int) -> T:
-        return net.conv(x, filters, 3, 2, "VALID", batch_norm=True)
 
     @staticmethod
     def _cross(net: Network[T], x: T, filters: int) -> list[T]:
         return [net.conv(x, filters, kernel, batch_norm=True) for kernel in ((1, 3), (3, 1))]
-
-    @staticmethod
-    def _averaged(net: Network[T], x: T, filters: int) -> T:
-        """A 3 x 3 mean and a 1 x 1 convolution, which commute, the one with fewer outputs first."""
-        y = net.conv(x, filters, 1, activation=None, bias=None)
-        return net.batch_norm(net.avg_pool(y, 3, 1, "SAME"), activation="relu")
 
 
 class InceptionV3(NormalisedInception):
@@ -106,72 +165,25 @@ class InceptionV3(NormalisedInception):
 
     name = "inception3"
     aux_head = False
+    last_pooling: Sequence[Layer] = [("max", 1, "SAME"), (192, 1)]
 
     def build(self, net: Network[T], images: T) -> T:
         """Six layers, eleven modules, mean over the image, logits."""
-        x = net.max_pool(self._stem(net, images), 3, 2)
-        x = net.conv(self._convs(net, x, (80, 1)), 192, 3, padding="VALID", batch_norm=True)
-        x = net.max_pool(x, 3, 2)
-        for pooled in (32, 64, 64):
-            x = self._a(net, x, pooled)
-        x = self._b(net, x)
-        for width in (128, 160, 160, 192):
-            x = self._c(net, x, width)
+        x = self._branch(net, self._stem(net, images), MAX, (80, 1), (192, 3, 1, "VALID"), MAX)
+        for module in V3_MODULES:
+            x = self._module(net, x, module)
         if self.aux_head:
             aux_head(net, x, conv_stddev=0.01, stddev=0.001)
-        x = self._d(net, x)
-        x = self._e(net, x, last=False)
-        x = self._e(net, x, last=True)
+        x = self._module(net, x, V3_D)
+        for pooling in ([("mean", 192)], self.last_pooling):
+            x = self._e(net, x, pooling)
         return net.logits(net.global_avg_pool(x))
 
-    def _a(self, net: Network[T], x: T, pooled: int) -> T:
-        return net.concat(
-            [
-                self._convs(net, x, (64, 1)),
-                self._convs(net, x, (48, 1), (64, 5)),
-                self._convs(net, x, (64, 1), (96, 3), (96, 3)),
-                self._averaged(net, x, pooled),
-            ]
-        )
-
-    def _b(self, net: Network[T], x: T) -> T:
-        return net.concat(
-            [
-                self._halve(net, x, 384),
-                self._halve(net, self._convs(net, x, (64, 1), (96, 3)), 96),
-                net.max_pool(x, 3, 2),
-            ]
-        )
-
-    def _c(self, net: Network[T], x: T, width: int) -> T:
-        doubled = ((width, 1), (width, COLUMN), (width, ROW), (width, COLUMN), (192, ROW))
-        return net.concat(
-            [
-                self._convs(net, x, (192, 1)),
-                self._convs(net, x, (width, 1), (width, ROW), (192, COLUMN)),
-                self._convs(net, x, *doubled),
-                self._averaged(net, x, 192),
-            ]
-        )
-
-    def _d(self, net: Network[T], x: T) -> T:
-        return net.concat(
-            [
-                self._halve(net, self._convs(net, x, (192, 1)), 320),
-                self._halve(net, self._convs(net, x, (192, 1), (192, ROW), (192, COLUMN)), 192),
-                net.max_pool(x, 3, 2),
-            ]
-        )
-
-    def _e(self, net: Network[T], x: T, *, last: bool) -> T:
-        ones = self._convs(net, x, (320, 1))
-        threes = self._cross(net, self._convs(net, x, (384, 1)), 384)
-        doubles = self._cross(net, self._convs(net, x, (448, 1), (384, 3)), 384)
-        if last:
-            pooled = self._convs(net, net.max_pool(x, 3, 1, "SAME"), (192, 1))
-        else:
-            pooled = self._averaged(net, x, 192)
-        return net.concat([ones, *threes, *doubles, pooled])
+    def _e(self, net: Network[T], x: T, pooling: Sequence[Layer]) -> T:
+        ones = self._branch(net, x, (320, 1))
+        threes = self._cross(net, self._branch(net, x, (384, 1)), 384)
+        doubles = self._cross(net, self._branch(net, x, (448, 1), (384, 3)), 384)
+        return net.concat([ones, *threes, *doubles, self._branch(net, x, *pooling)])
 
 
 class InceptionV4(NormalisedInception):
@@ -182,68 +194,25 @@ class InceptionV4(NormalisedInception):
     def build(self, net: Network[T], images: T) -> T:
         """Stem, fourteen modules and two reductions, mean over the image, logits."""
         x = self._widen(net, self._stem(net, images))
-        for _ in range(4):
-            x = self._a(net, x)
-        x = self._reduce_a(net, x)
-        for _ in range(7):
-            x = self._b(net, x)
-        x = self._reduce_b(net, x)
+        for module in V4_MODULES:
+            x = self._module(net, x, module)
         for _ in range(3):
             x = self._c(net, x)
         return net.logits(net.dropout(net.global_avg_pool(x), keep=0.8))
 
     def _widen(self, net: Network[T], x: T) -> T:
-        x = net.concat([net.max_pool(x, 3, 2), self._halve(net, x, 96)])
+        x = self._module(net, x, [[MAX], [(96, *HALVE)]])
         branches = (
-            self._convs(net, x, (64, 1)),
-            self._convs(net, x, (64, 1), (64, COLUMN), (64, ROW)),
+            self._branch(net, x, (64, 1)),
+            self._branch(net, x, (64, 1), (64, COLUMN), (64, ROW)),
         )
-        x = net.concat([net.conv(y, 96, 3, padding="VALID", batch_norm=True) for y in branches])
-        return net.concat([self._halve(net, x, 192), net.max_pool(x, 3, 2)])
-
-    def _a(self, net: Network[T], x: T) -> T:
-        return net.concat(
-            [
-                self._averaged(net, x, 96),
-                self._convs(net, x, (96, 1)),
-                self._convs(net, x, (64, 1), (96, 3)),
-                self._convs(net, x, (64, 1), (96, 3), (96, 3)),
-            ]
-        )
-
-    def _reduce_a(self, net: Network[T], x: T) -> T:
-        return net.concat(
-            [
-                net.max_pool(x, 3, 2),
-                self._halve(net, x, 384),
-                self._halve(net, self._convs(net, x, (192, 1), (224, 3)), 256),
-            ]
-        )
-
-    def _b(self, net: Network[T], x: T) -> T:
-        doubled = ((192, 1), (192, ROW), (224, COLUMN), (224, ROW), (256, COLUMN))
-        return net.concat(
-            [
-                self._averaged(net, x, 128),
-                self._convs(net, x, (384, 1)),
-                self._convs(net, x, (192, 1), (224, ROW), (256, COLUMN)),
-                self._convs(net, x, *doubled),
-            ]
-        )
-
-    def _reduce_b(self, net: Network[T], x: T) -> T:
-        return net.concat(
-            [
-                net.max_pool(x, 3, 2),
-                self._halve(net, self._convs(net, x, (192, 1)), 192),
-                self._halve(net, self._convs(net, x, (256, 1), (256, ROW), (320, COLUMN)), 320),
-            ]
-        )
+        x = net.concat([self._branch(net, y, (96, 3, 1, "VALID")) for y in branches])
+        return self._module(net, x, [[(192, *HALVE)], [MAX]])
 
     def _c(self, net: Network[T], x: T) -> T:
-        ones = [self._averaged(net, x, 256), self._convs(net, x, (256, 1))]
-        threes = self._convs(net, x, (384, 1))
-        doubles = self._convs(net, x, (384, 1), (448, (1, 3)), (512, (3, 1)))
+        ones = [self._branch(net, x, ("mean", 256)), self._branch(net, x, (256, 1))]
+        threes = self._branch(net, x, (384, 1))
+        doubles = self._branch(net, x, (384, 1), (448, (1, 3)), (512, (3, 1)))
         crosses = (*self._cross(net, threes, 256), *self._cross(net, doubles, 256))
         return net.concat([*ones, *crosses])
 

@@ -13,6 +13,7 @@ The kernels are oneDNN's and need constant weights. Those that add a residual in
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -20,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.models.graph import GraphNetwork, Reader, forward
+from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
 from cnnbench.models.spec import BatchNormLayer
@@ -47,16 +48,12 @@ class Calibration:
 
 
 def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs `graph.forward` eagerly on examples in float32 and records the ranges of its values."""
+    """Runs the network eagerly on examples in float32 and records the ranges of its values."""
     found = Calibration()
-    make = partial(Int8Network, calibration=found, recording=True)
-    forward(model, num_classes, features, read, training=False, make=make)
+    Int8Network(
+        model, num_classes, read, training=False, calibration=found, recording=True
+    ).forward(features)
     return found
-
-
-def quantised(calibration: Calibration) -> Callable[..., GraphNetwork]:
-    """The ``make`` of `graph.forward` for a network in 8 bits, calibrated with the same weights."""
-    return partial(Int8Network, calibration=calibration)
 
 
 class _Eight(NamedTuple):
@@ -94,11 +91,12 @@ class Int8Network(GraphNetwork):
 
     Every value is a float32 tensor, and for some the integers are known too. Layers that can use
     the integers do, and TensorFlow prunes unused float32 tensors. Recording fills the ranges of
-    the `calibration`.
+    the `calibration`, which otherwise has those of the same weights.
     """
 
     def __init__(
         self,
+        model: Model,
         num_classes: int,
         read: Reader,
         *,
@@ -106,7 +104,7 @@ class Int8Network(GraphNetwork):
         recording: bool = False,
         **others: Any,
     ) -> None:
-        super().__init__(num_classes, read, **{**others, "fold_batch_norm": False})
+        super().__init__(model, num_classes, read, **{**others, "fold_batch_norm": False})
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
@@ -116,21 +114,19 @@ class Int8Network(GraphNetwork):
 
     # Layers ------------------------------------------------------------------------------
 
-    def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
-        plain = partial(super()._conv, x, kernel, window, filters)
-        if kernel.shape[2] != self.shape(x)[2]:  # a convolution in groups
-            return self._without_integers(plain)
-        return self._begun(x, kernel, window, plain, depthwise=False)
-
-    def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
-        plain = partial(super()._depthwise, x, kernel, window)
-        if kernel.shape[3] != 1:  # the integer kernel returns zeros for multipliers
-            return self._without_integers(plain)
-        return self._begun(x, kernel, window, plain, depthwise=True)
-
-    def _without_integers(self, plain: Callable[[], Tensor]) -> Tensor:
+    def _conv(
+        self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
+    ) -> Tensor:
+        plain = partial(super()._conv, x, kernel, window, filters, depthwise=depthwise)
         self._calibration.convolutions += self._recording
-        return plain()
+        # There is no integer kernel for groups, and that for multipliers returns zeros.
+        if kernel.shape[3] != 1 if depthwise else kernel.shape[2] != self.shape(x)[2]:
+            return plain()
+        self._calibration.in_8_bits += not self._recording and not depthwise
+        reach = self._range(x)
+        source = None if self._recording else self._in_8_bits(x, reach)
+        none = np.zeros(filters, np.float32)
+        return self._joined(_Chain(source, _constant(kernel), none, window, depthwise), plain)
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         plain = partial(super()._bias_add, x, bias)
@@ -189,24 +185,6 @@ class Int8Network(GraphNetwork):
             return None
         return self._last[1]
 
-    def _begun(
-        self,
-        x: Tensor,
-        kernel: Tensor,
-        window: Window,
-        plain: Callable[[], Tensor],
-        *,
-        depthwise: bool,
-    ) -> Tensor:
-        reach = self._range(x)
-        weights = _constant(kernel)
-        outputs = weights.shape[2 if depthwise else 3]
-        source = None if self._recording else self._in_8_bits(x, reach)
-        none = np.zeros(outputs, np.float32)
-        self._calibration.convolutions += self._recording
-        self._calibration.in_8_bits += not self._recording and not depthwise
-        return self._joined(_Chain(source, weights, none, window, depthwise), plain)
-
     def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
         """The result of a chain; `plain` computes it in float32 while ranges are recorded."""
         if self._recording:
@@ -217,7 +195,8 @@ class Int8Network(GraphNetwork):
             if chain.depthwise and not chain.rectified:
                 assert chain.source is not None  # there is no kernel for integers
                 x = _in_float(chain.source)
-                y = super()._depthwise(x, tf.constant(chain.kernel), chain.window)
+                kernel = tf.constant(chain.kernel)
+                y = super()._conv(x, kernel, chain.window, len(chain.bias), depthwise=True)
                 y = super()._bias_add(y, tf.constant(chain.bias))
             else:
                 self._calibration.in_8_bits += chain.depthwise
@@ -248,7 +227,14 @@ def _convolved(chain: _Chain, reach: Range) -> _Eight:
     most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
     steps = chain.kernel / (most[:, None] if chain.depthwise else most) * _MOST
     low, high = _bounds(reach, signed=not chain.rectified)
-    integers, _, _ = _operation(chain)(
+    if chain.depthwise:
+        operation = tf.raw_ops.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
+    elif chain.rectified:
+        operation = tf.raw_ops.QuantizedConv2DWithBiasAndReluAndRequantize
+    else:
+        operation = tf.raw_ops.QuantizedConv2DWithBiasAndRequantize
+    zeros = [0, 0, *itertools.chain(*chain.window.zeros), 0, 0] if chain.window.explicit else []
+    integers, _, _ = operation(
         input=chain.source.integers,
         filter=tf.bitcast(tf.constant(np.rint(steps).astype(np.int8)), tf.qint8),
         bias=tf.constant(chain.bias),
@@ -260,30 +246,10 @@ def _convolved(chain: _Chain, reach: Range) -> _Eight:
         max_freezed_output=high,
         strides=[1, *chain.window.stride, 1],
         padding=chain.window.padding,
-        padding_list=_zeros(chain.window),
+        padding_list=zeros,
         out_type=tf.quint8 if chain.rectified else tf.qint8,
     )
     return _Eight(integers, low, high)
-
-
-def _operation(chain: _Chain) -> Callable[..., Any]:
-    raw = tf.raw_ops
-    if chain.depthwise:
-        made = raw.QuantizedDepthwiseConv2DWithBiasAndReluAndRequantize
-    elif chain.rectified:
-        made = raw.QuantizedConv2DWithBiasAndReluAndRequantize
-    else:
-        made = raw.QuantizedConv2DWithBiasAndRequantize
-    operation: Callable[..., Any] = made
-    return operation
-
-
-def _zeros(window: Window) -> list[int]:
-    """Explicit padding of a convolution, before and after in each of four dimensions."""
-    if not window.explicit:
-        return []
-    (top, bottom), (left, right) = window.zeros
-    return [0, 0, top, bottom, left, right, 0, 0]
 
 
 def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:

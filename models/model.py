@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cnnbench.base import plugins
 from cnnbench.base.annotations import is_tensor, shown, sizes
 from cnnbench.errors import UsageError
-from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, named_size
+from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, grouped, named_size
 from cnnbench.models.network import Network, T
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
@@ -204,3 +204,20 @@ class Model(abc.ABC):
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":
                 named_size(self, size)
+
+
+def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
+    """Runs the body of a model on features by name, and checks what it returns.
+
+    With the default loss, outputs are logits ``(num_classes,)`` per example.
+    """
+    outputs = model.build(net, grouped(model.elements, "feature", features))
+    logits = (outputs, *(head for head, _ in net.auxiliaries)) if model.has_softmax_loss() else ()
+    for made in logits:
+        shape: object = "a mapping" if isinstance(made, Mapping) else net.shape(made)
+        if shape != (net.num_classes,):
+            raise UsageError(
+                f"model {model.name} must return logits of shape ({net.num_classes},) per "
+                f"example, not {shape}; end build() with net.logits(x)"
+            )
+    return outputs

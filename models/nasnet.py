@@ -7,13 +7,12 @@ TensorFlow's slim.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Generic, Literal
 
 from cnnbench.models.blocks import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
@@ -191,6 +190,5 @@ def _odd_pixels(images: Any) -> Any:
 MOBILE = Size(cells=12, filters=44, stem=32)
 LARGE = Size(cells=18, filters=168, stem=96, skip_reduction=True, keep=0.7)
 
-register_model("nasnet", "imagenet", functools.partial(NasNet, "nasnet", MOBILE, 224, 32))
-register_model("nasnetlarge", "imagenet", functools.partial(NasNet, "nasnetlarge", LARGE, 331, 16))
-register_model("nasnet", "cifar10", NasNetCifar10)
+register_variants(NasNet, (("nasnet", MOBILE, 224, 32), ("nasnetlarge", LARGE, 331, 16)))
+register_variants(NasNetCifar10, [()])

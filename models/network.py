@@ -271,13 +271,13 @@ class Network(SequenceLayers[T]):
 
     def flatten(self, x: T) -> T:
         """``(h, w, c)`` to ``(h * w * c,)``, channels fastest whatever the memory layout."""
-        return x if len(self.shape(x)) == 1 else self._flatten(x)
+        return self.reshape(x, (math.prod(self.shape(x)),))
 
     def add(self, x: T, y: T) -> T:
         """Elementwise sum of two values of one shape."""
         if self.shape(x) != self.shape(y):
             raise UsageError(f"add takes equal shapes, not {self.shape(x)} and {self.shape(y)}")
-        return self._add(x, y)
+        return self._combine("add", x, y, self.shape(x))
 
     def multiply(self, x: T, y: T) -> T:
         """Elementwise product, shapes broadcast as in NumPy: ``(c,)`` scales the channels."""
@@ -286,7 +286,7 @@ class Network(SequenceLayers[T]):
             raise UsageError(
                 f"multiply takes shapes that broadcast, not {self.shape(x)} and {self.shape(y)}"
             )
-        return self._multiply(x, y, shape)
+        return self._combine("multiply", x, y, shape)
 
     def concat(self, xs: Sequence[T]) -> T:
         """Joins values along the channels (the last dimension of their shapes)."""
@@ -382,8 +382,9 @@ class Network(SequenceLayers[T]):
             raise UsageError(f"depthwise multiplier {multiplier} must be at least 1")
         if stddev is None:  # an output has height x width inputs, however many the channels
             stddev = 1.0 / math.sqrt(math.prod(window.size)) / TRUNCATED_STDDEV
-        kernel = self._kernel(name, (*window.size, self.shape(x)[2], multiplier), stddev)
-        return self._depthwise(x, kernel, window)
+        channels = self.shape(x)[2]
+        kernel = self._kernel(name, (*window.size, channels, multiplier), stddev)
+        return self._conv(x, kernel, window, channels * multiplier, depthwise=True)
 
     def _offset(self, y: T, size: int, batch_norm: bool | BatchNorm, bias: float | None) -> T:
         if batch_norm or bias is None:
@@ -400,10 +401,9 @@ class Network(SequenceLayers[T]):
     # What an interpreter provides --------------------------------------------------------
 
     @abc.abstractmethod
-    def _conv(self, x: T, kernel: T, window: Window, filters: int) -> T: ...
-
-    @abc.abstractmethod
-    def _depthwise(self, x: T, kernel: T, window: Window) -> T: ...
+    def _conv(
+        self, x: T, kernel: T, window: Window, filters: int, *, depthwise: bool = False
+    ) -> T: ...
 
     @abc.abstractmethod
     def _bias_add(self, x: T, bias: T) -> T: ...
@@ -430,13 +430,9 @@ class Network(SequenceLayers[T]):
     def _drop_path(self, x: T, keep: float, index: int, by_progress: bool) -> T: ...
 
     @abc.abstractmethod
-    def _flatten(self, x: T) -> T: ...
-
-    @abc.abstractmethod
-    def _add(self, x: T, y: T) -> T: ...
-
-    @abc.abstractmethod
-    def _multiply(self, x: T, y: T, shape: tuple[int, ...]) -> T: ...
+    def _combine(
+        self, kind: Literal["add", "multiply"], x: T, y: T, shape: tuple[int, ...]
+    ) -> T: ...
 
     @abc.abstractmethod
     def _lrn(self, x: T, radius: int, bias: float, alpha: float, beta: float) -> T: ...

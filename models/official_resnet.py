@@ -7,15 +7,12 @@ models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.mode
 
 from __future__ import annotations
 
-import functools
+import itertools
 from typing import Literal
 
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
-from cnnbench.models.resnet import BASIC_BLOCKS, BLOCKS, ResNet
+from cnnbench.models.registry import register_variants
+from cnnbench.models.resnet import BLOCKS, ResNet
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
-
-OFFICIAL_BLOCKS = {**BLOCKS, 200: (3, 24, 36, 3)}
 
 
 class OfficialResNet(ResNet):
@@ -23,7 +20,7 @@ class OfficialResNet(ResNet):
 
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
     preactivation = batch_norm
-    strides_inside = always_projects = True
+    always_projects = True
     learning_rate = LearningRateSpec(
         0.1,
         base_batch=256,
@@ -32,21 +29,11 @@ class OfficialResNet(ResNet):
     )
 
     def __init__(self, depth: int, version: Literal["v1", "v2"]) -> None:
-        self.name = f"official_resnet{depth}{'_v2' if version == 'v2' else ''}"
+        super().__init__(depth, version)
+        self.name = f"official_{self.name}"
         self.batch_size = 128 if depth == 50 else 32
-        self.basic = depth in BASIC_BLOCKS
-        self.blocks = OFFICIAL_BLOCKS[depth]
-        self.version = version
-
-    def _stem(self, net: Network[T], images: T) -> T:
-        if self.version == "v2":
-            return net.conv(images, 64, 7, 2, "SAME_RESNET", activation=None, bias=None)
-        return super()._stem(net, images)
+        self.strides_inside = True
+        self.norms_stem = version == "v1"
 
 
-_VERSIONS: tuple[Literal["v1", "v2"], ...] = ("v1", "v2")
-
-for _depth in OFFICIAL_BLOCKS:
-    for _version in _VERSIONS:
-        _factory = functools.partial(OfficialResNet, _depth, _version)
-        register_model(_factory().name, "imagenet", _factory)
+register_variants(OfficialResNet, itertools.product(BLOCKS, ("v1", "v2")))

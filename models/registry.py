@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text.messages import nearest
@@ -18,7 +19,7 @@ ENTRY_POINT_GROUP = "cnnbench.models"
 BUILTIN_MODULES = (
     *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
     *("resnet", "official_resnet", "resnet_cifar", "densenet"),
-    *("mobilenet", "efficientnet", "convnext", "regnet", "vit", "swin"),
+    *("efficientnet", "convnext", "regnet", "vit", "swin"),
     *("ncf", "ssd", "deepspeech"),
 )
 
@@ -40,6 +41,13 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
     if key in _factories:
         raise UsageError(f"a model {name} for {dataset} is registered already; choose another name")
     _factories[key] = factory
+
+
+def register_variants(make: Callable[..., Model], variants: Iterable[Sequence[Any]]) -> None:
+    """Registers the models that `make` makes of tuples of arguments, under their own names."""
+    for arguments in variants:
+        factory = functools.partial(make, *arguments)
+        register_model(factory().name, factory().dataset, factory)
 
 
 def get_model(name: str, dataset: str) -> Model:

@@ -5,7 +5,6 @@ Source: Radosavovic et al., arXiv:2003.13678; parameters from its tables 4 and 1
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from cnnbench.models.blocks import squeeze_excite
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import LearningRateSpec
 
 
@@ -96,6 +95,4 @@ class RegNetY(Model):
         return net.relu(net.add(shortcut, y))
 
 
-for _variant in VARIANTS:
-    _factory = functools.partial(RegNetY, _variant)
-    register_model(_factory().name, "imagenet", _factory)
+register_variants(RegNetY, zip(VARIANTS, strict=True))

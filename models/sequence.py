@@ -21,12 +21,13 @@ T = TypeVar("T")
 
 
 class Scopes(abc.ABC, Generic[T]):
-    """Names variables and reports them to the interpreter in order of creation."""
+    """Names variables; `variables` has them in order of creation."""
 
     def __init__(self) -> None:
         self._scopes: list[str] = []
         self._counts: collections.Counter[str] = collections.Counter()
         self._names: set[str] = set()
+        self.variables: list[VariableSpec] = []
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -83,16 +84,13 @@ class Scopes(abc.ABC, Generic[T]):
             raise UsageError(f"variable {full} is declared twice; names must differ")
         self._names.add(full)
         spec = VariableSpec(full, shape, initializer, **flags)
-        self._declare(spec)
+        self.variables.append(spec)
         return spec
 
     def _bias_spec(self, size: int, value: float) -> VariableSpec:
         return self._spec("bias", (size,), Initializer.constant(value))
 
     # What an interpreter provides ---------------------------------------------------------
-
-    def _declare(self, spec: VariableSpec) -> None:
-        """Called for each variable, in creation order."""
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Groups the operations made inside under a name."""

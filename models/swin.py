@@ -6,6 +6,7 @@ Source: Liu et al., arXiv:2103.14030.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.models.blocks import STDDEV, perceptron, self_attention, with_shortcut
@@ -59,24 +60,15 @@ class SwinT(Model):
     def _layer(self, net: Network[T], x: T, side: int, heads: int, moves: bool, keep: float) -> T:
         shift = self.window // 2 if moves else 0
         y = _roll(net, net.layer_norm(x, epsilon=EPSILON), side, -shift)
-        y = self._to_windows(net, y, side)
+        size, count, channels = self.window, side // self.window, net.shape(x)[1]
+        windows = (count, count, size * size, channels)
+        y = _swapped(net, y, (count, size, count, size, channels), windows)
         y = self_attention(net, y, heads, self._bias(net, side, heads, shift))
-        y = _roll(net, self._from_windows(net, y, side), side, shift)
+        y = _swapped(net, y, (count, count, size, size, channels), net.shape(x))
+        y = _roll(net, y, side, shift)
         x = with_shortcut(net, x, y, keep)
         y = perceptron(net, net.layer_norm(x, epsilon=EPSILON))
         return with_shortcut(net, x, y, keep)
-
-    def _to_windows(self, net: Network[T], x: T, side: int) -> T:
-        size, count, channels = self.window, side // self.window, net.shape(x)[1]
-        y = net.reshape(x, (count, size, count, size, channels))
-        y = net.transpose(y, (0, 2, 1, 3, 4))
-        return net.reshape(y, (count, count, size * size, channels))
-
-    def _from_windows(self, net: Network[T], x: T, side: int) -> T:
-        size, count, channels = self.window, side // self.window, net.shape(x)[3]
-        y = net.reshape(x, (count, count, size, size, channels))
-        y = net.transpose(y, (0, 2, 1, 3, 4))
-        return net.reshape(y, (side * side, channels))
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
         """Bias of attention scores: a learned number per distance, and masked pairs."""
@@ -125,6 +117,11 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
     tokens = windows.reshape(count, count, 1, window**2)
     apart = tokens[..., :, None] != tokens[..., None, :]
     return bias + tf.constant(np.float32(_FORBIDDEN) * apart, table.dtype)
+
+
+def _swapped(net: Network[T], x: T, parted: Sequence[int], shape: Sequence[int]) -> T:
+    """Parts a value into five dimensions, exchanges the second and the third, and reshapes it."""
+    return net.reshape(net.transpose(net.reshape(x, parted), (0, 2, 1, 3, 4)), shape)
 
 
 def _merge_patches(net: Network[T], x: T, side: int) -> T:

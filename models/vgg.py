@@ -5,11 +5,9 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 
 from __future__ import annotations
 
-import functools
-
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import LearningRateSpec
 
 FILTERS = (64, 128, 256, 512, 512)
@@ -41,5 +39,4 @@ class Vgg(Model):
         return net.logits(x)
 
 
-for _depth in CONVOLUTIONS:
-    register_model(f"vgg{_depth}", "imagenet", functools.partial(Vgg, _depth))
+register_variants(Vgg, zip(CONVOLUTIONS, strict=True))

@@ -48,7 +48,7 @@ class Window:
         if padding == "SAME_RESNET":
             mode = "SAME" if max(stride) == 1 else "VALID"
             if mode == "VALID":
-                zeros = cast(tuple[Pair, Pair], tuple(_split(k - 1) for k in size))
+                zeros = cast(tuple[Pair, Pair], tuple(((k - 1) // 2, k // 2) for k in size))
         output = tuple(
             -(-n // s) if mode == "SAME" else (n + sum(z) - k) // s + 1
             for n, k, s, z in zip(image, size, stride, zeros, strict=True)
@@ -56,7 +56,3 @@ class Window:
         if min(output) < 1:
             raise UsageError(f"a {size} window does not fit a {image} image without padding")
         return cls(size, stride, cast(Literal["SAME", "VALID"], mode), zeros, cast(Pair, output))
-
-
-def _split(total: int) -> Pair:
-    return total // 2, total - total // 2

@@ -5,18 +5,20 @@ Also the network of operations for tests of single layers, whose variables have 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models import BatchNorm, Model, get_model, registry
+from cnnbench.models import LearningRateSpec, Model, get_model, registry
 from cnnbench.models.declare import declare
-from cnnbench.models.efficientnet import B0
+from cnnbench.models.efficientnet import B0, MOBILE
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.regnet import Line
 
 CUT = {
-    "mobilenet": {"image_size": 32, "stages": ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))},
+    "mobilenet": {"image_size": 32, "stages": (*MOBILE[:2], MOBILE[2]._replace(blocks=1))},
     "efficientnet_b0": {"image_size": 32, "stages": B0[:3]},
     "regnety_400mf": {"image_size": 32, "line": Line(4, 48, 120.0, 2.09, 8, 4)},
     "convnext_tiny": {"image_size": 32, "blocks": (1, 2, 1), "widths": (48, 96, 192)},
@@ -55,14 +57,50 @@ def with_small_examples(name: str, dataset: str) -> None:
 
 def network(values, data_format="NHWC", dtype=tf.float32, **options):
     """A network, in training by default, which reads its variables from ``values`` by name."""
-    given = {"training": True, "batch_norm": BatchNorm(), "seed": 0, "on_cpu": True, **options}
     return GraphNetwork(
+        get_model("lenet", "imagenet"),
         4,
         lambda spec, wanted: tf.cast(values[spec.name], wanted),
         data_format=data_format,
         compute_dtype=dtype,
-        **given,
+        **{"training": True, **options},
     )
+
+
+def forward(model, num_classes, features, read, *, make=GraphNetwork, **settings):
+    """Outputs, moments and auxiliary heads of a network, once made."""
+    net = make(model, num_classes, read, **settings)
+    outputs = net.forward(features)
+    return SimpleNamespace(outputs=outputs, moments=net.moments, auxiliaries=net.auxiliaries)
+
+
+def model_of(body, image_size=8):
+    """A model with that body."""
+
+    class Probe(Model):
+        name = "probe"
+        dataset = "imagenet"
+        batch_size = 2
+        learning_rate = LearningRateSpec(0.1)
+
+        def build(self, net, images):
+            return body(net, images)
+
+    probe = Probe()
+    probe.image_size = image_size
+    return probe
+
+
+def shape_of(layer, image_size=8):
+    """Shape that one layer makes of square images of three channels, computed without them."""
+    seen = []
+
+    def body(net, images):
+        seen.append(net.shape(layer(net, images)))
+        return net.logits(net.flatten(images))
+
+    declare(model_of(body, image_size), 10)
+    return seen[0]
 
 
 def normal(*shape, seed=0):

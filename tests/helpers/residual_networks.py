@@ -65,9 +65,9 @@ class InOrder:
 
     def norm(self, x: Any) -> tf.Tensor:
         names = ("gamma", "beta", "moving_mean", "moving_variance")
-        gamma, beta, mean, variance = (self.take(name, x.shape[3]) for name in names)
+        gamma, beta, mean, variance = (self.take(name, x.shape[-1]) for name in names)
         if self.training:
-            mean, variance = tf.nn.moments(x, [0, 1, 2])
+            mean, variance = tf.nn.moments(x, list(range(len(x.shape) - 1)))
         return (x - mean) / tf.sqrt(variance + self.epsilon) * gamma + beta
 
     def done(self) -> None:
@@ -83,7 +83,7 @@ class ResNet(Layers):
       preactivation: whether norms come before the convolutions (v2).
       scale: whether the first norm of a block of v2 and the last of the network have a scale.
       norms_stem: whether a norm follows the first convolution.
-      projects: whether the first block of the first stage has a projection.
+      projects: whether the first block of the first stage has a projection, and those of others.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ResNet(Layers):
         preactivation: bool = False,
         scale: bool = True,
         norms_stem: bool = True,
-        projects: bool = True,
+        projects: tuple[bool, bool] = (True, True),
     ) -> None:
         super().__init__(values, training)
         self.blocks, self.strides, self.preactivation = blocks, strides, preactivation
@@ -104,24 +104,31 @@ class ResNet(Layers):
 
     def __call__(self, images: Any) -> tf.Tensor:
         """The logits."""
-        x = self.conv(tf.cast(images, tf.float64), "conv0", 2)
-        if self.norms_stem:
-            x = tf.nn.relu(self.norm(x, "batchnorm0"))
-        x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        x = self.stem(tf.cast(images, tf.float64))
         for stage, blocks in enumerate(self.blocks):
             for number in range(blocks):
                 strides = self.strides if stage and not number else [1] * len(self.strides)
-                project = number == 0 and (stage > 0 or self.projects)
+                project = number == 0 and self.projects[min(stage, 1)]
                 block = self._preactivated if self.preactivation else self._block
                 x = block(x, f"stage{stage}/block{number}", strides, project)
         if self.preactivation:
             x = tf.nn.relu(self.norm(x, f"batchnorm{int(self.norms_stem)}", self.scale))
         return self.logits(x)
 
+    def stem(self, images: Any) -> tf.Tensor:
+        x = self.conv(images, "conv0", 2)
+        if self.norms_stem:
+            x = tf.nn.relu(self.norm(x, "batchnorm0"))
+        return tf.nn.max_pool2d(x, 3, 2, "SAME")
+
+    def shortcut(self, x: Any, active: Any, at: str, stride: int, project: bool) -> tf.Tensor:
+        if not project:
+            return x
+        projected = self.conv(active, f"{at}/conv0", stride)
+        return projected if self.preactivation else self.norm(projected, f"{at}/batchnorm0")
+
     def _block(self, x: Any, at: str, strides: Sequence[int], project: bool) -> tf.Tensor:
-        shortcut = x
-        if project:
-            shortcut = self.norm(self.conv(x, f"{at}/conv0", max(strides)), f"{at}/batchnorm0")
+        shortcut = self.shortcut(x, x, at, max(strides), project)
         for i, stride in enumerate(strides, start=int(project)):
             x = self.norm(self.conv(x, f"{at}/conv{i}", stride), f"{at}/batchnorm{i}")
             if i + 1 < len(strides) + int(project):
@@ -130,7 +137,7 @@ class ResNet(Layers):
 
     def _preactivated(self, x: Any, at: str, strides: Sequence[int], project: bool) -> tf.Tensor:
         y = tf.nn.relu(self.norm(x, f"{at}/batchnorm0", self.scale))
-        shortcut = self.conv(y, f"{at}/conv0", max(strides)) if project else x
+        shortcut = self.shortcut(x, y, at, max(strides), project)
         for i, stride in enumerate(strides):
             y = self.conv(y, f"{at}/conv{i + int(project)}", stride)
             if i + 1 < len(strides):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import forward
 from residual_networks import relative_error
 
 from cnnbench.models import Model, VariableSpec, declare
-from cnnbench.models.graph import Forward, forward
 
 
 class Weights:
@@ -46,7 +46,7 @@ def make_weights() -> Callable[[Iterable[VariableSpec]], Weights]:
 
 
 @pytest.fixture
-def check_logits(make_weights) -> Callable[..., Forward]:
+def check_logits(make_weights) -> Callable[..., Any]:
     """check_logits(model, reference, classes, count, **options of `forward`): compares logits.
 
     `reference(values)` is a function of float32 images for the values of the variables, by name.
@@ -60,7 +60,7 @@ def check_logits(make_weights) -> Callable[..., Forward]:
         *,
         training: bool = False,
         **options: Any,
-    ) -> Forward:
+    ) -> Any:
         weights = make_weights(declare(model, classes).variables)
         shape = (count, model.image_size, model.image_size, 3)
         images = np.random.default_rng(1).standard_normal(shape).astype(np.float32)

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import forward
 
 from cnnbench import BenchmarkCNN
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.graph import forward
 from cnnbench.models.nasnet import NasnetCell, NasNetCifar10, Size
 from cnnbench.run.driver.plan import make_plan
 
@@ -84,7 +84,7 @@ def test_only_training_has_the_head(make_weights):
     ((logits, weight),) = training.auxiliaries
     assert (tuple(logits.shape), weight) == ((2, 11), 0.4)
     assert np.isfinite(logits).all()
-    assert evaluation.auxiliaries == ()
+    assert evaluation.auxiliaries == []
     model.aux_head = False
     without = declare(model, 11)
     assert spec.forward_flops_per_image == without.forward_flops_per_image

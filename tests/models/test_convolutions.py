@@ -164,11 +164,12 @@ def test_a_variable_of_an_example_s_shape_is_added_to_each(layout, nchw):
     np.testing.assert_allclose(run(layer, images, {"A": offset}, layout), images + offset)
 
 
-def test_a_product_of_variables_stays_without_a_batch():
+def test_products_and_sums_of_variables_stay_without_a_batch():
     values = {"A": normal(3), "B": normal(2, 3, seed=1)}
     net = network(values)
     a, b = (net.variable(n, v.shape, Initializer.constant(0.0)) for n, v in values.items())
     assert net.shape(net.multiply(a, b)) == (2, 3)
+    assert net.shape(net.add(a, a)) == (3,)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -6,23 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
+from networks import forward
 
 from cnnbench.flags import Params
-from cnnbench.models import get_model
-from cnnbench.models.cpu_products import (
-    few_rows_matmul,
-    patches_conv,
-    patches_pay,
-    pointwise_conv,
-    sized_conv,
-    transposed_rows_pay,
-)
-from cnnbench.models.graph import forward
+from cnnbench.models import cpu_products, get_model
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
-
-
-def same_conv(images, kernel):
-    return sized_conv(images, kernel, [1, 1, 1, 1], "SAME")
 
 
 def normal(*shape, seed, dtype=tf.float32):
@@ -30,30 +18,29 @@ def normal(*shape, seed, dtype=tf.float32):
     return tf.constant(values.astype(np.float32), dtype)
 
 
+def conv(images, kernel):
+    return cpu_products.conv(images, kernel, [1, 1, 1, 1], "SAME")
+
+
 TOLERANCES = {tf.float32: 1e-4, tf.bfloat16: 0.15, tf.float16: 0.05}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "make", "shape"),
-    covering_pairs(
-        TOLERANCES,
-        [pointwise_conv, patches_conv, same_conv],
-        [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3)],
-    ),
+    ("dtype", "size", "shape"),
+    covering_pairs(TOLERANCES, [1, 3, 5], [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3), (1, 9, 8, 2)]),
 )
-def test_values_and_gradients_are_those_of_the_plain_convolution(dtype, make, shape):
-    size = 1 if make is pointwise_conv else 3
+def test_values_and_gradients_are_those_of_the_plain_convolution(dtype, size, shape):
     images = normal(*shape, dtype=dtype, seed=1)
     kernel = normal(size, size, shape[3], 4, dtype=dtype, seed=2)
-    check(make, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, TOLERANCES[dtype])
+    check(conv, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_sized_convolutions_take_strides(padding):
+def test_convolutions_take_strides(padding):
     images = normal(2, 9, 8, 3, seed=1)
     kernel = normal(3, 2, 3, 4, seed=2)
     check(
-        lambda x, k: sized_conv(x, k, [1, 2, 3, 1], padding),
+        lambda x, k: cpu_products.conv(x, k, [1, 2, 3, 1], padding),
         lambda x, k: tf.nn.conv2d(x, k, (2, 3), padding),
         images,
         kernel,
@@ -75,34 +62,41 @@ def check(make, plain_one, images, kernel, tolerance):
         np.testing.assert_allclose(ours, plain, rtol=tolerance, atol=tolerance)
 
 
+def gradient_operations(function, form, kernel):
+    """Types of the operations of a product and its gradient, for rows or images of a form."""
+
+    @tf.function(input_signature=[form], autograph=False)
+    def run(x):
+        weights = tf.zeros(kernel, x.dtype)
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            y = function(x, weights)
+        gradients = tape.gradient(y, [x, weights])
+        assert [tuple(g.shape) for g in gradients] == [tuple(form.shape), kernel]
+        return gradients
+
+    return {op.type for op in run.get_concrete_function().graph.get_operations()}
+
+
 @pytest.mark.parametrize(
-    ("kernel", "size", "dtype", "expected"),
+    ("side", "size", "dtype", "product"),
     [
-        ((3, 3), 7, tf.bfloat16, True),
-        ((3, 3), 7, tf.float16, True),
-        ((3, 3), 7, tf.float32, False),
-        ((3, 3), 8, tf.bfloat16, False),
-        ((5, 5), 7, tf.bfloat16, False),
+        (3, 7, tf.bfloat16, True),
+        (3, 7, tf.float16, True),
+        (3, 7, tf.float32, False),
+        (3, 8, tf.bfloat16, False),
+        (5, 7, tf.bfloat16, False),
+        (1, 8, tf.bfloat16, True),
+        (1, 8, tf.float32, True),
     ],
 )
-def test_patches_are_for_small_images_in_sixteen_bits(kernel, size, dtype, expected):
-    assert patches_pay(kernel, tf.zeros([1, size, size, 3], dtype)) is expected
-
-
-@pytest.mark.parametrize("make", [pointwise_conv, patches_conv, same_conv])
-def test_the_batch_size_may_be_unknown(make):
-    size = 1 if make is pointwise_conv else 3
-    kernel = normal(size, size, 3, 4, dtype=tf.bfloat16, seed=2)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 3], tf.bfloat16)], autograph=False)
-    def run(images):
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            y = make(images, kernel)
-        return y, tape.gradient(y, images)
-
-    y, gradient = run(normal(5, 6, 6, 3, dtype=tf.bfloat16, seed=1))
-    assert (tuple(y.shape), tuple(gradient.shape)) == ((5, 6, 6, 4), (5, 6, 6, 3))
+@pytest.mark.parametrize("count", [2, None])
+def test_gradients_of_pointwise_kernels_and_in_16_bits_of_small_images_are_products(
+    count, side, size, dtype, product
+):
+    form = tf.TensorSpec([count, size, size, 3], dtype)
+    found = gradient_operations(conv, form, (side, side, 3, 4))
+    assert ("Conv2DBackpropFilter" not in found) is product
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
@@ -135,14 +129,13 @@ def test_training_asks_no_rectified_image_for_its_shape(dtype):
 # Dense layers ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(16, 300, 70), (3, 5, 1), (1, 1, 4)])
-def test_values_and_gradients_are_those_of_the_plain_product(rows, inputs, outputs):
-    x, kernel = normal(rows, inputs, seed=1), normal(inputs, outputs, seed=2)
-    check(few_rows_matmul, tf.linalg.matmul, x, kernel, 1e-5)
+def test_values_and_gradients_are_those_of_the_plain_product():
+    x, kernel = normal(16, 1024, seed=1), normal(1024, 256, seed=2)
+    check(cpu_products.matmul, tf.linalg.matmul, x, kernel, 1e-3)
 
 
 @pytest.mark.parametrize(
-    ("rows", "kernel", "dtype", "expected"),
+    ("rows", "kernel", "dtype", "kernel_first"),
     [
         (16, (4096, 1001), tf.float32, True),
         (160, (512, 512), tf.float32, True),
@@ -151,23 +144,15 @@ def test_values_and_gradients_are_those_of_the_plain_product(rows, inputs, outpu
         (32, (256, 256), tf.float32, False),
         (32, (1 << 19, 1), tf.float32, False),
         (32, (4096, 1001), tf.bfloat16, False),
+        (None, (512, 512), tf.float32, False),
     ],
 )
-def test_it_is_for_few_rows_and_large_kernels(rows, kernel, dtype, expected):
-    x, weights = tf.zeros([rows, kernel[0]], dtype), tf.zeros(kernel, dtype)
-    assert transposed_rows_pay(x, weights) is expected
-
-
-def test_an_unknown_number_of_rows_takes_the_plain_product():
-    answers = []
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 512])], autograph=False)
-    def run(rows):
-        answers.append(transposed_rows_pay(rows, tf.zeros([512, 512])))
-        return rows
-
-    run(tf.zeros([32, 512]))
-    assert answers == [False]
+def test_the_gradient_of_few_rows_multiplies_with_a_large_kernel_first(
+    rows, kernel, dtype, kernel_first
+):
+    form = tf.TensorSpec([rows, kernel[0]], dtype)
+    found = gradient_operations(cpu_products.matmul, form, kernel)
+    assert ("Transpose" in found) is kernel_first
 
 
 def transposing_products(model, **flags):

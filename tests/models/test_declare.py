@@ -1,36 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from networks import model_of, shape_of
 
 from cnnbench.errors import UsageError
-from cnnbench.models import Initializer, LearningRateSpec, Model, declare
-
-
-def model_of(body, image_size=8, channels=3):
-    class Probe(Model):
-        name = "probe"
-        dataset = "imagenet"
-        batch_size = 2
-        learning_rate = LearningRateSpec(0.1)
-
-        def build(self, net, images):
-            return body(net, images)
-
-    probe = Probe()
-    probe.image_size, probe.channels = image_size, channels
-    return probe
-
-
-def shape_of(layer, image_size=8):
-    """Shape that one layer makes of 8 x 8 x 3 images."""
-    seen = []
-
-    def body(net, images):
-        seen.append(net.shape(layer(net, images)))
-        return net.logits(net.flatten(images))
-
-    declare(model_of(body, image_size), 10)
-    return seen[0]
+from cnnbench.models import Initializer, declare
 
 
 def test_flops_by_hand():
@@ -184,37 +158,16 @@ def test_a_depthwise_kernel_starts_by_the_inputs_of_one_output():
         assert initializer.draw_stddev(shape) == pytest.approx(inputs**-0.5 / unit)
 
 
+# The other layers are in test_layers.py.
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        (lambda net, x: net.conv(x, 5, 3, 2), (4, 4, 5)),
-        (lambda net, x: net.conv(x, 5, (1, 7), (1, 2), "VALID"), (8, 1, 5)),
-        (lambda net, x: net.conv(x, 5, 7, 2, "SAME_RESNET"), (4, 4, 5)),
         (lambda net, x: net.conv(x, 6, 3, groups=3), (8, 8, 6)),
-        (lambda net, x: net.depthwise_conv(x, 3, 2, "SAME_RESNET", multiplier=2), (4, 4, 6)),
-        (lambda net, x: net.separable_conv(x, 5, 3, padding="VALID"), (6, 6, 5)),
-        (lambda net, x: net.activate(x, "swish"), (8, 8, 3)),
         (lambda net, x: net.drop_path(x, 0.5), (8, 8, 3)),
-        (lambda net, x: net.multiply(x, net.global_avg_pool(x)), (8, 8, 3)),
-        (lambda net, x: net.layer_norm(x), (8, 8, 3)),
-        (lambda net, x: net.affine(net.reshape(x, (64, 3)), 5), (64, 5)),
-        (lambda net, x: net.transpose(x, (2, 0, 1)), (3, 8, 8)),
-        (lambda net, x: net.split(net.transpose(x, (2, 0, 1)), 4)[3], (3, 8, 2)),
-        (lambda net, x: net.embedding(x, 50, 7), (8, 8, 3, 7)),
-        (lambda net, x: net.recurrent(net.reshape(x, (8, 24)), 5, "lstm"), (8, 5)),
-        (
-            lambda net, x: net.recurrent(net.reshape(x, (8, 24)), 5, bidirectional=True),
-            (8, 10),
-        ),
-        (lambda net, x: net.max_pool(x, 3, 2), (3, 3, 3)),
-        (lambda net, x: net.avg_pool(x, 3, 2, "SAME"), (4, 4, 3)),
-        (lambda net, x: net.concat([x, net.relu(x), x]), (8, 8, 9)),
-        (lambda net, x: net.pad_channels(x, 1, 2), (8, 8, 6)),
-        (lambda net, x: net.flatten(x), (192,)),
-        (lambda net, x: net.flatten(net.flatten(x)), (192,)),
-        (lambda net, x: net.global_avg_pool(x), (3,)),
         (lambda net, x: net.batch_norm(x), (8, 8, 3)),
         (lambda net, x: net.batch_norm(net.reshape(x, (64, 3)), activation="relu"), (64, 3)),
+        (lambda net, x: net.lrn(x), (8, 8, 3)),
+        (lambda net, x: net.embedding(x, 50, 7), (8, 8, 3, 7)),
         (lambda net, x: net.apply(lambda y: y, x, shape=[4, 4, 1]), (4, 4, 1)),
         (lambda net, x: net.variable("v", (3, 3, 1, 2), Initializer.constant(0.0)), (3, 3, 1, 2)),
     ],

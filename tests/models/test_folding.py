@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import cut
+from networks import cut, forward
 
 from cnnbench.models import declare, get_model
-from cnnbench.models.graph import forward
 
 
 def logits_of(model, weights, images, *, fold, frozen=False, **options):
@@ -37,7 +36,7 @@ def images_for(model, count=2):
 def small(name, dataset="cifar10"):
     """Of a residual network a block in each stage, of a DenseNet four layers in each block."""
     model = cut(get_model(name, dataset))
-    model.layers, model.blocks = 4, 1
+    model.layers, model.blocks = 4, (1, 1, 1)
     return model
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import cut
+from networks import cut, forward
 
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 from cnnbench.models import BatchNorm, declare, get_model
-from cnnbench.models.graph import forward
-from cnnbench.models.int8 import Calibration, Int8Network, calibrate, quantised
+from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 
 pytestmark = pytest.mark.skipif(
     {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor(Host()).get("cpu_isa") or ()),
@@ -83,9 +84,9 @@ def test_a_layer_computes_as_integers_do(case):
 
     def layer(**more):
         net = Int8Network(
-            *(4, read),
-            **{"calibration": calibration, "training": False, "batch_norm": BatchNorm()},
-            **{"data_format": "NHWC", "compute_dtype": tf.float32, "seed": 0, "on_cpu": True},
+            *(get_model("lenet", "imagenet"), 4, read),
+            calibration=calibration,
+            training=False,
             **more,
         )
         x = tf.constant(images)
@@ -159,7 +160,7 @@ def test_networks_are_close_to_float32(name, dataset, make_weights):
 
     @tf.function(autograph=False)
     def step():
-        make = quantised(calibration)
+        make = functools.partial(Int8Network, calibration=calibration)
         return forward(model, 11, images, read, training=False, make=make).outputs
 
     ours = step().numpy()
@@ -183,7 +184,7 @@ def test_what_lies_beyond_the_calibrated_range_is_cut_off():
     def logits(images):
         @tf.function(autograph=False)
         def step(images):
-            make = quantised(calibration)
+            make = functools.partial(Int8Network, calibration=calibration)
             return forward(model, 5, images, read, training=False, make=make).outputs
 
         return step(tf.constant(images)).numpy()

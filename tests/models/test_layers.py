@@ -132,6 +132,7 @@ def test_gradient_equals_finite_differences(name):
     if "conv0/kernel" in shapes:
         shapes["conv0/bias"] = shapes["conv0/kernel"][-1:]
     training = name != "dropout in evaluation"
+    declared = networks.shape_of(layer, image_size=6)
     names = list(shapes)
     start = [normal(*IMAGES), *(normal(*s, seed=i + 1) for i, s in enumerate(shapes.values()))]
     direction = [normal(*s.shape, seed=100 + i) for i, s in enumerate(start)]
@@ -139,6 +140,7 @@ def test_gradient_equals_finite_differences(name):
     def loss(images, *weights):
         net = network(dict(zip(names, weights, strict=True)), training=training)
         y = layer(net, images)
+        assert tuple(y.shape[1:]) == declared
         return tf.reduce_sum(y * normal(*y.shape, seed=50))
 
     if any("recurrent" in one for one in shapes):  # a loop, which is traced at each call

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cnnbench.models import LearningRateSpec, Model
-from cnnbench.models.memory import activations
+from cnnbench.models.declare import ShapeNetwork
 
 
 class Small(Model):
@@ -52,5 +52,5 @@ class Untouched(Small):
     ids=["convolution", "padding and batch norm", "without a gradient"],
 )
 def test_what_a_backward_pass_needs_is_kept(model: Model, training: int, forward: int) -> None:
-    assert activations(model, 10, training=True) == training
-    assert activations(model, 10, training=False) == forward
+    assert ShapeNetwork(model, 10, training=True).peak == training
+    assert ShapeNetwork(model, 10, training=False).peak == forward

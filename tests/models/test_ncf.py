@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import forward
 from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.graph import forward
 from cnnbench.models.ncf import NeuMF, ranks_of_rated
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Interrupts

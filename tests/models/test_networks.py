@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import CUT, cut
+from networks import CUT, cut, forward
 
+from cnnbench.errors import UsageError
 from cnnbench.models import declare, get_model
-from cnnbench.models.declare import Shaped, ShapeNetwork
-from cnnbench.models.graph import forward
+from cnnbench.models.declare import ShapeNetwork
 from cnnbench.models.nasnet import Size
 
 CLASSES = {"imagenet": 1001, "cifar10": 11}
@@ -82,6 +82,14 @@ TABLE = {
     ("regnety_32gf", "imagenet"): (145_046_770 + 3_713, 224, 16, 0.2, 32.28),
     ("vit_b16", "imagenet"): (86_567_656 + 769, 224, 32, 0.0001875, 17.56),
     ("swin_t", "imagenet"): (28_288_354 + 769, 224, 64, 0.00025, 4.49),
+    # torchvision's and keras.applications'.
+    **{
+        (f"resnet101{version}", "imagenet"): (44_549_160 + 2_049, 224, 32, 0.128)
+        for version in ("", "_v1.5")
+    },
+    # Norms before each block instead of after: scale and offset of 15/8 * 2048 channels fewer but
+    # those of the stem, and no scales of the 30,528 inputs of blocks and of the last 2,048.
+    ("resnet101_v2", "imagenet"): (44_551_209 - 7_680 + 128 - 30_528 - 2_048, 224, 32, 0.128),
     ("resnet152", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v1.5", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v2", "imagenet"): (60_139_369, 224, 32, 0.128),
@@ -128,28 +136,41 @@ def test_nasnets_drop_more_paths_the_deeper_they_are():
             return x
 
     model = get_model("nasnetlarge", "imagenet")
-    net = Recording(10, training=True, batch_norm=model.batch_norm)
-    model.build(net, Shaped((331, 331, 3)))
+    Recording(model, 10, training=True)
     # 22 cells, two of them in the stem; the last keeps 0.7 in the end.
     assert sorted(set(shares), reverse=True) == pytest.approx(
         [1 - 0.3 * cell / 22 for cell in range(1, 23)]
     )
 
 
-def test_densenets_lower_their_rate_twice_within_300_epochs():
-    rate = get_model("densenet40_k12", "cifar10").learning_rate
-    assert rate.boundaries_epochs == (150.0, 225.0, 300.0)
-    assert [rate.base * f for f in rate.factors] == pytest.approx([0.1, 0.01, 0.001, 0.0001])
+# The global batch that the base rate is for, epochs of warm-up, boundaries in epochs and rates.
+RESNETS = (30.0, 60.0, 80.0, 90.0)
+RATES = {
+    ("resnet152_v2", "imagenet"): (256, 5.0, RESNETS, (0.128, 0.0128, 0.00128, 1.28e-4, 1.28e-5)),
+    ("official_resnet50", "imagenet"): (256, 0.0, RESNETS, (0.1, 0.01, 0.001, 1e-4, 1e-5)),
+    ("resnet110_v2", "cifar10"): (None, 0.0, (82.0, 123.0, 300.0), (0.1, 0.01, 0.001, 0.0002)),
+    ("densenet40_k12", "cifar10"): (None, 0.0, (150.0, 225.0, 300.0), (0.1, 0.01, 0.001, 1e-4)),
+    ("alexnet", "cifar10"): (
+        *(None, 0.0, tuple(100.0 * k for k in range(1, 11))),
+        [10.0**-k for k in range(1, 12)],
+    ),
+}
 
 
-@pytest.mark.parametrize(("depth", "stages"), [(101, (3, 4, 23, 3)), (152, (3, 8, 36, 3))])
-@pytest.mark.parametrize("version", ["", "_v1.5", "_v2"])
-def test_deep_resnets_have_their_blocks(depth, stages, version):
-    variables = declare(get_model(f"resnet{depth}{version}", "imagenet"), 1001).variables
-    blocks = {tuple(v.name.split("/")[:2]) for v in variables if v.name.startswith("stage")}
-    assert tuple(sum(s == f"stage{i}" for s, _ in blocks) for i in range(4)) == stages
-    kernels = [v for v in variables if len(v.shape) == 4]
-    assert len(kernels) + 1 == depth + 4  # the depth leaves out the four projections
+@pytest.mark.parametrize(("name", "dataset"), RATES)
+def test_learning_rates_are_those_of_the_papers_and_of_tf_cnn_benchmarks(name, dataset):
+    rate = get_model(name, dataset).learning_rate
+    base_batch, warmup, boundaries, rates = RATES[name, dataset]
+    found = (rate.base_batch, rate.warmup_epochs, rate.boundaries_epochs)
+    assert found == (base_batch, warmup, boundaries)
+    assert [rate.base * factor for factor in rate.factors] == pytest.approx(rates)
+
+
+def test_windows_that_do_not_fit_the_image_are_refused():
+    model = get_model("swin_t", "imagenet")
+    model.image_size = 232
+    with pytest.raises(UsageError, match="reshape keeps the number of elements"):
+        declare(model, 11)
 
 
 def test_cifar_resnets_have_the_depth_they_are_named_after():
@@ -164,16 +185,13 @@ def test_moving_averages_are_two_per_normalised_channel():
     assert spec.statistics == 53_120  # keras.applications.ResNet50: non-trainable parameters
 
 
-def test_cifar_alexnet_follows_its_initial_values_and_schedule():
-    model = get_model("alexnet", "cifar10")
-    first = {v.name: v.initializer for v in declare(model, 11).variables}
+def test_cifar_alexnet_follows_its_initial_values():
+    variables = declare(get_model("alexnet", "cifar10"), 11).variables
+    first = {v.name: v.initializer for v in variables}
     assert [first[f"conv{i}/kernel"].stddev for i in (0, 1)] == [0.05, 0.05]
     assert [first[f"conv{i}/bias"].value for i in (0, 1)] == [0.0, 0.1]
     assert [first[f"affine{i}/kernel"].stddev for i in (0, 1)] == [0.04, 0.04]
     assert [first[f"affine{i}/bias"].value for i in (0, 1)] == [0.1, 0.1]
-    rate = model.learning_rate
-    assert rate.boundaries_epochs[:3] == (100.0, 200.0, 300.0)
-    assert rate.factors[:3] == pytest.approx((1.0, 0.1, 0.01))
 
 
 # The size of the image. Of networks that differ in depth and width alone one is trained, cut to
@@ -191,7 +209,7 @@ TRAINED = {
 }
 SHALLOW = {
     **{name: {"blocks": (2, 1, 1, 1)} for name, _ in TRAINED if "resnet" in name},
-    **{f"resnet20{version}": {"blocks": 1} for version in ("", "_v2")},
+    **{f"resnet20{version}": {"blocks": (1, 1, 1)} for version in ("", "_v2")},
     "densenet40_k12": {"layers": 3},
     "nasnet": {"size": Size(cells=3, filters=4, stem=12, keep=0.6)},
 }

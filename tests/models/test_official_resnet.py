@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from residual_networks import ResNet
 
-from cnnbench.flags import Params
 from cnnbench.models import declare, get_model
-from cnnbench.run.driver.learning_rate import make_schedule
 
 # torchvision's for 1000 classes; timm's for 200. The official stage of 64 channels has a
 # projection even where basic blocks need none.
@@ -35,23 +33,6 @@ def test_hyperparameters():
     assert (norm.decay, norm.epsilon, norm.scale) == (0.997, 1e-5, True)
     sizes = [get_model(f"official_resnet{d}", "imagenet").batch_size for d in PUBLISHED]
     assert sizes == [32, 32, 128, 32, 32, 32]
-
-
-@pytest.mark.parametrize(
-    ("batch", "step", "rate"),
-    [
-        (128, 0, 0.05),  # 0.0125 for each 32 images of the global batch, without a climb
-        (256, 150_136, 0.1),
-        (256, 150_137, 0.01),  # 30 epochs of 1,281,167 images
-        (256, 300_274, 0.001),
-        (256, 400_365, 1e-4),
-        (256, 450_411, 1e-5),
-    ],
-)
-def test_learning_rate(batch, step, rate):
-    own = get_model("official_resnet50", "imagenet").learning_rate
-    schedule = make_schedule(Params(), own, batch, 1_281_167, steps=100)
-    assert schedule(step) == pytest.approx(rate, rel=1e-12)
 
 
 @pytest.mark.parametrize(

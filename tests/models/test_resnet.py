@@ -14,7 +14,7 @@ V2 = {"preactivation": True, "scale": False}
 @pytest.mark.parametrize(
     ("name", "strides", "options"),
     [
-        ("resnet18", (2, 1), {"projects": False}),
+        ("resnet18", (2, 1), {"projects": (False, True)}),
         ("resnet50", (2, 1, 1), {}),
         ("resnet50_v1.5", (1, 2, 1), {"training": True}),
         ("resnet50_v2", (2, 1, 1), V2),
@@ -68,12 +68,3 @@ def test_flops_by_hand(name, strided, giga):
     assert spec.forward_flops_per_image == 2 * macs
     stem = 112 * 112 * 7 * 7 * 3 * 64  # its input is the images: no gradient to compute
     assert spec.training_flops_per_image == 2 * (3 * macs - stem)
-
-
-def test_learning_rate_and_batch_sizes():
-    rate = get_model("resnet152_v2", "imagenet").learning_rate
-    assert (rate.base, rate.base_batch, rate.warmup_epochs) == (0.128, 256, 5.0)
-    assert rate.boundaries_epochs == (30.0, 60.0, 80.0, 90.0)
-    assert rate.factors == (1.0, 0.1, 0.01, 0.001, 0.0001)
-    sizes = [get_model(f"resnet{d}", "imagenet").batch_size for d in (50, 101, 152)]
-    assert sizes == [64, 32, 32]

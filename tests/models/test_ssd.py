@@ -11,11 +11,11 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import forward
 from residual_networks import InOrder
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model, ssd
-from cnnbench.models.graph import forward
 from cnnbench.models.ssd import SSD300
 
 

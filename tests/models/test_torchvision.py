@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from networks import forward
 from torchvision_logits import CLASSES, draw, images
 
 from cnnbench.models import get_model
-from cnnbench.models.graph import forward
 
 LOGITS = json.loads((Path(__file__).parent / "references/torchvision.json").read_text())["logits"]
 

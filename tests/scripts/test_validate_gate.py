@@ -391,10 +391,10 @@ def test_wrong_use_is_status_2(arguments, capsys):
 @pytest.mark.parametrize("rows", ["0", "8"])
 def test_the_extra_work_changes_nothing_that_is_computed(tmp_path, monkeypatch, rows):
     import tensorflow as tf
+    from networks import forward
     from validation import slowed_plugin
 
     from cnnbench.models.declare import declare
-    from cnnbench.models.graph import forward
 
     monkeypatch.setenv(slowed_plugin.VARIABLE, rows)
     model = slowed_plugin.make()

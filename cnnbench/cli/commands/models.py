@@ -15,8 +15,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.models import registry
-from cnnbench.models.declare import declare
-from cnnbench.models.memory import bytes_per_image
+from cnnbench.models.declare import bytes_per_image, declare
 from cnnbench.records.codec import encode
 
 

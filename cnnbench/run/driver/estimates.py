@@ -20,7 +20,7 @@ from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.machine.cpu import Memory, main_memory
 from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.host import Host
-from cnnbench.models.memory import bytes_per_image
+from cnnbench.models.declare import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.runtime.peak_flops import published

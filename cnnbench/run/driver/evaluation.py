@@ -13,7 +13,7 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import host_of
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.errors import DataError
-from cnnbench.models.graph import DataFormat, Reader, forward
+from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.parts import Evaluation
@@ -162,15 +162,14 @@ class Evaluator:
     def _tower(
         self, read: Reader, batch: TowerBatch, host: str
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        outputs = forward(
+        outputs = GraphNetwork(
             self._model,
             self._spec.num_classes,
-            batch.features,
             read,
             training=False,
             data_format=self._data_format,
             compute_dtype=self._compute_dtype,
-        ).outputs
+        ).forward(batch.features)
         losses = self._model.loss(outputs, batch.labels)
         metrics = self._model.metrics(outputs, batch.labels)
         named = [metrics[name] for name in self._model.metric_names]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.elements import grouped, of_role, resolve
-from cnnbench.models.graph import forward
+from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.files import SAVED_MODEL, resolve_folder
@@ -102,14 +102,14 @@ class Exporter:
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
             return tf.cast(self._module.weights[spec.name].read_value(), dtype)
 
-        outputs = forward(
+        network = GraphNetwork(
             self._model,
             self._num_classes,
-            grouped(self._elements, "feature", features),
             read,
             training=False,
             compute_dtype=self._compute_dtype,
-        ).outputs
+        )
+        outputs = network.forward(grouped(self._elements, "feature", features))
         if isinstance(outputs, Mapping):
             return dict(outputs)
         if self._model.has_softmax_loss():

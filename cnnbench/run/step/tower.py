@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.devices import is_cpu
 from cnnbench.models.batch_norm import Moments
-from cnnbench.models.graph import DataFormat, Forward, GraphNetwork, Reader, forward
-from cnnbench.models.int8 import Calibration, calibrate, quantised
+from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
+from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.run.step.batch_norm_stats import over_towers
@@ -158,33 +158,31 @@ class Tower:
 
         with tf.Graph().as_default():
             like = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), features)
-            self._forward(read, like, tf.zeros([2], tf.int64))
+            self._network(read, tf.zeros([2], tf.int64)).forward(like)
         return dtypes
 
-    def _forward(self, read: Reader, features: Any, seed: tf.Tensor) -> Forward:
-        return forward(
+    def _network(self, read: Reader, seed: tf.Tensor) -> GraphNetwork:
+        config = self._config
+        make: Callable[..., GraphNetwork] = GraphNetwork
+        if config.calibration is not None:
+            with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
+                self.calibration = calibrate(
+                    self._model, self._spec.num_classes, config.calibration, read
+                )
+            make = partial(Int8Network, calibration=self.calibration)
+        return make(
             self._model,
             self._spec.num_classes,
-            features,
             read,
-            training=not self._config.forward_only,
-            data_format=self._config.data_format,
-            compute_dtype=self._config.compute_dtype,
+            training=not config.forward_only,
+            data_format=config.data_format,
+            compute_dtype=config.compute_dtype,
             seed=seed,
-            training_steps=self._config.training_steps,
+            training_steps=config.training_steps,
             on_cpu=is_cpu(self._device),
             synchronise=self._synchronise,
-            fold_batch_norm=self._config.forward_only,
-            make=self._interpreter(read),
+            fold_batch_norm=config.forward_only,
         )
-
-    def _interpreter(self, read: Reader) -> Callable[..., GraphNetwork]:
-        examples = self._config.calibration
-        if examples is None:
-            return GraphNetwork
-        with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
-            self.calibration = calibrate(self._model, self._spec.num_classes, examples, read)
-        return quantised(self.calibration)
 
     def _forward_backward(
         self,
@@ -196,7 +194,7 @@ class Tower:
     ) -> TowerResult:
         config = self._config
         if config.forward_only:
-            outputs = self._forward(read, features, seed).outputs
+            outputs = self._network(read, seed).forward(features)
             # No loss is computed; a value that needs every output keeps them all alive.
             means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
             loss = means[0] if len(means) == 1 else tf.add_n(means)
@@ -211,15 +209,17 @@ class Tower:
                         tape.watch(values[spec.name])
                 return values[spec.name]
 
-            made = self._forward(read_and_watch, features, seed)
-            loss = tf.reduce_mean(self._losses(made.outputs, labels))
-            for head, weight in made.auxiliaries:
+            network = self._network(read_and_watch, seed)
+            outputs = network.forward(features)
+            loss = tf.reduce_mean(self._losses(outputs, labels))
+            for head, weight in network.auxiliaries:
                 loss += weight * tf.reduce_mean(self._losses(head, labels))
             target = loss if factor is None else loss * factor
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]
-        return TowerResult(gradients, loss, made.moments, self._metrics(made.outputs, labels))
+        moments = tuple(network.moments)
+        return TowerResult(gradients, loss, moments, self._metrics(outputs, labels))
 
     def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
         """Loss per example, against labels smoothed as in arXiv:1512.00567."""

@@ -81,7 +81,7 @@ class BareNetwork:
         """
         import tensorflow as tf
 
-        from cnnbench.models.graph import forward
+        from cnnbench.models.graph import GraphNetwork
 
         model, values = self._plan.model, {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -92,17 +92,17 @@ class BareNetwork:
                     tape.watch(values[declared.name])
                 return values[declared.name]
 
-            made = forward(
+            network = GraphNetwork(
                 model,
                 self._plan.spec.num_classes,
-                tf.identity(images),
                 read,
                 training=True,
                 data_format=self._data_format,
                 compute_dtype=tf.float32,
             )
-            loss = tf.reduce_mean(model.loss(made.outputs, tf.identity(labels)))
-        return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), [*made.moments]
+            outputs = network.forward(tf.identity(images))
+            loss = tf.reduce_mean(model.loss(outputs, tf.identity(labels)))
+        return loss, tape.gradient(loss, [values[v.name] for v in self.trained]), network.moments
 
     def descend(self, declared: Any, variable: Any, gradient: Any) -> Any:
         """The update of one variable."""

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import WEATHER
-from networks import cut
+from networks import cut, forward
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
-from cnnbench.models.graph import forward
 from cnnbench.models.nasnet import NasNet
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -228,7 +228,7 @@ def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch: pytest.Mo
         return float(built.step().loss.numpy()), kinds
 
     loss, kinds = step()
-    monkeypatch.setattr(graph, "_pays", lambda convolution: False)
+    monkeypatch.setattr(graph._Convolution, "pays", False)
     expected, plain = step()
     assert kinds != plain
     assert loss == pytest.approx(expected, rel=1e-4)
