@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.spec import VariableMgrSpec
+
 # A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
 Gradient: TypeAlias = Any
 # Maps one tensor per tower of this process to the result of each of these towers.
@@ -122,19 +124,15 @@ def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
 
 
 def reduce_where_updated(
-    columns: Sequence[Column],
-    devices: Sequence[str],
-    updated: Callable[[Column], tf.Variable],
-    scale: float | None,
-    *,
-    keep_sparse: bool,
+    columns: Sequence[Column], spec: VariableMgrSpec, updated: Callable[[Column], tf.Variable]
 ) -> list[Column]:
-    """Sums a variable's gradients, times `scale`, on the device of the copy that `updated` gives.
+    """Reduces a variable's gradients on the device of the copy that `updated` gives.
 
     Columns get one dense float32 gradient; those that no tower has a gradient for are left out.
     """
-    reduced = []
-    for column in complete(columns, devices, keep_sparse=keep_sparse):
+    scale, reduced = spec.reduction_scale, []
+    keep_sparse = not spec.aggregation.sparse_to_dense
+    for column in complete(columns, spec.devices, keep_sparse=keep_sparse):
         variable = updated(column)
         home = column._replace(variables=[variable])
         if column.sparse:

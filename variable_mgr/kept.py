@@ -1,10 +1,10 @@
-"""Variables that carry a tensor to the next step, made while the step is traced."""
+"""Tensors of one trace, and variables, made in a trace, that carry a tensor to the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -23,6 +23,27 @@ def untraced(function: Callable[[], _T]) -> _T:
 def traced_graph() -> tf.Graph:
     """The graph being traced, found by an unused constant."""
     return tf.constant(0, name="traced_graph").graph
+
+
+class PerTrace:
+    """Tensors by key, each made once in a traced function; another function starts afresh."""
+
+    def __init__(self) -> None:
+        self._graph: tf.Graph | None = None
+        self._values: dict[Any, tf.Tensor] = {}
+
+    def once(self, key: Any, make: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """The tensor of that key, made if the function that is being traced has none."""
+        graph = traced_graph()
+        if graph is not self._graph:
+            self._graph, self._values = graph, {}
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]
+
+    def forget(self) -> None:
+        """Lets go of the function."""
+        self._graph, self._values = None, {}
 
 
 def exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:

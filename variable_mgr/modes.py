@@ -99,7 +99,9 @@ class Mode:
             )
         module, _, name = str(self.manager).partition(":")
         named = isinstance(self.manager, str) and module and name.isidentifier()
-        if not (named or _is_manager(self.manager)):
+        # By its method: the class itself is in a module that loads TensorFlow.
+        made = isinstance(self.manager, type) and hasattr(self.manager, "preprocess_device_grads")
+        if not (named or made):
             raise UsageError(
                 f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
                 f"'module:Class' that names one, not {self.manager!r}"
@@ -127,11 +129,6 @@ class Mode:
     def multi_worker_strategy(self) -> bool:
         """Whether every worker runs a strategy that reduces between all devices."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
-
-
-def _is_manager(value: object) -> bool:
-    # By its method: the class itself is in a module that loads TensorFlow.
-    return isinstance(value, type) and hasattr(value, "preprocess_device_grads")
 
 
 DEFAULT = "parameter_server"

@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.base import (
     VariableMgr,
 )
 from cnnbench.variable_mgr.gradients import Column, cast
-from cnnbench.variable_mgr.kept import exchange, traced_graph, untraced
+from cnnbench.variable_mgr.kept import PerTrace, exchange, untraced
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 
@@ -31,8 +31,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
-        self._graph: tf.Graph | None = None
-        self._values: dict[tuple[str, str, tf.DType], tf.Tensor] = {}
+        self._values = PerTrace()
 
     def value(
         self,
@@ -42,17 +41,15 @@ class Staging:
         read: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
         """The value read in the previous step; call it in the traced step before any update."""
-        graph = traced_graph()
-        if graph is not self._graph:
-            self._graph, self._values = graph, {}
         key = (device, variable.name, dtype)
-        if key not in self._values:
+
+        def exchanged() -> tf.Tensor:
             if key not in self._kept:
-                kept = untraced(lambda: _copy(device, variable, dtype))
-                self._kept[key] = (variable, kept)
+                self._kept[key] = (variable, untraced(lambda: _copy(device, variable, dtype)))
             with tf.device(device):
-                self._values[key] = exchange(self._kept[key][1], read())
-        return self._values[key]
+                return exchange(self._kept[key][1], read())
+
+        return self._values.once(key, exchanged)
 
     def refill(self) -> None:
         """Discards staged values: the next step uses current ones (eagerly)."""
@@ -83,9 +80,7 @@ class ParameterServerVariableMgr(VariableMgr):
         super().__init__(spec, variables)
         self._facades.update(created or {})
         self._place = spec.home_chooser()
-        # Tensors belong to the function being traced; another function starts afresh.
-        self._values_graph: tf.Graph | None = None
-        self._values: dict[tuple[str, tf.DType, str | None], tf.Tensor] = {}
+        self._values = PerTrace()
         self._staging = Staging() if spec.staged else None
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
@@ -99,23 +94,13 @@ class ParameterServerVariableMgr(VariableMgr):
         # Moments may be assigned by the step, so that two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
-        graph = traced_graph()
-        if graph is not self._values_graph:
-            self._values_graph, self._values = graph, {}
         key = (name, tf.as_dtype(dtype))
-        value = self._once((*key, None), lambda: self._cast_at_home(variable, dtype))
+        value = self._values.once((*key, None), lambda: self._cast_at_home(variable, dtype))
         where = self._spec.caching_device(self._spec.devices[tower])
         if where in (None, variable.device):
             return value
         with tf.device(where):
-            return self._once((*key, where), lambda: tf.identity(value, name="cached"))
-
-    def _once(
-        self, key: tuple[str, tf.DType, str | None], make: Callable[[], tf.Tensor]
-    ) -> tf.Tensor:
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
+            return self._values.once((*key, where), lambda: tf.identity(value, name="cached"))
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read_for_step`; with --staged_vars the value of the previous step."""
@@ -142,13 +127,7 @@ class ParameterServerVariableMgr(VariableMgr):
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
-        reduced = gradients.reduce_where_updated(
-            columns,
-            self._spec.devices,
-            _shared,
-            self._spec.reduction_scale,
-            keep_sparse=not self._spec.aggregation.sparse_to_dense,
-        )
+        reduced = gradients.reduce_where_updated(columns, self._spec, _shared)
         return [self._spec.homes[0]], reduced
 
     def append_apply_gradients(
@@ -161,7 +140,7 @@ class ParameterServerVariableMgr(VariableMgr):
         learning_rate: tf.Tensor,
     ) -> list[Any]:
         """See `VariableMgr.append_apply_gradients`; later reads see the new values."""
-        self._values_graph, self._values = None, {}
+        self._values.forget()
         return super().append_apply_gradients(
             optimizer, pairs, guard, device, learning_rate=learning_rate
         )

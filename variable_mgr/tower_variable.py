@@ -12,7 +12,11 @@ from cnnbench.base.jobs.devices import cpu_of
 
 
 class TowerVariable:
-    """One logical variable: a copy shared by all towers, or one for each tower in order."""
+    """One logical variable: a copy shared by all towers, or one for each tower in order.
+
+    Attributes:
+      name: the same for every mode and number of towers.
+    """
 
     def __init__(self, name: str, copies: Sequence[tf.Variable]) -> None:
         if not copies:
@@ -26,23 +30,13 @@ class TowerVariable:
                     f"{name}: copies differ: {first.shape} {first.dtype.name} and "
                     f"{copy.shape} {copy.dtype.name}"
                 )
-        self._name = name
-        self._copies = tuple(copies)
-
-    @property
-    def name(self) -> str:
-        """Canonical name, the same for every mode and number of towers."""
-        return self._name
-
-    @property
-    def copies(self) -> tuple[tf.Variable, ...]:
-        """All copies in tower order; a single one when it is shared."""
-        return self._copies
+        self.name = name
+        self.copies = tuple(copies)
 
     @property
     def primary(self) -> tf.Variable:
         """Copy 0, which checkpoints hold and broadcasts start from."""
-        return self._copies[0]
+        return self.copies[0]
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -56,29 +50,29 @@ class TowerVariable:
 
     def copy(self, tower: int) -> tf.Variable:
         """The variable that `tower` uses."""
-        if len(self._copies) == 1:
+        if len(self.copies) == 1:
             return self.primary
-        if not 0 <= tower < len(self._copies):
-            raise IndexError(f"{self._name} has {len(self._copies)} copies, no copy {tower}")
-        return self._copies[tower]
+        if not 0 <= tower < len(self.copies):
+            raise IndexError(f"{self.name} has {len(self.copies)} copies, no copy {tower}")
+        return self.copies[tower]
 
     def assign(self, value: tf.types.experimental.TensorLike) -> None:
         """Gives every copy a value."""
-        for copy in self._copies:
+        for copy in self.copies:
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
 
     def broadcast(self) -> None:
         """Gives every copy the value of copy 0; nothing for a shared variable."""
-        if len(self._copies) == 1:
+        if len(self.copies) == 1:
             return
         value = read(self.primary)
-        for copy in self._copies[1:]:
+        for copy in self.copies[1:]:
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
 
     def __repr__(self) -> str:
-        return f"<TowerVariable {self._name} {self.shape} copies={len(self._copies)}>"
+        return f"<TowerVariable {self.name} {self.shape} copies={len(self.copies)}>"
 
 
 def read(variable: tf.Variable) -> tf.Tensor:

@@ -7,7 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import tensorflow as tf
 
@@ -15,12 +15,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Rendezvous(Protocol):
-    """Function by which a tower under construction waits for the others; see `meet`."""
-
-    def __call__(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        """Passes the tower's value on; returns the tower's element of the result of `merge`."""
-
+# Waits for the other towers, with the arguments of `meet`, and returns its result.
+Rendezvous: TypeAlias = "Callable[[str, Any, Callable[[list[Any]], Sequence[Any]]], Any]"
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
 
@@ -56,8 +52,8 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
     device, name scope, control dependencies and context variables are those of the caller; gradient
     tapes and variable creators are not. After an exception all towers have ended.
     """
-    context = _Context.current()
-    towers = [_TowerThread(number, build, context) for number in range(count)]
+    state = _state_here()
+    towers = [_TowerThread(number, build, state) for number in range(count)]
     try:
         while True:
             for tower in towers:
@@ -71,10 +67,10 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
 
 
 def _merge(towers: Sequence[_TowerThread]) -> None:
-    check_points([tower.visit.point if tower.visit else "its end" for tower in towers])
-    visits = [cast("_Visit", tower.visit) for tower in towers]
-    with tf.name_scope(visits[0].scope):
-        results = visits[0].merge([visit.value for visit in visits])
+    check_points([tower.visit[0] for tower in towers])
+    _, values, merges, scopes = zip(*(tower.visit for tower in towers), strict=True)
+    with tf.name_scope(scopes[0]):
+        results = merges[0](list(values))
     for tower, result in zip(towers, results, strict=True):
         tower.answer = result
 
@@ -88,45 +84,33 @@ def check_points(points: Sequence[str]) -> None:
             )
 
 
-class _Visit(NamedTuple):
-    point: str
-    value: Any
-    merge: Callable[[list[Any]], Sequence[Any]]
-    scope: str
+State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
-class _Context(NamedTuple):
-    """State that a thread inherits from its creator."""
-
-    graph: tf.Graph | None
-    device: str
-    control_inputs: list[tf.Operation]
-    scope: str
-
-    @classmethod
-    def current(cls) -> _Context:
-        scope = _absolute(tf.get_current_name_scope())
-        if tf.executing_eagerly():
-            return cls(None, "", [], scope)
-        # An unused operation shows the current device and control dependencies.
-        probe = tf.no_op("towers")
+def _state_here() -> State:
+    """Makes contexts in which another thread has TensorFlow's state of this one."""
+    scope = _absolute(tf.get_current_name_scope())
+    # An unused operation shows graph, current device and control dependencies.
+    probe = None if tf.executing_eagerly() else tf.no_op("towers")
+    if probe is not None:
         # Otherwise threads would share the current device.
         probe.graph.switch_to_thread_local()
-        return cls(probe.graph, probe.device, list(probe.control_inputs), scope)
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered() -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            if self.graph is not None:
-                stack.enter_context(self.graph.as_default())
+            if probe is not None:
+                stack.enter_context(probe.graph.as_default())
                 # A new thread starts with the state that the graph had when it became thread-local.
                 stack.enter_context(tf.device(None))
-                stack.enter_context(tf.device(self.device))
+                stack.enter_context(tf.device(probe.device))
                 stack.enter_context(tf.control_dependencies(None))
-                stack.enter_context(tf.control_dependencies(self.control_inputs))
-            if self.scope:
-                stack.enter_context(tf.name_scope(self.scope))
+                stack.enter_context(tf.control_dependencies(list(probe.control_inputs)))
+            if scope:
+                stack.enter_context(tf.name_scope(scope))
             yield
+
+    return entered
 
 
 class _End(BaseException):
@@ -136,10 +120,10 @@ class _End(BaseException):
 class _TowerThread:
     """One tower: a thread that runs only while `run_on` waits for it."""
 
-    def __init__(self, number: int, build: Callable[[int], Any], context: _Context) -> None:
+    def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: _Visit | None = None
+        self.visit: tuple[Any, ...] = ()  # point, value, merge, name scope
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -147,7 +131,7 @@ class _TowerThread:
         self._paused = threading.Semaphore(0)
         variables = contextvars.copy_context()
         self._thread = threading.Thread(
-            target=lambda: variables.run(self._run, number, build, context),
+            target=lambda: variables.run(self._run, number, build, state),
             name=f"cnnbench-tower-{number}",
             daemon=True,
         )
@@ -166,12 +150,12 @@ class _TowerThread:
         self._resume.release()
         self._thread.join()
 
-    def _run(self, number: int, build: Callable[[int], Any], context: _Context) -> None:
+    def _run(self, number: int, build: Callable[[int], Any], state: State) -> None:
         try:
             self._wait()
-            with context.entered(), meeting_by(self._meet):
+            with state(), meeting_by(self._meet):
                 self.result = build(number)
-            self.visit, self.done = None, True
+            self.visit, self.done = ("its end",), True
         except _End:
             pass
         except BaseException as error:
@@ -180,7 +164,7 @@ class _TowerThread:
             self._paused.release()
 
     def _meet(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        self.visit = _Visit(point, value, merge, _absolute(tf.get_current_name_scope()))
+        self.visit = (point, value, merge, _absolute(tf.get_current_name_scope()))
         self._paused.release()
         self._wait()
         return self.answer

@@ -7,7 +7,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.groups.run import trains
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import Params
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 from cnnbench.variable_mgr.modes import Reduction
@@ -72,10 +72,9 @@ def check_all_reduce(
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):
         on_kind = job.on(kind)
-        context = ReduceContext.of_towers(
-            on_kind.tower_devices,
-            job.cpu_device,
-            cpus=job.cpu_devices,
+        context = ReduceContext(
+            devices=on_kind.tower_devices,
+            cpu_devices=adding_cpus(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
             network_topology=network_topology,
             own=on_kind.own_tower_devices if job.client_per_worker else None,
             communication_hint=communication_hint,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -21,17 +21,11 @@ from cnnbench.variable_mgr.gradients import cast, on_devices, transposed
 from cnnbench.variable_mgr.kept import exchange, untraced
 from cnnbench.variable_mgr.sizes import buckets_of, groups_of_small
 
-
-class Stage(Protocol):
-    """A reversible transformation of the gradients that are sent."""
-
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """Applies the stage, each tower's operations on the tower's device.
-
-        Returns the tensors to send, and the inverse for their reductions: as many, of the same
-        dtypes and shapes, in the same order. Several towers may get the same object back; the
-        inverse keeps such sharing where it costs nothing.
-        """
+# Applies a reversible transformation to the gradients that are sent, each tower's operations on
+# the tower's device. Returns the tensors to send, and the inverse for their reductions: as many, of
+# the same dtypes and shapes, in the same order. Several towers may get the same object back; the
+# inverse keeps such sharing where it costs nothing.
+Stage: TypeAlias = Callable[[Tensors], tuple[Tensors, Inverse]]
 
 
 def make_stages(
@@ -49,21 +43,18 @@ def make_stages(
        begins with the step.
     """
     stages: list[Stage] = []
-    if packing.agg_small_grads_max_bytes > 0:
-        stages.append(
-            SmallGradients(
-                packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group, devices
-            )
-        )
+    most, group = packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group
+    dtype = packing.compact_dtype
+    if most > 0:
+        stages.append(partial(_join_small, devices, most, group))
     if packing.gradient_bucket_bytes:
-        stages.append(Buckets(packing.gradient_bucket_bytes, devices, packing.compact_dtype))
+        stages.append(partial(_fill_buckets, devices, packing.gradient_bucket_bytes, dtype))
     if packing.gradient_repacking:
-        stages.append(Repacking(packing.gradient_repacking, devices, packing.compact_dtype))
+        stages.append(partial(_repack, devices, packing.gradient_repacking, dtype))
     if scale is not None:
-        sent, received = _factors(scale, packing.compact_dtype)
-        stages.append(Scale(received, devices, sent))
-    if packing.compact_dtype is not None:
-        stages.append(CompactTransfer(packing.compact_dtype, devices))
+        stages.append(partial(_scale, devices, *factors(scale, dtype)))
+    if dtype is not None:
+        stages.append(partial(_narrow, devices, dtype))
     if packing.relaxed:
         stages.append(Deferral(devices))
     return tuple(stages)
@@ -83,112 +74,86 @@ def run_through(
     return tensors
 
 
-@dataclass(frozen=True)
-class SmallGradients:
+def _join_small(
+    devices: Sequence[str], max_bytes: int, max_group: int, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
     """Joins runs of small float32 tensors, whose transfer is dominated by latency.
 
     A joined tensor replaces the first of its run, which ends after `max_group` tensors.
     """
-
-    max_bytes: int
-    max_group: int
-    devices: tuple[str, ...]
-
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`."""
-        shapes = static_shapes(tensors)
-        small = (
-            dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
-            for dtype, shape in zip(static_dtypes(tensors), shapes, strict=True)
-        )
-        return _joined_groups(groups_of_small(small, self.max_group), tensors, self.devices)
+    small = (
+        dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
+        for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
+    )
+    return _joined_groups(groups_of_small(small, max_group), tensors, devices)
 
 
-@dataclass(frozen=True)
-class Buckets:
+def _fill_buckets(
+    devices: Sequence[str], max_bytes: int, dtype: str | None, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
     """Joins consecutive tensors of one dtype up to a size, beginning with the last.
 
     Backward passes end with the first layers, so the last gradients are available first: their
     bucket is sent while the others are computed, and there are few messages. So does PyTorch's
     DistributedDataParallel (arXiv:2006.15704). A joined tensor replaces the first of its bucket.
-    With a `dtype`, tensors of different dtypes are cast to it; None separates them.
+    With a `dtype`, tensors of different dtypes are cast to it; None separates them. The inverse
+    keeps the dtype of its input.
     """
-
-    max_bytes: int
-    devices: tuple[str, ...]
-    dtype: str | None = None
-
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """Joins tensors; the inverse keeps the dtype of its input."""
-        if self.dtype is not None and len(set(static_dtypes(tensors))) > 1:
-            tensors = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
-        sizes = [
-            (dtype.name, shape.num_elements() * dtype.size)
-            for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
-        ]
-        return _joined_groups(buckets_of(sizes, self.max_bytes), tensors, self.devices)
+    if dtype is not None and len(set(static_dtypes(tensors))) > 1:
+        tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
+    sizes = [
+        (one.name, shape.num_elements() * one.size)
+        for one, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
+    ]
+    return _joined_groups(buckets_of(sizes, max_bytes), tensors, devices)
 
 
-@dataclass(frozen=True)
-class Repacking:
+def _repack(
+    devices: Sequence[str], packs: int, dtype: str | None, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
     """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
 
     A pack depends on its own tensors alone, so it can be sent while the backward pass computes
     others. Every device splits its own packs: the parts are views, whereas sending parts from
-    device to device costs an operation for each. Tensors of different dtypes are cast to `dtype`,
-    which is None where all have the same.
+    device to device costs an operation for each. Tensors of different dtypes are cast to `dtype`.
+    The inverse keeps the dtype of its input.
     """
-
-    packs: int
-    devices: tuple[str, ...]
-    dtype: str | None = None
-
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """Packs tensors; the inverse keeps the dtype of its input."""
-        if not tensors:
-            return tensors, lambda reduced: reduced
-        dtypes = set(static_dtypes(tensors))
-        dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(self.dtype)
-        layout = FlatLayout(static_shapes(tensors), dtype, self.packs)
-        packed = _of_each(self.devices, layout.join, _cast_all(tensors, dtype, self.devices))
-        return packed, lambda reduced: _of_each(self.devices, layout.split, reduced)
+    if not tensors:
+        return tensors, _unchanged
+    dtypes = set(static_dtypes(tensors))
+    one = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
+    layout = FlatLayout(static_shapes(tensors), one, packs)
+    packed = _of_each(devices, layout.join, _cast_all(tensors, one, devices))
+    return packed, partial(_of_each, devices, layout.split)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Multiplies tensors by `sent` before and `factor` after the reduction; 1 adds no operation.
+def _scale(
+    devices: Sequence[str], sent: float, received: float, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
+    """Multiplies tensors before and after the reduction; 1 adds no operation.
 
     A sum that several towers share is multiplied once, on its device.
     """
 
-    factor: float
-    devices: tuple[str, ...]
-    sent: float = 1.0
-
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`."""
-        if self.sent != 1.0:
-            tensors = [
-                on_devices(self.devices, lambda tensor: tensor * self.sent, values)
-                for values in tensors
-            ]
-        if self.factor == 1.0:
-            return tensors, lambda reduced: reduced
-        return tensors, lambda reduced: [self._scaled(values) for values in reduced]
-
-    def _scaled(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def scaled(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         made: dict[tuple[int, str], tf.Tensor] = {}
         result = []
-        for tensor, tower in zip(values, self.devices, strict=True):
+        for tensor, tower in zip(values, devices, strict=True):
             device = tensor.device or tower
             if (id(tensor), device) not in made:
                 with tf.device(device):
-                    made[id(tensor), device] = tensor * self.factor
+                    made[id(tensor), device] = tensor * received
             result.append(made[id(tensor), device])
         return result
 
+    if sent != 1.0:
+        tensors = [on_devices(devices, lambda tensor: tensor * sent, v) for v in tensors]
+    if received == 1.0:
+        return tensors, _unchanged
+    return tensors, lambda reduced: [scaled(values) for values in reduced]
 
-def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
+
+def factors(scale: float, dtype: str | None) -> tuple[float, float]:
     """Factors before and after the reduction; their product is `scale`.
 
     A float16 sum may exceed 65504 where no gradient does. So tensors sent as float16 are multiplied
@@ -202,17 +167,14 @@ def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
     return 2.0 ** (exponent - 1), 2.0 * mantissa
 
 
-@dataclass(frozen=True)
-class CompactTransfer:
-    """Sends tensors as float16 or bfloat16 in both directions; each device widens its results."""
+def _narrow(devices: Sequence[str], dtype: str, tensors: Tensors) -> tuple[Tensors, Inverse]:
+    """Sends tensors in 16 bits in both directions; each device widens its results to float32."""
+    narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
+    return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
 
-    dtype: str
-    devices: tuple[str, ...]
 
-    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`; what the inverse returns is float32."""
-        narrowed = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
-        return narrowed, lambda reduced: _cast_all(reduced, tf.float32, self.devices)
+def _unchanged(reduced: Tensors) -> Tensors:
+    return reduced
 
 
 class Deferral:
@@ -234,7 +196,7 @@ class Deferral:
         return tuple(variable for copies in self._kept for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`."""
+        """See `Stage`."""
         if not self._kept:
             form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
             self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
@@ -242,7 +204,7 @@ class Deferral:
         for kept, values in zip(self._kept, tensors, strict=True):
             pairs = list(zip(kept, values, strict=True))
             deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
-        return deferred, lambda reduced: reduced
+        return deferred, _unchanged
 
     def _zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
         result = []
@@ -256,14 +218,14 @@ class Deferral:
 def _joined_groups(
     groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
 ) -> tuple[Tensors, Inverse]:
-    """Joins groups of consecutive tensors of one dtype; see `Stage.__call__`."""
+    """Joins groups of consecutive tensors of one dtype."""
     shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
         FlatLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
         for group in groups
     ]
     if not any(layouts):
-        return tensors, lambda reduced: reduced
+        return tensors, _unchanged
 
     def join(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         joined: list[tf.Tensor] = []
@@ -278,7 +240,7 @@ def _joined_groups(
             restored += [buffer] if layout is None else layout.split([buffer])
         return restored
 
-    return _of_each(devices, join, tensors), lambda reduced: _of_each(devices, split, reduced)
+    return _of_each(devices, join, tensors), partial(_of_each, devices, split)
 
 
 def _of_each(

@@ -41,35 +41,6 @@ class ReduceContext:
     own: tuple[str, ...] | None = None
     communication_hint: str = "auto"
 
-    @classmethod
-    def of_towers(
-        cls,
-        devices: Sequence[str],
-        cpu: str,
-        *,
-        cpus: Sequence[str] = (),
-        add_on_cpu: bool = False,
-        network_topology: str = "dgx1",
-        share_memory: bool = True,
-        own: Sequence[str] | None = None,
-        communication_hint: str = "auto",
-    ) -> ReduceContext:
-        """The context of all towers of a run; their devices differ unless there is one.
-
-        Where no tower is a CPU, values may be added on `cpus`, one of every process, if given, and
-        otherwise on `cpu`, the host's. With `add_on_cpu` copying adds on `cpu`.
-        """
-        towers = [device for device in devices if "/device:CPU:" in device]
-        return cls(
-            devices=tuple(devices),
-            cpu_devices=tuple(dict.fromkeys(towers or cpus or [cpu])),
-            cpu_device=cpu if add_on_cpu else None,
-            network_topology=network_topology,
-            share_memory=share_memory,
-            own=None if own is None else tuple(own),
-            communication_hint=communication_hint,
-        )
-
     @property
     def own_devices(self) -> tuple[str, ...]:
         """Devices of this process, whose values an algorithm gets."""
@@ -123,6 +94,15 @@ class ReduceContext:
         return dataclasses.replace(
             self.within(members, shards), cpu_devices=cpus, cpu_device=cpu_device
         )
+
+
+def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
+    """The CPUs on which values of towers may be added: the towers' own, where some are CPUs.
+
+    Otherwise they are `cpus`, one of every process, if given, or `cpu`, the host's.
+    """
+    towers = [device for device in devices if "/device:CPU:" in device]
+    return tuple(dict.fromkeys(towers or cpus or [cpu]))
 
 
 @functools.cache

@@ -72,7 +72,8 @@ class Reducer:
         counts = [0] * len(self._algorithms)
         places = []
         for tensors in columns:
-            which = self._spec.range_of(_bytes(tensors[0]))
+            size = tensors[0].shape.num_elements() * tensors[0].dtype.size
+            which = self._spec.range_of(size)
             places.append((which, counts[which]))
             counts[which] += 1
         return places
@@ -84,11 +85,6 @@ def _create(
     if len(algorithm.levels) == 2:
         return TwoLevel(*algorithm.levels, context, groups, algorithm.shards)
     return registry.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
-
-
-def _bytes(tensor: tf.Tensor) -> int:
-    elements: int = tensor.shape.num_elements()
-    return elements * int(tensor.dtype.size)
 
 
 class TwoLevel:

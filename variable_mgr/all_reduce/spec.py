@@ -79,7 +79,7 @@ class AllReduceSpec:
     def error(self, index: int, reason: str) -> FlagError:
         """A usage error that points at the algorithm of range `index`."""
         # Algorithms and limits alternate.
-        return _Pieces(self.source).error(2 * index, reason)
+        return _error(self.source, 2 * index, reason)
 
     def check_names(self, known: Collection[str]) -> None:
         """Refuses algorithms that do not exist."""
@@ -117,21 +117,23 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     Raises:
       FlagError: names the wrong piece and the character where it begins.
     """
-    pieces = _Pieces(text)
-    ranges = []
+    pieces = text.split(":")
+    ranges: list[SizeRange] = []
     for number in range(0, len(pieces), 2):
-        algorithm = _algorithm(pieces, number)
+        algorithm = _algorithm(text, number)
         if number + 1 == len(pieces):
             ranges.append(SizeRange(algorithm))
             continue
-        limit = _limit(pieces, number + 1)
+        limit = _limit(text, number + 1)
         if ranges and limit <= (ranges[-1].limit or 0):
-            raise pieces.error(
-                number + 1, f"limits must rise, and the one before is {_short(ranges[-1].limit)}"
+            raise _error(
+                text,
+                number + 1,
+                f"limits must rise, and the one before is {_short(ranges[-1].limit)}",
             )
         if number + 2 == len(pieces):
-            raise pieces.error(
-                number + 1, "a limit must be followed by the algorithm for larger tensors"
+            raise _error(
+                text, number + 1, "a limit must be followed by the algorithm for larger tensors"
             )
         ranges.append(SizeRange(algorithm, limit))
     spec = AllReduceSpec(tuple(ranges), text)
@@ -140,38 +142,23 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     return spec
 
 
-class _Pieces:
-    """Texts between colons with their positions."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._pieces = text.split(":")
-        self._starts = [1]
-        for piece in self._pieces[:-1]:
-            self._starts.append(self._starts[-1] + len(piece) + 1)
-
-    def __len__(self) -> int:
-        return len(self._pieces)
-
-    def __getitem__(self, number: int) -> str:
-        return self._pieces[number]
-
-    def error(self, number: int, reason: str) -> FlagError:
-        return FlagError(
-            FLAG, self._text, f"character {self._starts[number]}, {self[number]!r}: {reason}"
-        )
+def _error(text: str, number: int, reason: str) -> FlagError:
+    """An error that points at a piece between colons."""
+    pieces = text.split(":")
+    start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
+    return FlagError(FLAG, text, f"character {start}, {pieces[number]!r}: {reason}")
 
 
-def _algorithm(pieces: _Pieces, number: int) -> AlgorithmSpec:
-    match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", pieces[number])
+def _algorithm(text: str, number: int) -> AlgorithmSpec:
+    match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:#(.*))?", text.split(":")[number])
     if match is None:
-        raise pieces.error(number, f"must be an algorithm; a spec is {_FORM}")
+        raise _error(text, number, f"must be an algorithm; a spec is {_FORM}")
     levels = tuple(name for name in match.group(1, 2) if name)
     shards = match.group(3)
     if shards is None:
         return AlgorithmSpec(levels)
     if not re.fullmatch(r"[0-9]{1,9}", shards) or int(shards) < 1:
-        raise pieces.error(number, "after # must stand the number of shards, 1 or more")
+        raise _error(text, number, "after # must stand the number of shards, 1 or more")
     return AlgorithmSpec(levels, int(shards))
 
 
@@ -183,11 +170,11 @@ def _running(algorithm: AlgorithmSpec, groups: Sequence[Sequence[str]]) -> Algor
     return algorithm
 
 
-def _limit(pieces: _Pieces, number: int) -> int:
-    limit = parse_bytes(pieces[number])
+def _limit(text: str, number: int) -> int:
+    limit = parse_bytes(text.split(":")[number])
     if not limit:
-        raise pieces.error(
-            number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
+        raise _error(
+            text, number, "must be a limit in bytes, 1 or more, with an optional K, M, G or T"
         )
     return limit
 

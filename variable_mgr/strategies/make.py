@@ -43,13 +43,6 @@ def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def central_storage(devices: Sequence[str], parameter_device: str) -> Any:
-    """A CentralStorageStrategy."""
-    check_devices(devices)
-    with tf.init_scope():
-        return tf.distribute.experimental.CentralStorageStrategy(list(devices), parameter_device)
-
-
 def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
 
@@ -150,15 +143,12 @@ def _claim(devices: tuple[str, ...]) -> None:
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribute.MirroredStrategy:
+    reductions = {
+        "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
+        "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
+        "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
+        # Others are collective operations.
+    }
     with tf.init_scope():  # outlives the traced function
-        return tf.distribute.MirroredStrategy(devices, _cross_device_ops(ops, num_packs))
-
-
-def _cross_device_ops(ops: str, num_packs: int) -> tf.distribute.CrossDeviceOps | None:
-    if ops == "reduction_to_one_device":
-        return tf.distribute.ReductionToOneDevice()
-    if ops == "hierarchical_copy":
-        return tf.distribute.HierarchicalCopyAllReduce(num_packs)
-    if ops == "nccl":
-        return tf.distribute.NcclAllReduce(num_packs)
-    return None  # collective operations
+        reduction = reductions[ops]() if ops in reductions else None
+        return tf.distribute.MirroredStrategy(devices, reduction)

@@ -82,7 +82,12 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
     """`CentralStorageStrategy`; variables are on the host, or on the only device."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return make.central_storage(self._spec.devices, self._homes()[0])
+        devices = self._spec.devices
+        make.check_devices(devices)
+        with tf.init_scope():
+            return tf.distribute.experimental.CentralStorageStrategy(
+                list(devices), self._homes()[0]
+            )
 
     def _homes(self) -> Sequence[str]:
         return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]

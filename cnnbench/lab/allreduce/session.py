@@ -33,7 +33,7 @@ from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus, groups_of
 
 if TYPE_CHECKING:
     from cnnbench.base.jobs.job import Job
@@ -195,12 +195,14 @@ class AllReduceBench:
             each = job.towers_per_worker
             return tuple(device for i, device in enumerate(devices) if i % each < count)
 
-        return ReduceContext.of_towers(
-            first(job.tower_devices),
-            job.cpu_device,
-            cpus=job.cpu_devices if job.in_cluster else (),
+        devices = first(job.tower_devices)
+        cpus = job.cpu_devices if job.in_cluster else ()
+        on_cpu = self.params.local_parameter_device == "cpu"
+        return ReduceContext(
+            devices=devices,
+            cpu_devices=adding_cpus(devices, cpus, job.cpu_device),
+            cpu_device=job.cpu_device if on_cpu else None,
             own=None if self._workers is None else first(job.own_tower_devices),
-            add_on_cpu=self.params.local_parameter_device == "cpu",
             network_topology=self.params.network_topology,
             share_memory=self.params.all_reduce_share_memory,
             communication_hint=self.params.communication_hint,

@@ -55,7 +55,7 @@ def test_zeros_first_then_what_went_in_one_step_earlier(towers, dtype, cpu_devic
     assert step.experimental_get_tracing_count() == 1
 
 
-def test_kept_on_the_towers_devices(cpu_devices, operations_of):
+def test_kept_on_the_towers_devices_and_read_before_they_are_assigned(cpu_devices, operations_of):
     devices = cpu_devices[1:4]
     deferral = Deferral(devices)
     forms = [((2, 3), tf.float32), ((), tf.float32)]
@@ -64,6 +64,11 @@ def test_kept_on_the_towers_devices(cpu_devices, operations_of):
     assert not any(v.trainable for v in deferral.variables)
     for kind in ("ReadVariableOp", "AssignVariableOp"):
         assert [op.device for op in operations if op.type == kind] == [*devices] * 2
+    reads = [op for op in operations if op.type == "ReadVariableOp"]
+    writes = [op for op in operations if op.type == "AssignVariableOp"]
+    for read, write in zip(reads, writes, strict=True):
+        before = [op.inputs[0].op if op.type == "Identity" else op for op in write.control_inputs]
+        assert read in before
 
 
 def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
@@ -76,19 +81,6 @@ def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
         expected = [t for column in zip(*gradients(number, 2), strict=True) for t in column]
         for variable, tensor in zip(deferral.variables, expected, strict=True):
             np.testing.assert_array_equal(variable, tensor)
-
-
-def test_a_read_comes_before_its_assignment(cpu_devices, operations_of):
-    deferral = Deferral(cpu_devices[:1])
-    operations = operations_of(
-        lambda tensors: ByTower(deferral)(tensors)[0], [((2,), tf.float32)] * 3, 1
-    )
-    reads = [op for op in operations if op.type == "ReadVariableOp"]
-    writes = [op for op in operations if op.type == "AssignVariableOp"]
-    assert len(reads) == len(writes) == 3
-    for read, write in zip(reads, writes, strict=True):
-        before = [op.inputs[0].op if op.type == "Identity" else op for op in write.control_inputs]
-        assert read in before
 
 
 def test_another_trace_goes_on_with_what_was_kept(cpu_devices):

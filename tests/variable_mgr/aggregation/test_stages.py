@@ -1,4 +1,7 @@
-"""Every stage alone: what it sends, its inverse, and where operations run."""
+"""Stages: what they send, their inverses, and where operations run.
+
+Around every algorithm they are in ../all_reduce/test_oracle.py.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,23 @@ from towers import ByTower, run_through
 
 from cnnbench.lab.predict import workload
 from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
-from cnnbench.variable_mgr.aggregation.pipeline import (
-    Buckets,
-    CompactTransfer,
-    Repacking,
-    Scale,
-    SmallGradients,
-    make_stages,
-)
+from cnnbench.variable_mgr.aggregation.pipeline import factors, make_stages
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec, Packing
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.sizes import buckets_of, buffer_sizes
 
 VECTOR = ((64,), tf.float32)
+
+
+def stage_of(devices, scale=None, **options):
+    """The only stage that those options make."""
+    (stage,) = make_stages(AggregationSpec(**options), devices, scale)
+    return ByTower(stage)
+
+
+def reducer(devices):
+    return Reducer(single("copy"), ReduceContext(devices=devices), [devices])
 
 
 def lengths(tensors):
@@ -39,18 +45,10 @@ def in_float32(tensor):
     return np.asarray(tf.cast(tensor, tf.float32))
 
 
-def there_and_back(stage):
-    def both(tensors):
-        sent, inverse = ByTower(stage)(tensors)
-        return inverse(sent)
-
-    return both
-
-
 JOINING = {
-    "small": lambda most, count, devices: SmallGradients(most, count, devices),
-    "buckets": lambda most, count, devices: Buckets(most, devices),
-    "packs": lambda most, count, devices: Repacking(count, devices),
+    "small": lambda n: {"agg_small_grads_max_bytes": n, "agg_small_grads_max_group": 1 + n // 25},
+    "buckets": lambda n: {"gradient_bucket_bytes": n},
+    "packs": lambda n: {"gradient_repacking": 1 + n // 25},
 }
 
 
@@ -63,10 +61,9 @@ JOINING = {
     ),
     dtypes=st.lists(st.sampled_from(["float32", "float16", "bfloat16"]), min_size=1, max_size=2),
     towers=st.integers(1, 3),
-    most=st.integers(1, 200),
-    count=st.integers(1, 9),
+    number=st.integers(1, 200),
 )
-def test_what_is_joined_comes_apart_again(kind, shapes, dtypes, towers, most, count, cpu_devices):
+def test_what_is_joined_comes_apart_again(kind, shapes, dtypes, towers, number, cpu_devices):
     if kind == "packs":
         dtypes = dtypes[:1]
     rng = np.random.default_rng(7)
@@ -77,7 +74,7 @@ def test_what_is_joined_comes_apart_again(kind, shapes, dtypes, towers, most, co
         ]
         for _ in range(towers)
     ]
-    sent, inverse = ByTower(JOINING[kind](most, count, cpu_devices[:towers]))(tensors)
+    sent, inverse = stage_of(cpu_devices[:towers], **JOINING[kind](number))(tensors)
     for own, values in zip(sent, tensors, strict=True):
         # Every element once, and no padding.
         elements = [
@@ -87,11 +84,17 @@ def test_what_is_joined_comes_apart_again(kind, shapes, dtypes, towers, most, co
         assert elements[0] == elements[1]
     if kind == "packs" and shapes:
         line = 64 // tf.as_dtype(dtypes[0]).size
-        assert lengths(sent[0]) == buffer_sizes(sum(lengths(tensors[0])), count, line)
+        packs = 1 + number // 25
+        assert lengths(sent[0]) == buffer_sizes(sum(lengths(tensors[0])), packs, line)
     for before, after in zip(tensors, inverse(sent), strict=True):
         for a, b in zip(before, after, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(in_float32(a), in_float32(b), strict=True)
+
+
+def test_what_is_off_is_left_out():
+    # A group size alone joins nothing, and no limit on a group is needed without one.
+    assert make_stages(AggregationSpec(agg_small_grads_max_group=0), ("a",), None) == ()
 
 
 # Flat buffers ---------------------------------------------------------------------------------
@@ -143,8 +146,9 @@ def test_cuts_of_a_tensor_over_buffers_are_views_too(address):
 
 
 def test_shapes_must_be_known(cpu_devices):
-    specs = [[tf.TensorSpec([2])], [tf.TensorSpec([None])]]
-    step = tf.function(SmallGradients(64, 10, cpu_devices[:1]), autograph=False)
+    specs = [[tf.TensorSpec([2]), tf.TensorSpec([None])]]
+    stage = stage_of(cpu_devices[:1], agg_small_grads_max_bytes=64)
+    step = tf.function(lambda tensors: stage(tensors)[0], autograph=False)
     with pytest.raises(ValueError, match=r"gradient 1 has the unknown shape \(None,\)"):
         step.get_concrete_function(specs)
 
@@ -166,7 +170,7 @@ def test_shapes_must_be_known(cpu_devices):
 )
 def test_runs_of_small_gradients_are_joined_in_groups(sizes, sent, untouched, cpu_devices):
     tensors = [ones(*sizes)]
-    found, inverse = ByTower(SmallGradients(64, 10, cpu_devices[:1]))(tensors)
+    found, inverse = stage_of(cpu_devices[:1], agg_small_grads_max_bytes=64)(tensors)
     assert lengths(found[0]) == sent
     alone = [tensor for tensor in tensors[0] if any(tensor is other for other in found[0])]
     assert lengths(alone) == untouched
@@ -177,20 +181,10 @@ def test_runs_of_small_gradients_are_joined_in_groups(sizes, sent, untouched, cp
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
 def test_other_dtypes_are_never_joined_and_end_a_run(dtype, cpu_devices):
     one, other = tf.ones([2]), tf.ones([2], dtype)
-    stage = ByTower(SmallGradients(64, 10, cpu_devices[:1]))
+    stage = stage_of(cpu_devices[:1], agg_small_grads_max_bytes=64)
     sent, _ = stage([[other, other, one, one, other, one, one]])
     assert [t.dtype for t in sent[0]] == [dtype, dtype, tf.float32, dtype, tf.float32]
     assert lengths(sent[0]) == [2, 2, 4, 2, 4]
-
-
-def test_small_gradients_are_joined_on_their_tower(cpu_devices, operations_of):
-    devices = cpu_devices[:3]
-    forms = [((2, 2), tf.float32)] * 4
-    operations = operations_of(there_and_back(SmallGradients(64, 10, devices)), forms, 3)
-    for device in devices:
-        kinds = sorted(op.type for op in operations if op.device == device)
-        assert kinds == ["ConcatV2", *["Reshape"] * 8, "SplitV"]
-    assert len(operations) == 30
 
 
 # Buckets --------------------------------------------------------------------------------------
@@ -214,85 +208,43 @@ def test_buckets_are_filled_from_the_last_tensor_on(sizes, most, expected):
 
 def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
     tensors = [[tf.ones([4], tf.bfloat16), tf.ones([4]), tf.ones([4], tf.bfloat16)]]
-    sent, _ = ByTower(Buckets(99, cpu_devices[:1], "bfloat16"))(tensors)
+    packing = AggregationSpec(gradient_bucket_bytes=99, compact_dtype="bfloat16")
+    sent, _ = ByTower(make_stages(packing, cpu_devices[:1], None)[0])(tensors)
     assert [(t.dtype, t.shape[0]) for t in sent[0]] == [(tf.bfloat16, 12)]
-    parted, _ = ByTower(Buckets(99, cpu_devices[:1]))(tensors)
+    parted, _ = stage_of(cpu_devices[:1], gradient_bucket_bytes=99)(tensors)
     assert [t.dtype for t in parted[0]] == [tf.bfloat16, tf.float32, tf.bfloat16]
 
 
 def test_predictions_join_the_same(cpu_devices):
     sizes = (5, 1, 30, 2, 2, 9)
-    sent, _ = ByTower(Buckets(50, cpu_devices[:1]))([ones(*sizes)])
+    sent, _ = stage_of(cpu_devices[:1], gradient_bucket_bytes=50)([ones(*sizes)])
     packing = Packing(gradient_bucket_bytes=50)
     predicted = workload.sent(packing, [workload.Tensor(n) for n in sizes])
     assert [tensor.elements for tensor in predicted] == lengths(sent[0])
 
 
-# Packs ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("packs", "towers"), [(1, 2), (3, 3), (7, 2)])
-def test_packed_sums_are_the_unpacked_ones_bit_for_bit(packs, towers, cpu_devices):
-    devices = cpu_devices[:towers]
-    rng = np.random.default_rng(packs)
-    shapes = [(3, 3, 2, 8), (8,), (8, 5), (5,), (), (0,), (64,)]
-    tensors = [[tf.constant(rng.normal(size=s), tf.float32) for s in shapes]] * towers
-    reducer = Reducer(single("copy"), ReduceContext(devices=devices), [devices])
-    packed = run_through([Repacking(packs, devices)], tensors, reducer)
-    for own, other in zip(packed, ByTower(reducer)(tensors), strict=True):
-        for a, b in zip(own, other, strict=True):
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
-
-
-def test_packs_of_another_dtype_hold_tensors_of_all(cpu_devices):
-    tensors = [[tf.ones([5]), tf.cast(tf.fill([3], 2.0), tf.bfloat16)]]
-    packed, inverse = ByTower(Repacking(2, cpu_devices[:1], "bfloat16"))(tensors)
-    assert [pack.dtype for pack in packed[0]] == [tf.bfloat16] * 2
-    wide = [[tf.cast(pack, tf.float32) for pack in packed[0]]]
-    restored = inverse(wide)[0]
-    np.testing.assert_array_equal(restored[0], np.ones(5, np.float32))
-    np.testing.assert_array_equal(restored[1], np.full(3, 2.0, np.float32))
-
-
-def test_each_device_takes_apart_what_it_is_given(cpu_devices, operations_of):
-    devices = cpu_devices[:3]
-
-    def with_shared_sums(tensors):
-        sent, inverse = ByTower(Repacking(2, devices))(tensors)
-        return inverse([sent[0]] * 3)
-
-    operations = operations_of(with_shared_sums, [VECTOR] * 4, 3)
-    for device in devices:
-        kinds = sorted(op.type for op in operations if op.device == device)
-        assert kinds == ["ConcatV2", "ConcatV2", "SplitV", "SplitV"]
-    assert len(operations) == 12
-
-
-def test_a_pack_depends_on_its_own_tensors_only(cpu_devices, operations_of):
-    operations = operations_of(
-        lambda tensors: Repacking(2, cpu_devices[:1])([[t] for t in tensors[0]])[0],
-        [VECTOR] * 4,
-        1,
-    )
-    packs = [op for op in operations if op.type == "ConcatV2"]
-    inputs = [[i.op.name for i in op.inputs if i.op.type == "Snapshot"] for op in packs]
-    assert [len(names) for names in inputs] == [2, 2]
-    assert not {*inputs[0]} & {*inputs[1]}
-
-
-def test_many_tensors_cost_few_ops(cpu_devices, operations_of):
-    devices = cpu_devices[:2]
-    reducer = Reducer(single("copy"), ReduceContext(devices=devices), [devices])
-    for stages, most in (([], 100), ([Repacking(8, devices)], 9 * 8)):
-        # Per pack: a concat and a split on both devices, an addition, and a cut of a
-        # tensor that straddles two packs, which is joined again.
-        made = operations_of(
-            lambda t, s=stages: run_through(s, t, reducer), [((1024,), tf.float32)] * 100, 2
-        )
-        assert len(made) <= most
-
-
 # Scaling and 16 bits --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4, 5, 7, 8, 49, 1000])
+def test_float16_is_divided_by_a_power_of_two_as_large_as_the_number_of_towers(towers):
+    scale = 1 / towers
+    sent, received = factors(scale, "float16")
+    assert towers * sent <= 1 < 2 * towers * sent
+    assert np.log2(sent) == round(np.log2(sent))
+    assert sent * received == scale
+    assert factors(scale, "bfloat16") == (1.0, scale)
+
+
+def test_values_are_rounded_to_the_wire(cpu_devices):
+    half = tf.ones([3], tf.bfloat16)
+    sent, inverse = stage_of(cpu_devices[:1], compact_dtype="bfloat16")(
+        [[tf.constant([257.0, 1 + 2**-12]), half]]
+    )
+    assert sent[0][1] is half
+    (rounded, widened) = inverse(sent)[0]
+    np.testing.assert_array_equal(rounded, [256.0, 1.0])
+    assert rounded.dtype == widened.dtype == tf.float32
 
 
 def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, operations_of):
@@ -300,7 +252,7 @@ def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, operatio
     shared = []
 
     def mean(tensors):
-        sent, inverse = ByTower(Scale(1 / 3, devices))(tensors)
+        sent, inverse = stage_of(devices, scale=1 / 3)(tensors)
         assert sent == tensors
         with tf.device(devices[1]):
             total = tf.add_n([own[0] for own in tensors])
@@ -314,46 +266,85 @@ def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, operatio
     assert shared == [True]
 
 
-def test_what_is_sent_is_multiplied_on_its_tower(cpu_devices):
-    tensors = [[tf.constant(np.arange(4) + tower, tf.float16)] for tower in range(2)]
-    sent, inverse = ByTower(Scale(1.0, cpu_devices[:2], sent=0.25))(tensors)
-    for tower, (own,) in enumerate(sent):
-        assert (own.dtype, own.device) == (tf.float16, cpu_devices[tower])
-        np.testing.assert_array_equal(own, (np.arange(4) + tower) / 4)
-    assert all(back is own for (back,), (own,) in zip(inverse(sent), sent, strict=True))
+# All together ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("towers", [2, 3, 4, 5, 7, 8, 49, 1000])
-def test_float16_is_divided_by_a_power_of_two_as_large_as_the_number_of_towers(towers):
-    scale = 1 / towers
-    (stage, _) = make_stages(AggregationSpec(compact_dtype="float16"), (), scale)
-    assert towers * stage.sent <= 1 < 2 * towers * stage.sent
-    assert np.log2(stage.sent) == round(np.log2(stage.sent))
-    assert stage.sent * stage.factor == scale
-    (stage, _) = make_stages(AggregationSpec(compact_dtype="bfloat16"), (), scale)
-    assert stage == Scale(scale, ())
-
-
-def test_values_are_rounded_to_the_wire(cpu_devices):
-    half = tf.ones([3], tf.bfloat16)
-    sent, inverse = ByTower(CompactTransfer("bfloat16", cpu_devices[:1]))(
-        [[tf.constant([257.0, 1 + 2**-12]), half]]
-    )
-    assert sent[0][1] is half
-    (rounded, widened) = inverse(sent)[0]
-    np.testing.assert_array_equal(rounded, [256.0, 1.0])
-    assert rounded.dtype == widened.dtype == tf.float32
-
-
-def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, operations_of):
+def test_nan_of_one_tower_reaches_all_and_is_gone_in_the_next_step(cpu_devices):
     devices = cpu_devices[:3]
+    shapes = ((3, 3, 2, 4), (4,), (4,), (5, 3), (), (0, 2), (96,))
+    spec = AggregationSpec(
+        agg_small_grads_max_bytes=64,
+        gradient_repacking=2,
+        compact_dtype="bfloat16",
+        variable_consistency="relaxed",
+    )
+    stages = make_stages(spec, devices, 1 / 3)
+    step = tf.function(
+        lambda tensors: run_through(stages, tensors, reducer(devices)), autograph=False
+    )
+    good = [[tf.ones(shape) for shape in shapes] for _ in devices]
+    bad = [list(own) for own in good]
+    bad[1][3] = tf.tensor_scatter_nd_update(bad[1][3], [[2, 1]], [np.nan])
+    _, hit, after = step(bad), step(good), step(good)
+    for own in hit:
+        for i, tensor in enumerate(own):
+            expected = np.zeros(shapes[i], bool)
+            if i == 3:
+                expected[2, 1] = True
+            np.testing.assert_array_equal(np.isnan(tensor), expected)
+    for own in after:
+        assert not any(np.isnan(tensor).any() for tensor in own)
 
-    def summed(tensors):
-        sent, inverse = ByTower(CompactTransfer("float16", devices))(tensors)
-        with tf.device(devices[2]):
-            total = tf.add_n([own[0] for own in sent])
-        return inverse([[total]] * 3)
 
-    operations = operations_of(summed, [((4,), tf.float32)], 3)
-    casts = [op.device for op in operations if op.type == "Cast"]
-    assert casts == [*devices, *devices]
+def test_many_tensors_are_scaled_narrowed_and_kept_as_one(cpu_devices, operations_of):
+    devices = cpu_devices[:2]
+    spec = AggregationSpec(
+        gradient_repacking=1, compact_dtype="bfloat16", variable_consistency="relaxed"
+    )
+    stages = make_stages(spec, devices, 0.5)
+    operations = operations_of(
+        lambda tensors: run_through(stages, tensors, reducer(devices)),
+        [((16,), tf.float32)] * 300,
+        2,
+    )
+    # Each device widens and scales what it gets; only the sum is made once.
+    of_each = ["AssignVariableOp", "Cast", "Cast", "ConcatV2", "Mul", "ReadVariableOp", "SplitV"]
+    (addition,) = [op for op in operations if op.type == "AddN"]
+    operations.remove(addition)
+    for device in devices:
+        assert sorted(op.type for op in operations if op.device == device) == of_each
+    assert len(operations) == 2 * len(of_each)
+    assert {(v.dtype, *v.shape) for v in stages[-1].variables} == {(tf.bfloat16, 4800)}
+
+
+def test_stages_keep_to_the_towers_devices(cpu_devices, operations_of):
+    devices = cpu_devices[:3]
+    spec = AggregationSpec(
+        agg_small_grads_max_bytes=64,
+        gradient_repacking=2,
+        compact_dtype="float16",
+        variable_consistency="relaxed",
+    )
+    stages = make_stages(spec, devices, 1 / 3)
+    # Without a reduction nothing needs to leave its tower.
+    operations = operations_of(
+        lambda tensors: run_through(stages, tensors, lambda sent: sent),
+        [((3, 3, 2, 4), tf.float32), *[((2, 2), tf.float32)] * 4, ((5, 3), tf.bfloat16)],
+        3,
+    )
+    assert {op.device for op in operations} == {*devices}
+    per_tower = [sorted(op.type for op in operations if op.device == d) for d in devices]
+    assert per_tower[0] == per_tower[1] == per_tower[2]
+    assert per_tower[0].count("Mul") == 2 * 2  # before and after, of two packs
+
+
+def test_a_pack_depends_on_its_own_tensors_only(cpu_devices, operations_of):
+    operations = operations_of(
+        lambda tensors: stage_of(cpu_devices[:1], gradient_repacking=2)(tensors)[0],
+        [VECTOR] * 4,
+        1,
+    )
+    packs = [op for op in operations if op.type == "ConcatV2"]
+    inputs = [[i.op.name for i in op.inputs if i.op.type == "Snapshot"] for op in packs]
+    assert [len(names) for names in inputs] == [2, 2]
+    assert not {*inputs[0]} & {*inputs[1]}

@@ -9,7 +9,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext, limits, parse_all_reduce_spec
-from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.all_reduce.context import adding_cpus, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
 HOST = "/job:localhost/replica:0/task:0"
@@ -22,7 +22,10 @@ def devices(kind: str, count: int) -> list[str]:
 
 
 def context_of(kind: str, count: int, **fields) -> ReduceContext:
-    return ReduceContext.of_towers(devices(kind, count), f"{HOST}/device:CPU:0", **fields)
+    on = tuple(devices(kind, count))
+    return ReduceContext(
+        devices=on, cpu_devices=adding_cpus(on, (), f"{HOST}/device:CPU:0"), **fields
+    )
 
 
 def refusal(check, *args) -> str | None:

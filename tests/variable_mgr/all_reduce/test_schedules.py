@@ -25,25 +25,33 @@ SHAPE = (8, 1025, 16)
 # Copy --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("towers", [2, 3, 8])
-def test_tensor_i_is_added_on_device_i_mod_n(towers, make_context, trace):
-    context = make_context(towers)
-    adds = trace("copy", context, (3,), tensors=10).of_type("AddN")
-    assert [op.device for op in adds] == [context.devices[i % towers] for i in range(10)]
-
-
 def test_copies_are_added_on_the_cpu(make_context, trace, cpu_devices):
     context = make_context(2, cpu_device=cpu_devices[5])
     adds = trace("copy", context, (3,), tensors=4).of_type("AddN")
     assert [op.device for op in adds] == [cpu_devices[5]] * 4
 
 
-def test_devices_share_the_sum_without_further_ops(make_context, trace):
-    traced = trace("copy", make_context(3), (3,), tensors=3)
-    assert [op.type for op in traced.operations] == ["AddN"] * 3
-    for per_device in traced.results:
-        assert len(per_device) == 3
-        assert all(total is per_device[0] for total in per_device)
+# In one memory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "places"),
+    [
+        # Of three tensors of four devices; the devices of the additions, in turn.
+        ("copy", "AddN", [0, 1, 2]),
+        ("pscpu", "AddN", [5, 6, 5]),
+        ("xring", "AddV2", [(index + hop) % 4 for index in range(3) for hop in (1, 2, 3)]),
+        ("rechd", "AddV2", [0, 1, 0, 1, 2, 1, 2, 3, 2]),
+        # One sum of two and one of three in the tree of four; tensors take the trees in turn.
+        ("tree", "AddN", [1, 3, 0, 2, 2, 0]),
+    ],
+)
+def test_additions_are_all_and_in_turn(name, kind, places, make_context, trace, cpu_devices):
+    context = make_context(4, cpu_devices=cpu_devices[5:7])
+    traced = trace(name, context, SHAPE, tensors=3)
+    found = [(op.type, op.device) for op in traced.operations]
+    assert found == [(kind, cpu_devices[place]) for place in places]
+    assert all(total is results[0] for results in traced.results for total in results)
 
 
 # Hierarchical copy -------------------------------------------------------------------------------
@@ -129,13 +137,6 @@ def test_groups_wrap_around_the_devices(devices, size, expected):
     assert ["".join(group) for group in gather_groups(devices, size)] == expected.split()
 
 
-def test_one_shard_in_one_memory_is_one_addition(make_context, trace, cpu_devices):
-    traced = trace("pscpu", make_context(3, cpu_devices=cpu_devices[5:7]), SHAPE, tensors=3)
-    assert [op.type for op in traced.operations] == ["AddN"] * 3
-    assert [op.device for op in traced.operations] == [cpu_devices[i] for i in (5, 6, 5)]
-    assert all(total is results[0] for results in traced.results for total in results)
-
-
 def test_shards_in_one_memory_are_joined_once(make_context, trace):
     context = make_context(4, shards=2)
     traced = trace("psgpu", context, SHAPE)
@@ -191,15 +192,6 @@ def test_a_ring_enters_the_memory_of_a_process_once():
     assert {algorithm.way(0, index)[3] for index in range(4)} == set(cpus)
 
 
-def test_a_ring_in_one_memory_needs_no_chunks_and_no_hops(make_context, trace):
-    context = make_context(4)
-    traced = trace("xring", context, SHAPE, tensors=4)
-    assert {op.type for op in traced.operations} == {"AddV2"}
-    turns = [context.devices[(index + hop) % 4] for index in range(4) for hop in range(1, 4)]
-    assert [op.device for op in traced.operations] == turns
-    assert all(total is result[0] for result in traced.results for total in result)
-
-
 def test_shards_of_a_ring_are_chunks_even_in_one_memory(make_context, trace):
     traced = trace("xring", make_context(4, shards=2), SHAPE)
     assert [len(op.outputs) for op in traced.of_type("SplitV")] == [2] * 4
@@ -207,14 +199,6 @@ def test_shards_of_a_ring_are_chunks_even_in_one_memory(make_context, trace):
 
 
 # Recursive halving and doubling ------------------------------------------------------------------
-
-
-def test_halving_in_one_memory_needs_no_chunks_and_no_hops(make_context, trace):
-    context = make_context(4)
-    traced = trace("rechd", context, SHAPE)
-    assert [op.type for op in traced.operations] == ["AddV2"] * 3
-    first, second, *_ = context.devices
-    assert [op.device for op in traced.operations] == [first, second, first]
 
 
 @pytest.mark.parametrize(
@@ -286,14 +270,6 @@ def test_an_inner_device_of_one_tree_is_a_leaf_of_the_other(count, make_context)
         ]
         assert not inner[0] & inner[1]
         assert len(inner[0]) == count // 2
-
-
-def test_in_one_memory_tensors_take_the_trees_in_turn(make_context, trace):
-    traced = trace("tree", make_context(4), SHAPE, tensors=2)
-    # One sum of two and one of three in the tree of four.
-    assert [op.type for op in traced.operations] == ["AddN", "AddN"] * 2
-    devices = [op.device[-1] for op in traced.operations]
-    assert devices == ["1", "3", "0", "2"]
 
 
 def test_shards_cut_each_half(make_context, trace):

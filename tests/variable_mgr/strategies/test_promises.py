@@ -24,29 +24,17 @@ def traced(function):
     return tf.function(function, autograph=False)
 
 
-@pytest.mark.parametrize("mode", STRATEGIES)
-def test_d1_towers_are_built_in_replica_context_and_the_rest_outside(mode, make_manager):
-    manager = make_manager(mode, 2)
-    seen = []
-
-    def build(tower):
-        seen.append(tf.distribute.in_cross_replica_context())
-        context = tf.distribute.get_replica_context()
-        assert context.strategy is manager.strategy
-        return context.num_replicas_in_sync
-
-    assert traced(lambda: manager.run_towers(build))() == [2, 2]
-    assert seen == [False, False]
-    assert not tf.distribute.has_strategy()
-
-
 @pytest.mark.parametrize("mode", [*STRATEGIES, *ONE_DEVICE])
-def test_d2_m4_towers_are_built_once_per_trace_off_the_main_thread(mode, make_manager):
+def test_d1_d2_m4_towers_are_built_once_per_trace_in_replica_context_off_the_main_thread(
+    mode, make_manager
+):
     count = 1 if mode in ONE_DEVICE else 3
     manager = make_manager(mode, count)
     built = []
 
     def build(tower):
+        context = tf.distribute.get_replica_context()
+        assert (context.strategy, context.num_replicas_in_sync) == (manager.strategy, count)
         built.append((tower, threading.current_thread() is threading.main_thread()))
         return tf.constant(float(tower))
 
@@ -55,6 +43,7 @@ def test_d2_m4_towers_are_built_once_per_trace_off_the_main_thread(mode, make_ma
         assert [float(value) for value in step()] == [float(t) for t in range(count)]
     assert [tower for tower, _ in built] == list(range(count))
     assert mode == "one_device_strategy" or not any(main for _, main in built)
+    assert not tf.distribute.has_strategy()
 
 
 @pytest.mark.parametrize("mode", STRATEGIES)
@@ -167,10 +156,15 @@ def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
     check(other.strategy, facade, restored)
 
 
-def test_d13_m9_results_are_in_the_order_of_the_devices(cpu_devices, make_manager, declared):
+def test_d13_m2_m9_replicas_and_results_are_in_the_order_of_the_devices(cpu_devices, make_manager):
     devices = tuple(reversed(cpu_devices[:3]))
-    manager = make_manager("mirrored_strategy", devices)
-    assert [c.device for c in manager.savable_variables()["conv0/bias"].copies] == list(devices)
+    manager = make_manager("mirrored_strategy", devices, seed=7)
+    for name, variable in manager.savable_variables().items():
+        assert [c.device for c in variable.copies] == list(devices)
+        suffixes = ["", "/replica_1", "/replica_2"]
+        assert [c.name for c in variable.copies] == [f"v/{name}{s}:0" for s in suffixes]
+        for other in variable.copies[1:]:
+            np.testing.assert_array_equal(other.numpy(), variable.primary.numpy())
     homes = []
 
     @traced
@@ -181,13 +175,3 @@ def test_d13_m9_results_are_in_the_order_of_the_devices(cpu_devices, make_manage
 
     assert [float(value) for value in step()] == [0.0, 1.0, 2.0]
     assert homes == list(devices)
-
-
-def test_m2_replicas_are_equal_at_birth_on_their_devices_and_named(make_manager, cpu_devices):
-    manager = make_manager("mirrored_strategy", 3, seed=7)
-    for name, variable in manager.savable_variables().items():
-        assert [c.device for c in variable.copies] == list(cpu_devices[:3])
-        suffixes = ["", "/replica_1", "/replica_2"]
-        assert [c.name for c in variable.copies] == [f"v/{name}{s}:0" for s in suffixes]
-        for other in variable.copies[1:]:
-            np.testing.assert_array_equal(other.numpy(), variable.primary.numpy())

@@ -62,7 +62,11 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = group_key(context.devices)
-        self._offsets = _subdivision_offsets(context.devices, context.shards)
+        # Offset of each ring in a process's devices; a negative one also reverses the direction.
+        of_first = [process_of(device) for device in context.devices].count(
+            process_of(context.devices[0])
+        )
+        self._offsets = [0] if context.shards == 1 else [0, -max(1, of_first // 2)]
         self._hint = context.collective_hint
         if self._hint == "nccl" and not kernel_exists():
             if context.communication_hint == "nccl":
@@ -166,11 +170,3 @@ def group_key(devices: Sequence[str]) -> int:
     It is 2^30 or more, since tf.distribute counts up small numbers.
     """
     return 2**30 | zlib.crc32(",".join(sorted(devices)).encode()) % 2**30
-
-
-def _subdivision_offsets(devices: Sequence[str], shards: int) -> list[int]:
-    """Offset of each ring in a process's devices; a negative one also reverses the direction."""
-    if shards == 1:
-        return [0]
-    local = sum(process_of(device) == process_of(devices[0]) for device in devices)
-    return [0, -max(1, local // 2)]
