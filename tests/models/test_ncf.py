@@ -59,21 +59,6 @@ def test_the_logit_is_that_of_numpy(small, make_weights):
     np.testing.assert_allclose(small.loss(found, tf.constant(labels)), entropy, rtol=1e-4)
 
 
-def test_gradients_of_the_tables_are_rows(small, make_weights):
-    variables = declare(small, 2).variables
-    weights = make_weights(variables)
-    tables = [v.name for v in variables if v.name.endswith("table")]
-    with tf.GradientTape() as tape:
-        tape.watch([weights.values[name] for name in tables])
-        made = forward(
-            small, 2, features(), lambda spec, _: weights.values[spec.name], training=True
-        )
-        loss = tf.reduce_sum(small.loss(made.outputs, tf.ones([6], tf.int64)))
-    gradients = tape.gradient(loss, [weights.values[name] for name in tables])
-    assert len(gradients) == 4
-    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
-
-
 @pytest.mark.parametrize("skill", [0.0, 1.0, 2.0])
 def test_hit_rate_and_gain_are_those_of_scikit_learn(small, skill):
     users, candidates = 40, 50

@@ -14,11 +14,9 @@ import tensorflow as tf
 from towers import columns_of, create_slots, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr import VariableMgrSpec
 from cnnbench.variable_mgr.gradients import Column
 
 MODES = ("parameter_server", "distributed_replicated")
-WORKER = "/job:worker/replica:0/task:1/device:"
 
 
 @pytest.mark.parametrize(
@@ -164,27 +162,6 @@ def test_towers_must_agree_on_the_variable(make_manager, trainable):
         manager.preprocess_device_grads([Column([gradient] * 2, [first, second])])
 
 
-@pytest.mark.parametrize(
-    ("ps", "policy", "expected"),
-    [
-        (0, "consumer", None),
-        (0, "cpu", None),
-        (1, "none", None),
-        (1, "consumer", WORKER + "GPU:1"),
-        (1, "cpu", WORKER + "CPU:0"),
-    ],
-)
-def test_where_values_are_cached(ps, policy, expected):
-    spec = VariableMgrSpec(
-        variable_update="x",
-        devices=(WORKER + "GPU:1",),
-        cpu_device="/CPU:0",
-        ps_devices=("/job:ps/replica:0/task:0/device:CPU:0",) * ps,
-        variable_caching=policy,
-    )
-    assert spec.caching_device(WORKER + "GPU:1") == expected
-
-
 def step_graph(manager, variables):
     optimizer = optimizer_of("momentum")
     create_slots(manager, optimizer)
@@ -202,6 +179,8 @@ def test_a_shared_variable_is_read_once_and_cached_once_per_device(
     home = cpu_devices[5]
     manager = make_manager(mode, towers, ps_devices=(home,), variable_caching=caching)
     operations = step_graph(manager, trainable).get_operations()
+    local = make_manager(mode, towers, variable_caching=caching)
+    assert not any("cached" in op.name for op in step_graph(local, trainable).get_operations())
     at_home = [op for op in operations if op.type == "ReadVariableOp" and op.device == home]
     assert len(at_home) == len(trainable)
     cached = [op for op in operations if op.name.rpartition("/")[2].startswith("cached")]

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import device_string
-from cnnbench.variable_mgr.all_reduce import ReduceContext, parse_all_reduce_spec, registry
+from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 from cnnbench.variable_mgr.all_reduce.context import groups_of
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer, TwoLevel
+from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
 
 
 def groups_by(devices, sizes):
@@ -189,10 +189,3 @@ def test_nccl_within_gpus_and_a_ring_between(with_nccl):
     (add,) = additions(graph)
     # At index 1 the second GPU of each process speaks.
     assert add.device in (TASKS[1], TASKS[3])
-
-
-def test_shards_go_to_the_level_between(cpu_devices, run):
-    devices = cpu_devices[:6]
-    groups = groups_by(devices, (2, 2, 2))
-    reducer = Reducer(parse_all_reduce_spec("pscpu/psgpu#3"), context_of(devices), groups)
-    run(lambda values, index: reducer([values])[0], devices, [0], 100_003)
