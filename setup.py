@@ -70,7 +70,6 @@ setup(
     },
     install_requires=[
         TENSORFLOW,
-        "absl-py>=2.0",
         "numpy>=1.26",
         # For reports, comparisons and suites; a training run imports none of them.
         "jinja2>=3.1,<4",

@@ -30,9 +30,9 @@ from typing import Any
 
 from command_line import options_of
 
-from cnnbench.cli.commands import split_at_dashes
 from cnnbench.flags import parse_args
 from cnnbench.flags.declare import flag
+from cnnbench.flags.parse import split_at_dashes
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import sys
 import threading
@@ -143,12 +142,12 @@ def _is_help(argument: str) -> bool:
 def _help(argv: Sequence[str]) -> str:
     """The help that does not belong to another command than run."""
     from cnnbench.flags.help import overview, run_help
+    from cnnbench.flags.parse import split
     from cnnbench.variable_mgr import registry
 
-    for word, after in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        name, equals, path = word.lstrip("-").partition("=")
-        if word.startswith("-") and name == registry.PLUGIN_FLAG:
-            registry.load_plugin(path if equals else after)  # its modes are choices of a flag
+    for name, path, _ in split(argv, {}):
+        if name == registry.PLUGIN_FLAG:
+            registry.load_plugin(path)  # its modes are choices of a flag
     if any(_is_help(word) and word.lstrip("-") == _EVERYTHING for word in argv):
         return run_help(obsolete=True)
     names = [word for word in argv[:2] if word != "help"]

@@ -13,10 +13,12 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.errors import FlagError
+
+T = TypeVar("T")
 
 _METADATA = "cnnbench.flag"
 
@@ -55,11 +57,22 @@ _RANGE: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
 )
 
 
+def flag(default: Any, help: str, **limits: Any) -> Any:
+    """Declares one flag as a dataclass field; name and type come from the annotation.
+
+    None as the default needs an optional type; the limits are attributes of `FlagSpec`.
+    """
+    return dataclasses.field(default=default, metadata={_METADATA: {"help": help, **limits}})
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Limits:
-    """Metadata of a field beside name, type and default.
+class FlagSpec:
+    """A declared flag.
 
     Attributes:
+      kind: boolean, integer, number, string, integers or numbers.
+      type: type of a value of a parser.
+      optional: whether None ("not given") is a value.
       help: effect of the flag, with its unit, in one or two sentences.
       parser: converts text to a value of the annotated type, whose `source` is that text; raises
         FlagError.
@@ -70,8 +83,15 @@ class _Limits:
       path: "file" or "folder" for shell completion; "" for other values.
       empty_is_none: an empty value on the command line means None instead of being refused.
       known: values, or items of a list, for shell completion where there are no choices.
+      alone: value of a flag with choices that is given without one.
+      repeated: the value is the tuple of all given ones; not only the last counts.
     """
 
+    name: str
+    kind: str
+    type: Any
+    optional: bool
+    default: Any
     help: str
     parser: Callable[[str], Any] | None = None
     choices: Sequence[str] = ()
@@ -83,29 +103,8 @@ class _Limits:
     path: str = ""
     empty_is_none: bool = False
     known: Callable[[], Iterable[str]] | None = None
-
-
-def flag(default: Any, help: str, **limits: Any) -> Any:
-    """Declares one flag as a dataclass field; name and type come from the annotation.
-
-    None as the default needs an optional type; the limits are attributes of `_Limits`.
-    """
-    return dataclasses.field(default=default, metadata={_METADATA: _Limits(help=help, **limits)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlagSpec(_Limits):
-    """A declared flag.
-
-    `kind` is boolean, integer, number, string, integers or numbers, `type` that of a value of a
-    parser, and `optional` whether None ("not given") is a value.
-    """
-
-    name: str
-    kind: str
-    type: Any
-    optional: bool
-    default: Any
+    alone: str = ""
+    repeated: bool = False
 
     @property
     def _single(self) -> _Kind:
@@ -159,7 +158,7 @@ class FlagSpec(_Limits):
             if not isinstance(value, self.type):
                 raise FlagError(self.name, value, f"must be of the type {self.type.__name__}")
             return
-        items = value if self.kind in _LISTS else (value,)
+        items = value if self.kind in _LISTS or self.repeated else (value,)
         if not isinstance(items, tuple):
             raise FlagError(self.name, value, f"must be a list of {self.kind}")
         for item in items:
@@ -221,8 +220,7 @@ def flag_of(group: type, name: str, **changes: Any) -> Any:
     """Declares a flag of another dataclass again, with changes of default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
-    limits = dataclasses.replace(field.metadata[_METADATA], **changes)
-    return dataclasses.field(default=default, metadata={_METADATA: limits})
+    return flag(default, **{**field.metadata[_METADATA], **changes})
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -231,36 +229,42 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
-    """The flags that a dataclass declares itself, in order, without inherited ones."""
+    """The flags that a dataclass declares, in order, inherited ones first."""
     hints = typing.get_type_hints(group)
-    own = vars(group).get("__annotations__", {})
-    return tuple(
-        _spec(field, hints[field.name]) for field in dataclasses.fields(group) if field.name in own
+    return tuple(_spec(field, hints[field.name]) for field in dataclasses.fields(group))
+
+
+def parted(options: type[T], given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """The options of a command, and the values of the other flags, those of runs."""
+    own = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    return (
+        options(**{name: value for name, value in given.items() if name in own}),
+        {name: value for name, value in given.items() if name not in own},
     )
 
 
 def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
-    """The flags of a dataclass by section; `titles` has that of each by the flag it begins with."""
-    title, found = "", dict[str, tuple[FlagSpec, ...]]()
+    """The flags by section, in the order of `titles`, by the flags with which they begin."""
+    title, found = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())
     for spec in specs_of(group):
         title = titles.get(spec.name, title)
-        found[title] = (*found.get(title, ()), spec)
+        found[title] += (spec,)
     return found
 
 
 def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
-    limits: _Limits = field.metadata[_METADATA]
+    limits = field.metadata[_METADATA]
     optional = False
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         optional = type(None) in typing.get_args(annotation)
         (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))
     return FlagSpec(
         name=field.name,
-        kind="string" if limits.parser else _KINDS[annotation],
+        kind="string" if {"parser", "repeated"} & limits.keys() else _KINDS[annotation],
         type=annotation,
         optional=optional,
         default=field.default,
-        **vars(limits),
+        **limits,
     )
 
 

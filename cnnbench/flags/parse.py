@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
+import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from absl import flags
+from typing import Any, TypeAlias
 
 from cnnbench.base.jobs.resolve import mpi_ranks
 from cnnbench.base.reading import read_text
@@ -21,8 +20,10 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.variable_mgr.registry import NAMES
 
-_FLAG_FILE = "flagfile"
+FLAG_FILE = "flagfile"
+_IGNORED = "undefok"  # absl's flag that names flags to be ignored where they are unknown
 _MOST_NESTED = 64
 
 _OF_JOBS = {
@@ -37,6 +38,9 @@ _INSTEAD_OF_HOROVOD = (
     "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
 )
 
+Word: TypeAlias = "tuple[str, str, tuple[str, ...]]"
+"""Name of a flag, or "" for an argument; value as text; and both as they were typed."""
+
 
 @dataclass(frozen=True)
 class ParsedArgs:
@@ -49,13 +53,12 @@ class ParsedArgs:
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
     """Parses and validates the arguments of ``cnnbench run``; UsageError names the wrong one."""
-    by_name = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
-    values = _flag_values(argv, by_name)
-    given = _given(values, by_name, choices=False)  # validate checks the choices
+    specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
+    words = _read(argv, specs)
+    given = _flags_only(words, specs)
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
-    renamed = [old for old in RENAMED if old in values and values[old].present]
-    notices = obsolete_notices(given) + renamed_notices(renamed)
+    notices = obsolete_notices(given) + renamed_notices({name for name, _, _ in words})
     if given.get("variable_update") == HOROVOD:
         given["variable_update"] = "collective_all_reduce"
         # Horovod has one process per device, started by mpirun.
@@ -80,89 +83,122 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line of flags only to values by name, in the order of ``specs``.
-
-    absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``, ``--noflag``,
-    ``--flagfile``); the last of repeated flags counts.
-    """
+    """Parses a command line of flags only to values by name, in the order of ``specs``."""
     by_name = {spec.name: spec for spec in specs}
-    return _given(_flag_values(argv, by_name), by_name, choices=False)
-
-
-def _flag_values(argv: Sequence[str], by_name: dict[str, FlagSpec]) -> flags.FlagValues:
-    values, arguments, leftovers = _split(argv, by_name, mixed=False)
-    if leftovers:
-        raise UsageError(_stray(arguments, leftovers, by_name))
-    return values
+    return _flags_only(_read(argv, by_name), by_name)
 
 
 def parse_command(
     argv: Sequence[str], specs: Iterable[FlagSpec]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parses a command line of flags and arguments in any order; all after ``--`` are arguments."""
-    by_name = {spec.name: spec for spec in specs}
-    values, _, leftovers = _split(argv, by_name, mixed=True)
-    if "" in leftovers[: leftovers.index("--") if "--" in leftovers else None]:
-        raise UsageError("an argument is empty; is a variable of the shell not set?")
-    return _given(values, by_name, choices=True), tuple(leftovers)
+    """Parses flags and arguments in any order to values by name, and arguments.
 
-
-def _split(
-    argv: Sequence[str], by_name: dict[str, FlagSpec], mixed: bool
-) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
-    """Flag values, arguments with flag files expanded, and positional (`mixed`) arguments.
-
-    Only flags that the arguments name have values, because absl needs 10 ms for all flags.
+    All after ``--`` are arguments.
     """
-    values = flags.FlagValues()
-    values.set_gnu_getopt(mixed)
-    arguments = list(_with_flag_files(argv, by_name, mixed))
-    words = {word.lstrip("-").partition("=")[0] for word in arguments}
-    words |= {word.removeprefix("no") for word in words}
-    renamed = {old: RENAMED[old] for old in words & RENAMED.keys() if RENAMED[old] in by_name}
-    for spec in (by_name[name] for name in by_name.keys() & {*words, *renamed.values()}):
-        # absl hands the text through: one parser, FlagSpec's, serves both Python and this.
-        switch = spec.kind == "boolean"
-        entry: Any = flags.Flag(
-            flags.ArgumentParser(), None, spec.name, None, spec.help, boolean=switch
-        )
-        flags.DEFINE_flag(entry, flag_values=values, module_name="cnnbench")
-    for old, new in renamed.items():
-        flags.DEFINE_alias(old, new, flag_values=values)
-    try:
-        _, *leftovers = values(["cnnbench", *arguments])
-    except flags.UnrecognizedFlagError as error:
-        raise UsageError(_unknown_flag(error.flagname, by_name)) from None
-    except (flags.Error, ValueError) as error:
-        text = str(error)
-        if text.startswith("Missing value for flag "):
-            name = text.removeprefix("Missing value for flag ").lstrip("-")
-            text = f"--{name} needs a value: write --{name}=value"
-        raise UsageError(text) from None
-    return values, arguments, leftovers
+    by_name = {spec.name: spec for spec in specs}
+    texts = _texts(_read(argv, by_name), by_name)
+    if "" in texts[""]:
+        raise UsageError("an argument is empty; is a variable of the shell not set?")
+    return _given(texts, by_name), tuple(texts[""])
 
 
-def _with_flag_files(
-    argv: Sequence[str], by_name: Mapping[str, FlagSpec], mixed: bool
-) -> Iterator[str]:
-    """The arguments with --flagfile replaced by the flags of the file, as in absl."""
-    words = iter(argv)
-    for word in words:
-        name, equals, text = word.lstrip("-").partition("=")
-        if word.startswith("-") and name == _FLAG_FILE:
-            path = text if equals else next(words, None)
-            if path is None:
-                raise UsageError(f"--{_FLAG_FILE} needs a value: write --{_FLAG_FILE}=FILE")
-            yield from _lines_of(path.strip(), ())
+def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words before ``--`` and those after it."""
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
+
+
+def split(argv: Iterable[str], specs: Mapping[str, FlagSpec]) -> Iterator[Word]:
+    """Splits words as absl does: one dash or two, ``=`` or a space before a value, ``--noflag``.
+
+    An unknown flag, such as one of another version, takes the next word unless that has a dash.
+    """
+    words = deque(argv)
+    while words:
+        word = words.popleft()
+        name, equals, text = re.sub("^--?", "", word).partition("=")
+        if not word.startswith("-") or not name:
+            yield "", word, (word,)
             continue
-        yield word
-        if word == "--" or not (mixed or word.startswith("-")):
-            break
-        known = by_name.get(RENAMED.get(name, name))
-        spec = known if word.startswith("-") and not equals else None
-        if spec is not None and spec.kind != "boolean":
-            yield from itertools.islice(words, 1)  # its value, whatever that looks like
-    yield from words
+        spec = specs.get(RENAMED.get(name, name))
+        positive = name.removeprefix("no")
+        negated = specs.get(RENAMED.get(positive, positive)) if spec is None else None
+        if negated is not None and negated.kind == "boolean":
+            if equals:
+                raise UsageError(f"{word} does not take an argument")
+            yield positive, "false", (word,)
+        elif equals:
+            yield name, text, (word,)
+        elif name != FLAG_FILE and (alone := _alone(spec, words[0] if words else "-")):
+            yield name, alone, (word,)
+        elif words:
+            text = words.popleft()
+            yield name, text, (word, text)
+        else:
+            raise UsageError(f"--{name} needs a value: write --{name}=value")
+
+
+def _alone(spec: FlagSpec | None, after: str) -> str:
+    """The value of a flag that is given without one; "" if the word after it is its value."""
+    if spec is None:
+        return "true" if after.startswith("-") else ""
+    if spec.kind == "boolean":
+        return "true"
+    return spec.alone if spec.alone and after not in spec.choices else ""
+
+
+def with_flag_files(words: Iterable[Word], specs: Mapping[str, FlagSpec]) -> Iterator[Word]:
+    """The words with each --flagfile replaced by the flags in the file."""
+    for word in words:
+        name, path, _ = word
+        if name == FLAG_FILE:
+            yield from split(_lines_of(path.strip(), ()), specs)
+        else:
+            yield word
+
+
+def _read(argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> list[Word]:
+    before, behind = split_at_dashes(argv)
+    flags = with_flag_files(split(before, specs), specs)
+    return [*flags, *(("", word, (word,)) for word in behind)]
+
+
+def _texts(words: Sequence[Word], specs: Mapping[str, FlagSpec]) -> dict[str, list[str]]:
+    """Values of the flags as text by name, and arguments as those of ""."""
+    ignored = [name for flag, text, _ in words if flag == _IGNORED for name in text.split(",")]
+    texts: dict[str, list[str]] = {"": []}
+    for name, text, _ in words:
+        known = RENAMED.get(name, name)
+        if known in specs or not name:
+            texts.setdefault(known, []).append(text)
+        elif name != _IGNORED and name not in ignored and name.removeprefix("no") not in ignored:
+            raise UsageError(_unknown_flag(name, specs))
+    return texts
+
+
+def _given(texts: Mapping[str, list[str]], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+    """Values of the flags by name, in the order of `specs`."""
+    given = {}
+    for name, spec in specs.items():
+        if name in texts:
+            *_, last = every = texts[name]
+            given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
+            if spec.choices is not NAMES:  # which a plug-in may extend; `validate` checks it
+                spec.check(given[name])
+    return given
+
+
+def _flags_only(words: Sequence[Word], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+    texts = _texts(words, specs)
+    if not texts[""]:
+        return _given(texts, specs)
+    at = [name for name, _, _ in words].index("")
+    (name, _, typed), (_, stray, _) = [("", "", ("",)), *words][at : at + 2]
+    if name not in specs or specs[name].kind != "boolean" or "=" in typed[0]:
+        raise UsageError(f"stray argument {stray!r}: flags are written --flag=value")
+    said = stray.lower()
+    value = said if said in ("true", "false") else f"true or --{name}=false"
+    raise UsageError(f"stray argument {stray!r} after --{name}: write --{name}={value}")
 
 
 def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
@@ -171,30 +207,20 @@ def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
         return
     file = os.path.expanduser(path)
     if len(around) >= _MOST_NESTED:
-        raise FlagError(_FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
-    text = read_text(file, flag=_FLAG_FILE)
+        raise FlagError(FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
+    text = read_text(file, flag=FLAG_FILE)
     real = os.path.realpath(file)
     if real in around:
-        raise FlagError(_FLAG_FILE, path, "leads back to itself")
+        raise FlagError(FLAG_FILE, path, "leads back to itself")
     for line in io.StringIO(text, newline=None):
         name, equals, inner = line.lstrip("-").partition("=")
-        if line.startswith("-") and equals and name == _FLAG_FILE:
+        if line.startswith("-") and equals and name == FLAG_FILE:
             yield from _lines_of(inner.strip(), (*around, real))
         elif line.strip() and not line.startswith(("#", "//")):
             yield line.strip()
 
 
-def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec], choices: bool) -> dict[str, Any]:
-    given = {}
-    for name, spec in by_name.items():
-        if name in values and values[name].present:
-            given[name] = spec.parse(values[name].value)
-            if choices or not spec.choices:
-                spec.check(given[name])
-    return given
-
-
-def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
+def _unknown_flag(name: str, known: Mapping[str, FlagSpec]) -> str:
     if name.removeprefix("no") in known:
         return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
     if name in REMOVED:
@@ -205,16 +231,3 @@ def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
     close = nearest(name, [*known, *switches])
     hint = f"; did you mean --{close}?" if close else "; cnnbench run --help lists those of runs"
     return f"unknown flag --{name}{hint}"
-
-
-def _stray(arguments: Sequence[str], leftovers: Sequence[str], known: dict[str, FlagSpec]) -> str:
-    stray = leftovers[0]
-    before = arguments[: len(arguments) - len(leftovers)]
-    name = before[-1].lstrip("-") if before else ""
-    spec = known.get(name)
-    if spec is not None and spec.kind == "boolean":
-        value = (
-            stray.lower() if stray.lower() in ("true", "false") else "true or --" + name + "=false"
-        )
-        return f"stray argument {stray!r} after --{name}: write --{name}={value}"
-    return f"stray argument {stray!r}: flags are written --flag=value"

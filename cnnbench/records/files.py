@@ -293,10 +293,9 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
         name: _document(name)
         for name in (
             *(IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history"),
-            *("roofline", "strategies", "step_profile", "explanation"),
+            *("roofline", "strategies", "step_profile", "explanation", "tune"),
         )
     },
-    "json of tune": _document("tune"),
     "table of tune": _begins(rb"cnnbench (--|run|launch)[^\n]*\n\n"),
     "table of space": _begins(rb"[^\n]*: \d+ candidates?\n"),
     "flag file": _begins(rb"# cnnbench tune: "),

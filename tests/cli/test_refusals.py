@@ -429,7 +429,9 @@ ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
 ab --b_checkout=--help                       | is neither a folder nor a revision
 ab --a_env=NAME                              | --a_env=NAME: must be NAME=VALUE
+ab --flagfile=variables                      | --a_env=NAME: must be NAME=VALUE
 ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
+ab --b=--checkpoint_directory=x              | --train_dir=x: cannot go with ab
 ab --b=--flagfile=ff                         | --result_csv=x: cannot go with ab
 ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
@@ -438,6 +440,7 @@ ab --allow_different=cpu_modell              | no such fact; did you mean cpu_mo
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
+ab -- run --model=nosuch                     | --model=nosuch: unknown; models for imagenet
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
@@ -672,6 +675,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
     (folder / "tiny.yaml").write_text(SUITE)
     (folder / "typo.yaml").write_text("entries:\n - name: a\n   flags: {modle: x}\n")
     (folder / "ff").write_text("--result_csv=x\n")
+    (folder / "variables").write_text("--a_env=NAME\n")
     (folder / "circle").write_text("--model=lenet\n--flagfile=circle\n")
     (folder / "latin").write_bytes(b"--model=caf\xe9\n")
     (folder / "hidden").write_text("left\x1b[31m\n")

@@ -24,6 +24,8 @@ from cnnbench.flags.retired import OBSOLETE
         ("-nowinograd_nonfused", {"winograd_nonfused": False}),
         ("--noallow_growth", {"allow_growth": False}),
         ("--batch_size=8 --batch_size=0x10", {"batch_size": 16}),
+        ("--nocache_data", {}),
+        ("--zzz=2 --nozzz --undefok=zzz,xla --xla", {"xla": True}),
         ("--device=CPU", {"device": "cpu"}),
         ("--num_epochs=2", {"num_epochs": 2.0}),
         ("--weight_decay=1e-3", {"weight_decay": 0.001}),

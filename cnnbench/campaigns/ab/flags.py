@@ -10,10 +10,8 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-
-from absl import flags as absl_flags
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Reporter
@@ -22,6 +20,8 @@ from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_args
+from cnnbench.flags.parse import Word, split, with_flag_files
+from cnnbench.flags.retired import OBSOLETE, RENAMED
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.records.codec import decode, encode
@@ -35,7 +35,7 @@ _SECONDS = 120.0
 LENGTHS = frozenset({"num_batches", "num_epochs"})
 """Flags of a run that set its number of timed steps."""
 
-_SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
+_SPECS = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/methodology.md compares others."""
@@ -49,31 +49,16 @@ _OF_JOBS = "a job of several processes keeps all of them at work"
 _OF_PYTHON = ("tensorflow",)
 
 
-def words(side: Side) -> list[str]:
-    """Flags of a side as written, with flag files expanded."""
-    with contextlib.ExitStack() as stack:
-        if side.checkout is not None:
-            stack.callback(os.chdir, os.getcwd())
-            os.chdir(side.checkout)
-        try:
-            # As if options could follow arguments, so that none is overlooked.
-            return list(
-                absl_flags.FlagValues().read_flags_from_files(list(side.flags), force_gnu=True)
-            )
-        except (absl_flags.Error, OSError, ValueError):
-            return list(side.flags)  # the parser will report it
-
-
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
-    """Raises FlagError for given flags by name, in flag files too, for any version of cnnbench."""
-    for name, value in _named(side):
+    """Raises FlagError for given flags by name."""
+    for name, value in _values(side):
         if name in names:
             raise FlagError(name, value, reason)
 
 
 def names(side: Side) -> frozenset[str]:
-    """Names of the given flags as written, including those in flag files."""
-    return frozenset(name for name, _ in _named(side))
+    """Names of the given flags."""
+    return frozenset(name for name, _ in _values(side))
 
 
 def check(side: Side) -> Resolved:
@@ -109,7 +94,7 @@ def print_answer(job: str, *flags: str) -> None:
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     """Facts and groups of facts, as for --allow_different, in which the sides differ."""
-    flags = [dict(_values(words(side))) for side in (a, b)]
+    flags = [dict(_values(side)) for side in (a, b)]
     names = dict.fromkeys(name for side in flags for name in side)
     found = [name for name in names if flags[0].get(name) != flags[1].get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
@@ -119,28 +104,17 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _values(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Flags by name, for any version of cnnbench; the last value counts."""
-    waiting = ""
-    for word in (*flags, "-"):
-        if not word.startswith("-"):
-            yield waiting, word
-            waiting = ""
-            continue
-        if waiting:
-            off = waiting in _SWITCHES
-            yield _SWITCHES.get(waiting, waiting), "false" if off else "true"
-        name, equals, value = word.lstrip("-").partition("=")
-        waiting = "" if equals else name
-        if equals:
-            yield name, value
-
-
-def _named(side: Side) -> Iterator[tuple[str, str]]:
-    for word in words(side):
-        if word.startswith("-"):
-            name, _, value = word.lstrip("-").partition("=")
-            yield name, value
+def _values(side: Side) -> list[tuple[str, str]]:
+    """Names and values of the given flags, in flag files too, for any version of cnnbench."""
+    words: list[Word] = []
+    with contextlib.ExitStack() as stack:
+        if side.checkout is not None:
+            stack.callback(os.chdir, os.getcwd())
+            os.chdir(side.checkout)
+        with contextlib.suppress(UsageError):  # which the parser will raise
+            words = list(split(side.flags, _SPECS))
+            words = list(with_flag_files(words, _SPECS))
+    return [(RENAMED.get(name, name), value) for name, value, _ in words if name]
 
 
 def obstacle(params: Params, plan: Plan) -> str | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-from collections.abc import Sequence
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
-from cnnbench.records.files import write_text
+from cnnbench.records.files import Output, write_text
 from cnnbench.run.runtime.supervisor import heed_once
 
 COMMANDS: dict[str, str] = {
@@ -36,24 +35,20 @@ and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For t
 shells it may have completions() -> words: arguments to propose besides files."""
 
 
-def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The arguments before ``--`` and those after it."""
-    if "--" not in argv:
-        return argv, ()
-    at = list(argv).index("--")
-    return argv[:at], argv[at + 1 :]
+def output_file(path: str | None, format: str, document: str) -> Output:
+    """The file of --output; `document` is the name of the schema of --format=json."""
+    kind = {"table": f"table of {document}", "json": document}.get(format, format)
+    return Output("output", path, kind)
 
 
-def write_output(path: str | None, text: str) -> None:
-    """Writes the result of a command to the file that `resolve_output` accepted, else prints it.
-
-    BenchmarkError if the file cannot be written.
-    """
-    if path is None:
+def write_output(path: str | None, text: str, shown: str = "") -> None:
+    """Writes the result of a command to the file of --output and prints `shown`, or prints it."""
+    if path is not None:
+        write_text("output", path, text)
+        text = shown
+    if text:
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
             print_result(text)
-        return
-    write_text("output", path, text)
 
 
 def seed_or_random(seed: int | None) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +30,12 @@ from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
-from cnnbench.cli.commands.ab_sides import (
-    SIDE_FLAGS,
-    AbSideFlags,
-    checked,
-    refuse_equal_sides,
-    side_of,
-    take_variables,
-)
-from cnnbench.cli.commands.judging import JUDGING, JudgingFlags
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides
+from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.settling import resumption, settling_pairs
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
@@ -81,7 +72,7 @@ SECONDS, DISTURBED_SECONDS = 5.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(AbSideFlags, JudgingFlags):
+class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
     """Flags of the command."""
 
     pairs: int = flag(
@@ -133,25 +124,28 @@ class AbFlags(AbSideFlags, JudgingFlags):
         "Profile a few more processes of each side and say where the difference is: auto, after a "
         "verdict of slower or faster, which --explain alone means, too.",
         choices=("auto", "always", "never"),
+        alone="auto",
     )
 
 
-*_MEASURING, _EXPLAIN = specs_of(AbFlags)
-_FLAGS = (
-    ("What a side is", SIDE_FLAGS),
-    ("How it is measured", _MEASURING),
-    ("How it is judged and printed", (*JUDGING, _EXPLAIN)),
-)
-HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+_SPECS = specs_of(AbFlags)
+_SECTIONS = {
+    "a": "What a side is",
+    "pairs": "How it is measured",
+    "threshold": "How it is judged and printed",
+    "explain": "How it is judged and printed",
+}
+HELP = (_ABOUT, tuple(sections_of(AbFlags, _SECTIONS).items()), _EXIT_CODES)
 
-_OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
-_OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain")
+_OF_ONE_EXPERIMENT = ("results", "seed")
+_OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain", *sides.VARIABLES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs an experiment; after a UsageError nothing has been run."""
-    command, variables = take_variables(argv)
-    given, common = _parsed(command)
+    given, common = _parsed(argv)
+    command = sides.without(argv, _SPECS, sides.VARIABLES)
+    variables = sides.variables_of(AbFlags(**given))
     earlier = None
     if given.get("resume"):
         earlier = _earlier(given, common, variables)
@@ -163,20 +157,19 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError("pairs", given["pairs"], reason)
     options = AbFlags(**given)
     options.check()
-    others = {**given, **({"b_env": "..."} if variables["b"] else {})}
     for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
-        if name in others:
-            raise FlagError(name, others[name], "--aa measures side A twice; leave it out")
+        if name in given:
+            value = "..." if name in sides.VARIABLES else given[name]
+            raise FlagError(name, value, "--aa measures side A twice; leave it out")
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
-    with contextlib.ExitStack() as stack:
-        names = ("a", "a") if options.aa else ("a", "b")
-        a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
+    names = "aa" if options.aa else "ab"
+    with sides.sides_of(options, options.layout_if_several, variables, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
-        experiment = _experiment(options, {"a": a, "b": b}, campaign, command, earlier)
+        experiment = _experiment(options, both, campaign, command, earlier)
         if not options.aa:
             instead = ", or measure one of them twice with --aa"
-            refuse_equal_sides(experiment.sides, instead)
+            sides.refuse_equal_sides(experiment.sides, instead)
         if earlier is None:
             seconds = turn_seconds(options.pairing, experiment.sides, reporter)
             experiment = replace(experiment, turn_seconds=seconds)
@@ -184,10 +177,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    words, common = split_at_dashes(command)
-    specs = [spec for _, those in _FLAGS for spec in those]
     hint = "; those of one side into --a or --b"
-    given, stray = sides.parse(list(_with_values(words)), specs, "ab ...", hint)
+    given, stray, common = sides.parse(command, _SPECS, "ab ...", hint)
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
@@ -213,7 +204,7 @@ def _earlier(
     for name, value in given.items():
         if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
             raise FlagError(name, value, other)
-    if common and list(common) != list(common_then):
+    if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
     if then.get("aa") or not then.get("sequential", True):
         reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
@@ -237,13 +228,6 @@ def _pairs_to_go(earlier: Begun, folder: Path) -> int:
     return min(max(enough, there + STEP), sides.MOST_PAIRS)
 
 
-def _with_values(words: Sequence[str]) -> Iterator[str]:
-    """The command line with the value that --explain alone stands for."""
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        alone = word in ("--explain", "-explain") and after not in _EXPLAIN.choices
-        yield f"{word}={_EXPLAIN.default}" if alone else word
-
-
 def _experiment(
     options: AbFlags,
     both: Mapping[str, Side],
@@ -252,7 +236,7 @@ def _experiment(
     earlier: Begun | None,
 ) -> Experiment:
     """What to measure; the command has no environment variables, whose values may be secrets."""
-    found = checked(both, "ab", campaign.reporter)
+    found = sides.checked(both, "ab", campaign.reporter)
     subjects = {
         name: repository.of_folder(side.checkout)
         if side.checkout
@@ -337,8 +321,8 @@ def _run(
     if enough and earlier is not None:
         next_step = resumption(results.folder, enough, earlier, variables)
     elif enough:
-        again = sides.without(argv, _OF_ONE_EXPERIMENT)
-        next_step = shlex.join(["cnnbench", "ab", f"--pairs={enough}", *again])
+        others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
+        next_step = sides.again("ab", others, _SPECS, pairs=enough)
     comparison = replace(
         pairs.comparison, ends_with=code, next_step=next_step, explanation=explanation
     )

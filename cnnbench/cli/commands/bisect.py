@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from cnnbench.campaigns.bisect.session import (
     no_difference,
 )
 from cnnbench.campaigns.processes.commands import environment_identity
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.judging import JudgingFlags, policy_of
+from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judge import Verdict
@@ -99,14 +98,14 @@ class BisectFlags:
     )
 
 
+_SPECS = specs_of(BisectFlags)
 _TITLES = {"repository": "What is measured", "pairs": "How each step is measured"}
 HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection; after a UsageError nothing has been measured."""
-    words, flags = split_at_dashes(argv)
-    given, ends = sides.parse(words, specs_of(BisectFlags), "bisect GOOD BAD", "")
+    given, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD", "")
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
@@ -116,21 +115,20 @@ def main(argv: Sequence[str]) -> int:
     try:
         found, explanation = _run(setting, options, reporter)
     except KeyboardInterrupt:
-        reporter.notice(f"to go on: {shlex.join(_again(argv))}")
+        reporter.notice(f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}")
         raise
     code = _report(found, reporter, argv)
     if explanation is not None:
-        LineWriter(sys.stdout).lines(["", table(explanation).removesuffix("\n")])
+        write_output(None, f"\n{table(explanation)}")
     return code
 
 
-def _setting(options: BisectFlags, ends: Sequence[str], flags: Sequence[str]) -> Setting:
+def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) -> Setting:
     repository = repository_of(options.repository)
     good, bad = ends_of(ends[0], ends[1], repository)
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
-    run = tuple(flags[1:] if flags[:1] == ("run",) else flags)
     refuse(Side(flags=run), sides.RESERVED, "cannot go with bisect; it keeps all records")
     return Setting(
         history=History(repository, options.first_parent),
@@ -145,7 +143,7 @@ def _setting(options: BisectFlags, ends: Sequence[str], flags: Sequence[str]) ->
         timeout=options.timeout,
         seed=seed_or_random(options.seed),
         pairing=options.pairing,
-        policy=policy_of(options.threshold, options.alpha),
+        policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
     )
 
 
@@ -197,19 +195,12 @@ def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
     undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
-            yield f"to go on: {shlex.join(_again(argv))}"
+            yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"
         return
     pairs = max(*undecided, found.setting.most_pairs + STEP)
     if pairs > sides.MOST_PAIRS:
         disturbs = "find what disturbs the machine first: cnnbench env --check"
         yield f"to settle it: some {pairs:,} pairs; {disturbs}"
     else:
-        yield f"to go on, with more pairs: {shlex.join(_again(argv, pairs))}"
-
-
-def _again(argv: Sequence[str], most_pairs: int | None = None) -> list[str]:
-    """The command line that continues a bisection; None: with as many pairs."""
-    more = [] if most_pairs is None else [f"--most_pairs={most_pairs}"]
-    names = () if most_pairs is None else ("most_pairs",)
-    words, flags = split_at_dashes(sides.without(argv, names, ("resume",)))
-    return ["cnnbench", "bisect", *words, *more, "--resume", "--", *flags]
+        command = sides.again("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
+        yield f"to go on, with more pairs: {command}"

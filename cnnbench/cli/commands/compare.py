@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cnnbench.base.text.terminal import print_notice
-from cnnbench.cli.commands.judging import JUDGING, JudgingFlags, load, warn_of_skipped
+from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped
 from cnnbench.cli.commands.settling import with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
@@ -28,8 +28,6 @@ class CompareFlags(JudgingFlags):
     )
 
 
-_SPECS = (*JUDGING, *specs_of(CompareFlags))
-
 _ABOUT = """\
 Usage: cnnbench compare BASE NEW [FLAGS]
 
@@ -48,12 +46,12 @@ file was skipped; 2 wrong use.
 """
 
 
-HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+HELP = (_ABOUT, [("Flags", specs_of(CompareFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Compares saved records and prints the verdicts."""
-    given, arguments = parse_command(argv, _SPECS)
+    given, arguments = parse_command(argv, specs_of(CompareFlags))
     if len(arguments) != 2:
         raise UsageError(
             f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +10,19 @@ from pathlib import Path
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import SUFFIX, Profiling
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
+from cnnbench.cli.commands import interrupt_on_signals, output_file, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.ab_sides import (
-    SIDE_FLAGS,
-    AbSideFlags,
-    checked,
-    refuse_equal_sides,
-    side_of,
-    take_variables,
-)
+from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explain import table, to_markdown
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.files import Output, check_outputs, write_text
+from cnnbench.records.files import check_outputs
 from cnnbench.records.step_profile import StepProfile
 
 _ABOUT = """\
@@ -58,7 +49,7 @@ _FORMATS = ("table", "markdown", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainFlags(AbSideFlags):
+class ExplainFlags(JobFlags, sides.SideFlags):
     """Flags of the command."""
 
     rounds: int = flag(
@@ -79,27 +70,25 @@ class ExplainFlags(AbSideFlags):
     )
 
 
-_SECTIONS = sections_of(ExplainFlags, {"rounds": "How it is profiled", "rows": "How it is printed"})
-_FLAGS = (("What a side is", SIDE_FLAGS), *_SECTIONS.items())
-HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+_TITLES = {"a": "What a side is", "rounds": "How it is profiled", "rows": "How it is printed"}
+_SECTIONS = sections_of(ExplainFlags, _TITLES)
+HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Explains a difference; after a UsageError nothing has been run."""
-    rest, variables = take_variables(argv)
-    words, common = split_at_dashes(rest)
-    specs = (*SIDE_FLAGS, *specs_of(ExplainFlags))
-    given, paths = sides.parse(words, specs, "explain ...", "; those of one side into --a or --b")
+    hint = "; those of one side into --a or --b"
+    given, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...", hint)
     options = ExplainFlags(**given)
+    variables = sides.variables_of(options)
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
             "or none, and flags of both sides behind --"
         )
-    kind = {"table": "table of explanation", "json": "explanation"}.get(options.format)
-    check_outputs([Output("output", options.output, kind or options.format)], paths)
+    check_outputs([output_file(options.output, options.format, "explanation")], paths)
     if paths:
-        shown = {spec.name for spec in _SECTIONS["How it is printed"]}
+        shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in given if name not in shown):
             raise FlagError(name, given[name], "is for processes; A and B are profiles")
         if common or any(variables.values()):
@@ -108,7 +97,14 @@ def main(argv: Sequence[str]) -> int:
         found = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         found = _profiled(options, common, variables)
-    _write(found, options)
+    rows = table(found, options.rows)
+    if options.format == "table":
+        text = rows
+    elif options.format == "markdown":
+        text = to_markdown(found, options.rows)
+    else:
+        text = found.to_json()
+    write_output(options.output, text, rows)
     return ExitCode.OK
 
 
@@ -134,10 +130,9 @@ def _profiled(
 ) -> Explanation:
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
-    with contextlib.ExitStack() as stack:
-        a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in "ab")
-        both = checked({"a": a, "b": b}, "explain", reporter)
-        refuse_equal_sides(both, "")
+    with sides.sides_of(options, options.layout_if_several, variables, common) as both:
+        both = sides.checked(both, "explain", reporter)
+        sides.refuse_equal_sides(both, "")
         name = options.results or f"explain-{datetime.now():%Y%m%d-%H%M%S}"
         with PairsFolder(name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
@@ -151,13 +146,3 @@ def _profiled(
             ).explain()
         reporter.notice(f"the same from the files: cnnbench explain {name}/a {name}/b")
         return found
-
-
-def _write(found: Explanation, options: ExplainFlags) -> None:
-    texts = {"markdown": to_markdown, "table": table}
-    make = texts.get(options.format)
-    text = found.to_json() if make is None else make(found, options.rows)
-    if options.output is not None:
-        write_text("output", options.output, text)
-        text = table(found, options.rows)
-    LineWriter(sys.stdout).lines([text.removesuffix("\n")])

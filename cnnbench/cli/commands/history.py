@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice
-from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands import output_file, write_output
 from cnnbench.cli.commands.judging import exported, warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -169,8 +169,7 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
         raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
     if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
         raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
-    kind = {"table": "table of history", "json": "history"}.get(options.format, options.format)
-    outputs = [Output("output", options.output, kind)]
+    outputs = [output_file(options.output, options.format, "history")]
     if options.plot is not None:
         outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])

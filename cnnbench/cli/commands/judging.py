@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.text.terminal import LineWriter, print_notice, print_warning
+from cnnbench.base.text.terminal import print_notice, print_warning
+from cnnbench.cli.commands import output_file, write_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, specs_of, words
+from cnnbench.flags.declare import flag, words
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
@@ -16,7 +17,7 @@ from cnnbench.judge.report.exports import Figure, of_comparison
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour
-from cnnbench.records.files import Output, check_outputs, write_text
+from cnnbench.records.files import check_outputs
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
@@ -68,9 +69,8 @@ class JudgingFlags:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
         if self.output is not None:
-            kind = {"table": "table of comparison", "json": "comparison"}.get(self.format)
-            read = (*inputs, self.baseline_aa)
-            check_outputs([Output("output", self.output, kind or self.format)], read)
+            file = output_file(self.output, self.format, "comparison")
+            check_outputs([file], (*inputs, self.baseline_aa))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -84,8 +84,11 @@ class JudgingFlags:
 
     @property
     def policy(self) -> Policy:
-        """The constants of the tests."""
-        return policy_of(self.threshold, self.alpha)
+        """The constants of the tests; the threshold of the flags is in per cent."""
+        share = None if self.threshold is None else self.threshold / 100
+        changes = {"threshold": share, "alpha": self.alpha}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return Policy().replace(**given)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
         """The A/A runs, None without --baseline_aa; `reductions` as in `load`."""
@@ -99,35 +102,14 @@ class JudgingFlags:
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table."""
-        format = self.format
-        if self.output is not None:
-            write_text("output", self.output, _render(comparison, format))
-            format = "table"
-        if format == "table":
-            text = table(comparison, wants_colour(sys.stdout))
+        shown = table(comparison, wants_colour(sys.stdout))
+        if self.format == "table" and self.output is None:
+            text = shown
+        elif self.format in EXPORTS:
+            text = exported(of_comparison(comparison), self.format)
         else:
-            text = _render(comparison, format)
-        LineWriter(sys.stdout).lines([text.removesuffix("\n")])
-
-
-def _render(comparison: Comparison, format: str) -> str:
-    """The comparison as text; what a format cannot express is reported on stderr."""
-    if format not in EXPORTS:
-        return render(comparison, format)
-    return exported(of_comparison(comparison), format)
-
-
-JUDGING = specs_of(JudgingFlags)
-
-
-def policy_of(threshold: float | None, alpha: float | None) -> Policy:
-    """The constants of the tests, as flags change them; the threshold is in per cent."""
-    policy = Policy()
-    if threshold is not None:
-        policy = policy.replace(threshold=threshold / 100)
-    if alpha is not None:
-        policy = policy.replace(alpha=alpha)
-    return policy
+            text = render(comparison, self.format)
+        write_output(self.output, text, shown)
 
 
 def load(path: str, reductions: bool = True) -> Loaded:

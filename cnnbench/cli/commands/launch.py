@@ -29,11 +29,12 @@ from cnnbench.campaigns.launch.tasks import (
 from cnnbench.campaigns.processes.child import Command, execute, program
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.cli.commands import interrupt_on_signals, split_at_dashes
+from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import Params, parse_command
 from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.declare import flag, sections_of, specs_of
+from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine.cpu import available_cores
 from cnnbench.records.files import (
@@ -123,26 +124,25 @@ class LaunchFlags(JobFlags):
     plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
 
 
-JOB_FLAGS = specs_of(JobFlags)
-_OWN, _SCALING = sections_of(LaunchFlags, {"scaling": "Scaling"}).values()
-HELP = (_ABOUT, [("Flags", (*JOB_FLAGS, *_OWN)), ("Scaling", _SCALING)], _EXIT_CODES)
+_SECTIONS = sections_of(LaunchFlags, {"workers": "Flags", "scaling": "Scaling"})
+HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a job, or one for each number of workers; no process outlives it."""
     words, flags = split_at_dashes(argv)
-    given, arguments = parse_command(words, (*JOB_FLAGS, *specs_of(LaunchFlags)))
+    given, arguments = parse_command(words, specs_of(LaunchFlags))
     options = LaunchFlags(**given)
     if arguments:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
-    if options.scaling and flags[:1] == ["allreduce"]:
+    if options.scaling and [*flags[:1]] == ["allreduce"]:
         counts = ",".join(map(str, options.scaling))
         raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
     if options.scaling:
         return _scale(options, given, flags)
-    for name in (spec.name for spec in _SCALING if spec.name in given):
+    for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)

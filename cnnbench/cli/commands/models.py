@@ -95,7 +95,6 @@ def main(argv: Sequence[str]) -> int:
     """Prints the models of each data set."""
     given = parse_flags(argv, _FLAGS)
     form = given.get("format", _FORMAT.default)
-    _FORMAT.check(form)
     if given.get("dataset_plugin"):
         load_plugin(given["dataset_plugin"])
     if given.get("model_plugin"):

@@ -13,7 +13,7 @@ from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, parted, specs_of
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import measured, table, to_csv
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
@@ -68,9 +68,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Measures a roofline; after a UsageError nothing has been run."""
     given, names = parse_command(argv, (*_SPECS, *FLAGS))
-    own = {spec.name for spec in _SPECS}
-    options = RooflineFlags(**{name: value for name, value in given.items() if name in own})
-    flags = {name: value for name, value in given.items() if name not in own}
+    options, flags = parted(RooflineFlags, given)
     params = _params(flags, names)
     check_outputs(
         [

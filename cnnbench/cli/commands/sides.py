@@ -1,15 +1,25 @@
-"""Command lines shared by commands that measure in pairs."""
+"""Command lines of the commands that measure sides A and B, each with flags of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.checkout import checked_out, commit_of
+from cnnbench.campaigns.ab.flags import check, refuse
+from cnnbench.campaigns.ab.side import Side, has_module
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.declare import FlagSpec, flag
+from cnnbench.flags.parse import split, split_at_dashes
 
 MOST_PAIRS = 1000
 """Of an experiment."""
@@ -17,43 +27,71 @@ MOST_PAIRS = 1000
 RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
+VARIABLES = ("a_env", "b_env")
+"""Flags whose values may be secrets."""
+
+# A cnnbench that has one of them runs jobs; the latter in earlier versions.
+_LAUNCHES = ("campaigns/launch/tasks.py", "launch/tasks.py")
+
+_CHECKOUT = (
+    "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
+    "cnnbench, its code runs."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideFlags:
+    """What a side is."""
+
+    a: str = flag("", "Flags of side A alone, in one word.")
+    b: str = flag("", "Flags of side B alone.")
+    a_python: str | None = flag(
+        None, "Interpreter of side A that has cnnbench installed.", path="file"
+    )
+    b_python: str | None = flag(None, "That of side B.", path="file")
+    a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
+    b_checkout: str | None = flag(None, "The same for side B.", path="folder")
+    a_env: tuple[str, ...] | None = flag(
+        None, "Environment variable of side A, NAME=VALUE; may be repeated.", repeated=True
+    )
+    b_env: tuple[str, ...] | None = flag(None, "Environment variable of side B.", repeated=True)
+
 
 def parse(
-    words: Sequence[str], specs: Sequence[FlagSpec], command: str, hint: str
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Flags of a command, and other arguments; names the right place of run flags.
+    argv: Sequence[str], specs: Sequence[FlagSpec], usage: str, hint: str
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Flags of a command, other arguments, and the flags of runs of all sides.
 
-    `hint` says where else flags of runs can go; it completes a sentence.
+    Refused flags of runs get the place named where they belong: after `usage`, which begins with
+    the command, or as `hint` says, which completes a sentence.
     """
+    words, common = split_at_dashes(argv)
     try:
-        return parse_command(words, specs)
+        given, arguments = parse_command(words, specs)
     except UsageError:
-        own = {spec.name for spec in specs}
-        of_runs = {spec.name for spec in FLAGS} - own
-        of_runs |= {f"no{name}" for name in of_runs}
-        for word in words:
-            name = word.lstrip("-").partition("=")[0]
-            if word.startswith("-") and name in of_runs:
+        of_runs = {spec.name: spec for spec in FLAGS}
+        for name, _, (word, *_) in split(words, of_runs):
+            if name in of_runs and not any(name == spec.name for spec in specs):
                 raise UsageError(
-                    f"--{name} is a flag of the sides, not of {command.split()[0]}: flags of both "
-                    f"go behind --, as in cnnbench {command} -- {word}{hint}"
+                    f"--{name} is a flag of the sides, not of {usage.split()[0]}: flags of both "
+                    f"go behind --, as in cnnbench {usage} -- {word}{hint}"
                 ) from None
         raise
+    return given, arguments, tuple(common[1:] if [*common[:1]] == ["run"] else common)
 
 
-def without(argv: Sequence[str], names: Container[str], switches: Container[str] = ()) -> list[str]:
-    """A command line without some of its flags, up to the dashes; `switches` have no value."""
-    found: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word == "--":
-            return [*found, word, *words]
-        name, equals, _ = word.lstrip("-").partition("=")
-        if not word.startswith("-") or (name not in names and name not in switches):
-            found.append(word)
-        elif not equals and name in names:
-            next(words, "")
-    return found
+def without(argv: Sequence[str], specs: Sequence[FlagSpec], names: Collection[str]) -> list[str]:
+    """A command line without some of its flags before the dashes."""
+    before, behind = split_at_dashes(argv)
+    words = split(before, {spec.name: spec for spec in specs})
+    kept = [word for name, _, typed in words if name not in names for word in typed]
+    return [*kept, "--", *behind] if behind else kept
+
+
+def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:
+    """The command line with other values of some flags, which come first; True switches one on."""
+    first = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
+    return shlex.join(["cnnbench", command, *first, *without(argv, specs, flags)])
 
 
 def interpreter(flag: str, text: str) -> str:
@@ -62,3 +100,88 @@ def interpreter(flag: str, text: str) -> str:
     if found is None:
         raise FlagError(flag, text, "is no program that can be started")
     return os.path.abspath(found)
+
+
+def variables_of(options: SideFlags) -> dict[str, dict[str, str]]:
+    """The environment variables of both sides."""
+    found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+    for name in VARIABLES:
+        for text in getattr(options, name) or ():
+            variable, equals, value = text.partition("=")
+            if not equals or not variable:
+                raise FlagError(name, text, "must be NAME=VALUE")
+            found[name[0]][variable] = value
+    return found
+
+
+def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
+    """The sides with resolved flags; refuses wrong ones as far as this cnnbench knows them."""
+    for name, side in both.items():
+        reason = f"cannot go with {command}; it keeps a record of each process"
+        refuse(side, RESERVED, reason)
+        if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
+            reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
+            raise FlagError("workers", side.layout.workers, reason)
+    first = check(both["a"])
+    found = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
+    for notice in dict.fromkeys(n for flags in found.values() for n in flags.notices):
+        reporter.notice(notice)
+    return {name: replace(side, resolved=found[name]) for name, side in both.items()}
+
+
+def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
+    """Refuses two sides that are the same; `instead` is what else could be done."""
+    a, b = both.values()
+    configs = [side.resolved.config for side in (a, b)]
+    code = _code(a)
+    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
+    if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):
+        return
+    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
+    raise UsageError(
+        f"the two sides are the same{what}; say with --a and --b, --a_python, --a_checkout or "
+        f"--a_env what makes them differ{instead}"
+    )
+
+
+def _code(side: Side) -> str:
+    """The folder, or the commit of the temporary worktree, that a side works in."""
+    if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
+        return str(side.checkout or "")
+    return f"commit {(commit_of(side.revision) or '')[:12]}"
+
+
+@contextlib.contextmanager
+def sides_of(
+    options: SideFlags,
+    layout: JobLayout | None,
+    variables: Mapping[str, Mapping[str, str]],
+    common: Sequence[str],
+    names: Sequence[str] = "ab",
+) -> Iterator[dict[str, Side]]:
+    """The sides A and B, as the flags of these names describe them, with their checkouts."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for side, name in zip("ab", names, strict=True):
+            text, python, checkout = (
+                getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
+            )
+            try:
+                own = tuple(shlex.split(text))
+            except ValueError as error:
+                raise FlagError(name, text, f"is no list of flags: {error}") from None
+            if python is not None:
+                python = interpreter(f"{name}_python", python)
+            folder = None
+            if checkout is not None:
+                folder = stack.enter_context(checked_out(f"{name}_checkout", checkout))
+            found[side] = Side(
+                flags=(*common, *own),
+                own=own,
+                layout=layout,
+                python=python,
+                checkout=folder,
+                revision=checkout,
+                variables=variables[name],
+            )
+        yield found

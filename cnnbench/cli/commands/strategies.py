@@ -20,10 +20,15 @@ from cnnbench.campaigns.strategies.session import (
     make_plan,
     weights_tolerance,
 )
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
+from cnnbench.cli.commands import (
+    interrupt_on_signals,
+    output_file,
+    seed_or_random,
+    write_output,
+)
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import FLAGS, parse_flags
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, parted, specs_of
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
@@ -100,24 +105,15 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 def main(argv: Sequence[str]) -> int:
     """Measures the modes; after an interrupt or a failure the table so far has been written."""
     given = parse_flags(argv, (*_SPECS, *FLAGS, *OBSOLETE))
-    own = {spec.name for spec in _SPECS}
-    options = StrategiesFlags(**{name: value for name, value in given.items() if name in own})
-    for spec in _SPECS:  # choices too
-        spec.check(getattr(options, spec.name))
-    _check_outputs(options)
-    of_runs = {name: value for name, value in given.items() if name not in own}
+    options, of_runs = parted(StrategiesFlags, given)
+    plot = Output("plot", options.plot, suffixes=PICTURES)
+    check_outputs([output_file(options.output, options.format, "strategies"), plot])
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
     cases, notices = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
     reporter, command = Reporter(sys.stderr), ("cnnbench", "strategies", *argv)
     return _run(cases, notices, options, command, facts, reporter)
-
-
-def _check_outputs(options: StrategiesFlags) -> None:
-    kind = {"table": "table of strategies", "json": "strategies"}.get(options.format, "csv")
-    plot = Output("plot", options.plot, suffixes=PICTURES)
-    check_outputs([Output("output", options.output, kind), plot])
 
 
 def _run(
@@ -190,7 +186,7 @@ def _print(
         text = table.to_csv(document.rows)
     else:
         text = document.to_json()
-    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
+    write_output(options.output, text)
     if options.plot is not None:
         drawn = chart(document)
         write_plot(options.plot, [drawn], drawn.title)

@@ -17,11 +17,12 @@ from cnnbench.campaigns.sweep.planning import Overrides, SweepPlan, make_plan, o
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, split_at_dashes
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.parse import split_at_dashes
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
@@ -90,7 +91,11 @@ def main(argv: Sequence[str]) -> int:
     words, behind = split_at_dashes(argv)
     given, arguments = parse_command(words, specs_of(SweepFlags))
     options = SweepFlags(**given)
-    for_all = _canonical(behind)
+    specs = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
+    for_all = {
+        name: "" if value is None else specs[name].text(value)
+        for name, value in parse_flags(behind, specs.values()).items()
+    }
     interrupt_on_signals()
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
@@ -118,9 +123,15 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.OK
     if options.dry_run:
         return _show(plan, options)
-    more = _with_more(arguments[0], options, behind)
+    chosen = [] if options.filter is None else [f"--filter={options.filter}"]
+    again = ["cnnbench", "sweep", *arguments, f"--results={options.results}", *chosen, "--resume"]
+    flags = ["--", *behind] if behind else []
+
+    def with_more(repeats: int) -> str:
+        return shlex.join([*again, f"--repeats={repeats}", *flags])
+
     command = ("cnnbench", "sweep", *argv)
-    return _run(plan, options, command, facts, reporter, for_all, more)
+    return _run(plan, options, command, facts, reporter, for_all, with_more)
 
 
 def _scaled_to_cpus(
@@ -134,21 +145,6 @@ def _scaled_to_cpus(
     flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
     behind = [f"--{name}={text}" for name, text in flags.items()]
     return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *behind])
-
-
-def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callable[[int], str]:
-    """The command line that adds processes to those of a sweep."""
-    chosen = [] if options.filter is None else [f"--filter={options.filter}"]
-    words = ["cnnbench", "sweep", suite, f"--results={options.results}", *chosen, "--resume"]
-    behind = ["--", *flags] if flags else []
-    return lambda repeats: shlex.join([*words, f"--repeats={repeats}", *behind])
-
-
-def _canonical(flags: Sequence[str]) -> dict[str, str]:
-    texts = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
-    specs = tuple(texts.values())
-    given = parse_flags(flags, specs)
-    return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
 
 
 def _show(plan: SweepPlan, options: SweepFlags) -> int:

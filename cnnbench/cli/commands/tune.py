@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,16 +28,17 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
     interrupt_on_signals,
+    output_file,
     seed_or_random,
     sides,
-    split_at_dashes,
     write_output,
 )
 from cnnbench.cli.commands.ab import AbFlags
-from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
+from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import FLAGS, parse_args, parse_flags
-from cnnbench.flags.declare import flag, flag_of, specs_of, words
+from cnnbench.flags.declare import flag, flag_of, parted, specs_of, words
+from cnnbench.flags.parse import split_at_dashes
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
@@ -98,7 +98,7 @@ class TuneFlags(JobFlags):
         "",
         "What may vary although it changes what is trained, comma-separated: precision, "
         "batch_size, consistency, gradient_reduction.",
-        known=lambda: _allowable(),
+        known=lambda: ALLOWABLE,
     )
     threshold: float = flag(
         1.0,
@@ -131,7 +131,7 @@ class TuneFlags(JobFlags):
     )
 
 
-_OWN = (*specs_of(TuneFlags), *JOB_FLAGS)
+_OWN = specs_of(TuneFlags)
 _RUN = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
 HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
 
@@ -151,10 +151,7 @@ _REFUSED = {
 def main(argv: Sequence[str]) -> int:
     """Searches the fastest flags; after a UsageError nothing has been run."""
     before, behind = split_at_dashes(argv)
-    given = parse_flags(before, (*_OWN, *_RUN.values()))
-    own = {spec.name for spec in _OWN}
-    options = TuneFlags(**{name: value for name, value in given.items() if name in own})
-    of_runs = {name: value for name, value in given.items() if name not in own}
+    options, of_runs = parted(TuneFlags, parse_flags(before, (*_OWN, *_RUN.values())))
     of_runs.update(parse_flags(behind, _RUN.values()))
     _check(options, of_runs)
     facts = environment.collect()
@@ -166,16 +163,10 @@ def main(argv: Sequence[str]) -> int:
     return _run(question, options, facts, reporter, argv)
 
 
-def _allowable() -> tuple[str, ...]:
-    return ALLOWABLE
-
-
 def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
-    for spec in _OWN:  # choices too
-        spec.check(getattr(options, spec.name))
     for word in words(options.allow):
-        if word not in _allowable():
-            raise FlagError("allow", word, f"must be some of {', '.join(_allowable())}")
+        if word not in ALLOWABLE:
+            raise FlagError("allow", word, f"must be some of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
         if of_runs.get(name):
             raise FlagError(name, _RUN[name].text(of_runs[name]), reason)
@@ -183,10 +174,10 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
         raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
     if options.resume and options.results is None:
         raise FlagError("resume", "true", "needs --results, the folder of the search to go on with")
-    kind = options.format if options.format == "csv" else f"{options.format} of tune"
+    table = Output("output", options.output, "table of space")
     check_outputs(
         [
-            Output("output", options.output, "table of space" if options.list else kind),
+            table if options.list else output_file(options.output, options.format, "tune"),
             Output("plot", options.plot, suffixes=PICTURES),
             Output("write_flagfile", options.write_flagfile, "flag file"),
         ],
@@ -250,6 +241,7 @@ def _run(
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
+    again = ("tune", argv, (*_OWN, *_RUN.values()))
     name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
     earlier = seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
@@ -281,11 +273,12 @@ def _run(
         try:
             outcome, found, minutes = tune(question, folder, Campaign(reporter, facts))
         except KeyboardInterrupt:
-            reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
+            reporter.notice(f"to go on: {sides.again(*again, results=name, resume=True)}")
             raise
     if minutes is not None:
-        again = _again(argv, name, minutes=f"{min(minutes, _MOST_MINUTES):g}")
-        reporter.notice(f"to go on with more time: {shlex.join(again)}")
+        more = f"{min(minutes, _MOST_MINUTES):g}"
+        line = sides.again(*again, results=name, minutes=more, resume=True)
+        reporter.notice(f"to go on with more time: {line}")
     if options.plot is not None:
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
@@ -309,8 +302,7 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> in
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
     written = {"table": text.table, "csv": text.to_csv, "json": TuneDocument.to_json}
-    content = written[options.format](outcome)
-    write_output(options.output, content if options.output else content.removesuffix("\n"))
+    write_output(options.output, written[options.format](outcome))
     if outcome.failure:
         reporter.error(outcome.failure)
         return ExitCode.FAILED
@@ -318,10 +310,3 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> in
         reporter.error(outcome.weights)
         return ExitCode.FAILED
     return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK
-
-
-def _again(argv: Sequence[str], folder: str, **instead: object) -> list[str]:
-    """The command line that goes on, with other values of some flags."""
-    rest = sides.without(argv, ("results", *instead), ("resume",))
-    flags = [f"--{name}={value}" for name, value in {"results": folder, **instead}.items()]
-    return ["cnnbench", "tune", *flags, "--resume", *rest]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
+from cnnbench.flags.declare import FlagSpec, flag, flag_of, parted, specs_of, words
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
@@ -188,13 +188,8 @@ ALLREDUCE_TITLES = {
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:
-    """The parameters of a command line from `parse_flags`, each value checked independently."""
-    params = AllReduceParams(
-        **{spec.name: given[spec.name] for spec in ALLREDUCE_FLAGS if spec.name in given}
-    )
-    for spec in ALLREDUCE_FLAGS:
-        spec.check(getattr(params, spec.name))
-    return params
+    """The parameters of a command line from `parse_flags`."""
+    return parted(AllReduceParams, given)[0]
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
