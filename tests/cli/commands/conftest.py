@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -14,8 +15,23 @@ from forked import Forked, cnnbench
 
 from cnnbench.cli import main
 
+Captured: TypeAlias = "pytest.CaptureResult[str]"
 SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
 PATIENCE = 240.0
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Captured]:
+    """call(WORD..., code=0): what a command prints that ends with this exit code; None: any."""
+
+    def call(*words: object, code: int | None = 0) -> Captured:
+        capsys.readouterr()
+        found = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert code in (found, None), printed.err
+        return printed
+
+    return call
 
 
 @pytest.fixture

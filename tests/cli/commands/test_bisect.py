@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from step_profiles import Profiles, changed
 
-from cnnbench import cli
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.records.load import load_records
 
@@ -57,16 +56,23 @@ def repository(tmp_path):
 
 
 @pytest.fixture
-def bisect(fake_python, tmp_path):
-    """The command line of a bisection of such a repository, and how to run it here."""
+def words(fake_python, tmp_path):
+    """The command line of a bisection of such a repository."""
 
-    def words(*arguments, flags=("--model=lenet",)):
-        sides = [f"--repository={tmp_path}/repository", f"--python={fake_python}"]
+    def words(*arguments, python=fake_python, flags=("--model=lenet",)):
+        sides = [f"--repository={tmp_path}/repository"]
+        sides += [f"--python={python}"] if python else []
         quick = ["--pairs=6", "--most_pairs=6", "--burn_in=0", f"--results={tmp_path}/results"]
         quick.append("--pairing=alternate")
         return ["bisect", *sides, *quick, *arguments, "--", *flags]
 
     return words
+
+
+@pytest.fixture
+def bisect(call, words):
+    """What a bisection prints that ends with this exit code."""
+    return lambda *arguments, code=0, **more: call(*words(*arguments, **more), code=code)
 
 
 def nothing_is_left(folder):
@@ -80,22 +86,21 @@ def nothing_is_left(folder):
 
 
 def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
-    repository, bisect, tmp_path, capsys
+    repository, bisect, tmp_path
 ):
     says = [{"speed": 100 if number < 11 else 80, "salt": number} for number in range(30)]
     for number in (13, 14, 15):
         says[number] = {"die": "no such layer"}
     folder = repository(*says)
     bad = git(folder, "rev-parse", "main~18")
-    assert cli.main(bisect("main~29", "main")) == 0
-    out = capsys.readouterr().out
+    out = bisect("main~29", "main").out
     assert f"{bad} is the first bad commit\n      commit 11\n" in out
     assert nothing_is_left(folder)
 
 
-def test_records_of_all_steps_are_ordinary_ones(repository, bisect, tmp_path, capsys):
+def test_records_of_all_steps_are_ordinary_ones(call, repository, bisect, tmp_path):
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1}, {"speed": 50, "salt": 2})
-    assert cli.main(bisect("main~2", "main")) == 0
+    bisect("main~2", "main")
     good, same, bad = git(folder, "rev-list", "--reverse", "main").splitlines()
     loaded = load_records([tmp_path / "results"])
     assert loaded.skipped == ()
@@ -106,23 +111,20 @@ def test_records_of_all_steps_are_ordinary_ones(repository, bisect, tmp_path, ca
         key = (subject.side, subject.revision)
         counts[key] = counts.get(key, 0) + 1
     assert counts == {("a", good): 12, ("b", same): 6, ("b", bad): 6}
-    capsys.readouterr()
-    history = ["history", f"{tmp_path}/results", f"--git={folder}", "--format=json"]
-    assert cli.main(history) == 0
-    (series,) = json.loads(capsys.readouterr().out)["series"]
+    history = call("history", f"{tmp_path}/results", f"--git={folder}", "--format=json").out
+    (series,) = json.loads(history)["series"]
     assert [point["name"] for point in series["points"]] == [good, same, bad]
 
 
-def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, tmp_path, capsys):
+def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, tmp_path):
     parent = {"parent": os.getpid(), "interrupt": ["0003-b"]}
     stop = tmp_path / "stop"
     says = [{"speed": 100}, {"speed": 101, "salt": 1, "once": str(stop), **parent}, {"speed": 50}]
     folder = repository(*says)
     stop.touch()
-    assert cli.main(bisect("main~2", "main")) == 130
-    out, err = capsys.readouterr()
+    out, err = bisect("main~2", "main", code=130)
     assert out == ""
-    assert re.search(r"to go on: cnnbench bisect .* --resume -- --model=lenet", err)
+    assert re.search(r"to go on: cnnbench bisect --resume .* -- --model=lenet", err)
     assert err.endswith("cnnbench: error: interrupted\n")
     assert nothing_is_left(folder)
     commit = git(folder, "rev-parse", "--short=12", "main~1")
@@ -130,24 +132,21 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, t
     before = {path.name: path.read_bytes() for path in step.glob("?/*.json")}
     assert {"0001-a.json", "0002-b.json"} <= before.keys()
     assert "0003-b.json" not in before
-    assert cli.main(bisect("main~2", "main")) == 2
-    assert "go on with what is there by --resume" in capsys.readouterr().err
-    assert cli.main(bisect("main~2", "main~1", "--resume")) == 2
-    assert "holds a bisection that differs in BAD" in capsys.readouterr().err
-    assert cli.main(bisect("main~2", "main", "--resume")) == 0
-    out, err = capsys.readouterr()
+    assert "go on with what is there by --resume" in bisect("main~2", "main", code=2).err
+    err = bisect("main~2", "main~1", "--resume", code=2).err
+    assert "holds a bisection that differs in BAD" in err
+    out, err = bisect("main~2", "main", "--resume")
     assert "1 step is done already" in err
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
     assert all((step / name[5] / name).read_bytes() == data for name, data in before.items())
-    assert cli.main(bisect("main~2", "main", "--resume")) == 0
-    again, err = capsys.readouterr()
+    again, err = bisect("main~2", "main", "--resume")
     assert again == out
     assert "pair" not in err
 
 
-def test_a_kill_leaves_nothing_behind(repository, bisect, tmp_path):
+def test_a_kill_leaves_nothing_behind(repository, words, tmp_path):
     folder = repository({"speed": 100, "wait": 60}, {"speed": 50, "wait": 60})
-    command = [sys.executable, "-m", "cnnbench", *bisect("main~1", "main")]
+    command = [sys.executable, "-m", "cnnbench", *words("main~1", "main")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE
@@ -188,10 +187,9 @@ def running_in(folder):
         (({"die": "no such layer"}, {"speed": 100}), 4, "fails: A: exit status 1; "),
     ],
 )
-def test_without_a_difference_or_without_runs(repository, bisect, capsys, says, status, message):
+def test_without_a_difference_or_without_runs(repository, bisect, says, status, message):
     folder = repository(*says)
-    assert cli.main(bisect("main~1", "main")) == status
-    assert message in capsys.readouterr().err
+    assert message in bisect("main~1", "main", code=status).err
     assert nothing_is_left(folder)
 
 
@@ -209,17 +207,14 @@ def going_on(err):
     ],
 )
 def test_the_command_that_goes_on_settles_what_was_undecided(
-    repository, bisect, capsys, says, tmp_path
+    call, repository, bisect, says, tmp_path
 ):
     folder = repository(*says)
-    first = bisect(f"main~{len(says) - 1}", "main", "--seed=1")
-    assert cli.main(first) == 3
-    out, err = capsys.readouterr()
+    out, err = bisect(f"main~{len(says) - 1}", "main", "--seed=1", code=3)
     assert re.search(r"[0-9a-f]{12} is undecided: ", err)
     words = going_on(err)
     assert sum("most_pairs" in word for word in words) == 1
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
+    out, err = call(*words)
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
     assert "undecided: going on, with up to" in err
     # What was clear is not measured again.
@@ -232,89 +227,81 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
         assert sum(spent.values()) <= events[0]["policy"]["alpha"]
 
 
-def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bisect, capsys):
+def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bisect):
     repository({"speed": 100, "scatter": 10}, {"speed": 100, "scatter": 10, "salt": 2})
-    assert cli.main(bisect("main~1", "main")) == 3
-    err = capsys.readouterr().err
+    err = bisect("main~1", "main", code=3).err
     assert re.search(r"to settle it: some [\d,]+ pairs; find what disturbs the machine", err)
 
 
-def test_the_answers_are_changes(repository, bisect, capsys):
+def test_the_answers_are_changes(repository, bisect):
     repository({"speed": 100}, {"speed": 100.1, "salt": 1}, {"speed": 63, "salt": 2})
-    assert cli.main(bisect("main~2", "main")) == 0
-    out, err = capsys.readouterr()
+    out, err = bisect("main~2", "main")
     assert re.search(r"against GOOD \(9\d % interval ", " ".join(out.split()))
     assert re.search(r"[0-9a-f]{12} is bad: 37 % slower \(37 to 37 %\)\n", err)
     assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
 
 
 @pytest.mark.parametrize(("flags", "seconds"), [(("--pairing=auto",), 0.3), ((), 0.0)])
-def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, capsys, flags, seconds):
+def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, seconds):
     folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
     one = ("--pairs=1", "--most_pairs=1")
-    assert cli.main(bisect("main~1", "main", *one, *flags)) == 3
+    bisect("main~1", "main", *one, *flags, code=3)
     commit = git(folder, "rev-parse", "--short=12", "main")
     journal = (tmp_path / "results" / commit / "journal.jsonl").read_text().splitlines()
     assert json.loads(journal[0])["turn_seconds"] == seconds
 
 
-def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect, capsys):
+def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect):
     folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
-    assert cli.main(bisect("main~2", "main~1", "--pairing=turns")) == 2
-    assert "--pairing=turns: cannot be: side B: its cnnbench" in capsys.readouterr().err
-    assert cli.main(bisect("main~2", "main", "--pairing=turns", "--resume")) == 2
-    assert "differs in BAD" in capsys.readouterr().err
+    err = bisect("main~2", "main~1", "--pairing=turns", code=2).err
+    assert "--pairing=turns: cannot be: side B: its cnnbench" in err
+    assert "differs in BAD" in bisect("main~2", "main", "--pairing=turns", "--resume", code=2).err
     results = f"--results={folder}-turns"
-    assert cli.main(bisect("main~2", "main", "--pairing=turns", results)) == 3
+    err = bisect("main~2", "main", "--pairing=turns", results, code=3).err
     skipped = git(folder, "rev-parse", "--short=12", "main~1")
-    assert f"{skipped} is skipped: --pairing=turns: cannot be" in capsys.readouterr().err
+    assert f"{skipped} is skipped: --pairing=turns: cannot be" in err
 
 
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(
-    repository, bisect, tmp_path, capsys
+    call, repository, bisect, tmp_path
 ):
     kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
-    assert cli.main(bisect("main~2", "main")) == 3
-    err = capsys.readouterr().err
+    err = bisect("main~2", "main", code=3).err
     assert "pair 1 is measured again: B was killed by SIGKILL" in err
     assert "is skipped: B: ended by SIGKILL; " in err
     assert "no repeat is left: pair 1 had 2 of 2" in err
-    assert cli.main(going_on(err)) == 0
-    out, err = capsys.readouterr()
+    out, err = call(*going_on(err))
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
     assert "measured again" not in err
 
 
-def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect, capsys):
+def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect):
     folder = repository({"speed": 100}, {"speed": 80}, {"speed": 60, "salt": 2})
     build = "--build=! grep -q 80 fake.json"
-    assert cli.main(bisect("main~2", "main", build)) == 3
-    out = capsys.readouterr().out
+    out = bisect("main~2", "main", build, code=3).out
     assert "the first bad commit is one of these 2" in out
     skipped = git(folder, "rev-parse", "--short=12", "main~1")
     assert re.search(rf"{skipped} commit 1\n +skipped: does not build: exit status 1", out)
 
 
-def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect, capsys):
+def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect):
     wider = {"speed": 50, "model": {"training_flops_per_image": 6000}}
     says = [{"speed": 100}, {"speed": 90, "salt": 1}, wider, {**wider, "salt": 3}]
     folder = repository(*says)
-    assert cli.main(bisect("main~3", "main")) == 0
-    out = capsys.readouterr().out
+    out = bisect("main~3", "main").out
     assert f"{git(folder, 'rev-parse', 'main~1')} is the first bad commit" in out
     assert "bad: other work to do" in out
 
 
-def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, capsys):
+def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect):
     folder = repository({}, {})
-    words = bisect("main~1", "main", flags=["--model=lenett"])
-    assert cli.main([word for word in words if not word.startswith("--python")]) == 2
-    assert "--model=lenett: unknown" in capsys.readouterr().err
+    err = bisect("main~1", "main", python=None, flags=["--model=lenett"], code=2).err
+    assert "--model=lenett: unknown" in err
     assert nothing_is_left(folder)
 
 
-def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, lenet_runs, capsys):
+def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, lenet_runs):
     make = Profiles(lenet_runs())
     says = []
     for number, factor in enumerate((1.0, 1.0, 2.0)):
@@ -323,8 +310,7 @@ def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, le
         path.write_text(make(rows).to_json())
         says.append({"speed": 100 / factor, "profile": str(path)})
     repository(*says)
-    assert cli.main(bisect("main~2", "main", "--explain")) == 0
-    out, err = capsys.readouterr()
+    out, err = bisect("main~2", "main", "--explain")
     head, _, told = out.partition("\nA step takes ")
     assert "is the first bad commit" in head
     assert "in conv1" in told
@@ -332,13 +318,11 @@ def test_the_commit_that_was_found_is_explained(repository, bisect, tmp_path, le
     (folder,) = (tmp_path / "results").glob("explain-*")
     assert len(list(folder.glob("[ab]/*.profile"))) == 6
     # Once more from the journal; only the profiles are taken again.
-    assert cli.main(bisect("main~2", "main", "--explain", "--resume")) == 0
-    assert "in conv1" in capsys.readouterr().out
+    assert "in conv1" in bisect("main~2", "main", "--explain", "--resume").out
 
 
-def test_a_commit_that_cannot_be_explained_is_found_nevertheless(repository, bisect, capsys):
+def test_a_commit_that_cannot_be_explained_is_found_nevertheless(repository, bisect):
     repository({"speed": 100}, {"speed": 50})
-    assert cli.main(bisect("main~1", "main", "--explain")) == 0
-    out, err = capsys.readouterr()
+    out, err = bisect("main~1", "main", "--explain")
     assert "is the first bad commit" in out
     assert "not explained: the cnnbench of side A is of a version without --profile_json" in err

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from cnnbench import cli
 from cnnbench.records.subject import Subject
 
 
@@ -13,47 +12,41 @@ def base(save, tmp_path):
     return save(tmp_path / "base")
 
 
-def compare(*arguments):
-    return cli.main(["compare", *arguments])
-
-
 @pytest.mark.parametrize(
     ("factor", "status", "word"), [(0.9, 1, "- slower"), (1.0, 0, "= same"), (1.1, 0, "+ faster")]
 )
 def test_the_verdict_is_printed_and_is_the_exit_code(
-    save, base, tmp_path, capsys, factor, status, word
+    call, save, base, tmp_path, factor, status, word
 ):
-    assert compare(base, save(tmp_path / "new", factor)) == status
-    out, err = capsys.readouterr()
+    out, err = call("compare", base, save(tmp_path / "new", factor), code=status)
     assert word in out
     assert out.endswith(f"exit code {status}: {'a' if status else 'no'} regression\n")
     assert "\x1b" not in out
     assert err == ""
 
 
-def test_patterns_and_single_files(save, base, tmp_path):
+def test_patterns_and_single_files(call, save, base, tmp_path):
     save(tmp_path / "new", 0.9)
-    assert compare(f"{base}/*.json", f"{tmp_path}/n*") == 1
-    assert compare(f"{base}/0.json", f"{tmp_path}/new/1.json") == 3
+    call("compare", f"{base}/*.json", f"{tmp_path}/n*", code=1)
+    call("compare", f"{base}/0.json", f"{tmp_path}/new/1.json", code=3)
 
 
 def test_a_regression_outranks_a_faulty_file_and_a_side_of_them_is_missing(
-    save, base, tmp_path, capsys
+    call, save, base, tmp_path
 ):
     slower = save(tmp_path / "slower", 0.9)
     (tmp_path / "empty").mkdir()
     for folder, status, word in ((slower, 1, "- slower"), (tmp_path / "empty", 3, "o missing")):
         (tmp_path / folder / "9.json").write_text("")
-        assert compare(base, str(folder)) == status
-        assert word in capsys.readouterr().out
+        assert word in call("compare", base, str(folder), code=status).out
 
 
-def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
+def test_unlike_machines_and_how_to_allow_them(call, save, base, tmp_path):
     new = save(tmp_path / "new", 0.9, environment={"cpu_model": "Slow CPU"})
-    assert compare(base, new) == 3
-    assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in capsys.readouterr().out
-    assert compare(base, new, "--allow_different=cpu_model") == 1
-    assert compare(base, new, "--allow_different=hostname,machine") == 1
+    out = call("compare", base, new, code=3).out
+    assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in out
+    call("compare", base, new, "--allow_different=cpu_model", code=1)
+    call("compare", base, new, "--allow_different=hostname,machine", code=1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,7 @@ def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
     ],
 )
 def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
-    save, tmp_path, capsys, parts, command
+    call, save, tmp_path, parts, command
 ):
     names = ("model", "batch_size", "precision", "result_json", "worker_hosts", "job_name")
     sides = [
@@ -104,8 +97,9 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
         for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
     ]
     json_file = f"--output={tmp_path}/comparison.json"
-    assert compare(*sides, "--allow_different=precision", "--format=json", json_file) == 3
-    out, err = capsys.readouterr()
+    out, err = call(
+        "compare", *sides, "--allow_different=precision", "--format=json", json_file, code=3
+    )
     assert "? inconclusive" in out
     next_step = json.loads((tmp_path / "comparison.json").read_text())["next_step"]
     shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
@@ -113,53 +107,49 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     assert err == f"cnnbench: to settle it: {next_step}\n"
 
 
-def test_jobs_on_several_machines_have_no_command_that_would_settle_them(save, tmp_path, capsys):
+def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):
     hosts = {"flags": {"worker_hosts": "one:1,other:1"}}
     sides = [save(tmp_path / name, factor, **hosts) for name, factor in (("a", 1), ("b", 0.972))]
-    assert compare(*sides) == 3
-    out, err = capsys.readouterr()
+    out, err = call("compare", *sides, code=3)
     assert ("? inconclusive" in out, err) == (True, "")
 
 
-def test_what_more_runs_will_not_settle_has_no_next_step(save, tmp_path, capsys):
+def test_what_more_runs_will_not_settle_has_no_next_step(call, save, tmp_path):
     for side in ("base", "new"):
         for number, factor in enumerate((0.5, 1.0, 2.0)):
             save(tmp_path / side / f"{side}{number}", factor)
     sides = [str(tmp_path / side) for side in ("base", "new")]
-    assert compare(*sides, "--format=json") == 3
-    out, err = capsys.readouterr()
+    out, err = call("compare", *sides, "--format=json", code=3)
     document = json.loads(out)
     assert document["advice"].startswith("More processes will not help: use ")
     assert (document["next_step"], err) == ("", "")
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])
-def test_a_format_in_a_file_and_the_table_for_the_reader(save, base, tmp_path, capsys, format):
+def test_a_format_in_a_file_and_the_table_for_the_reader(call, save, base, tmp_path, format):
     new = save(tmp_path / "new", 0.9)
-    assert compare(base, new, f"--format={format}") == 1
-    printed = capsys.readouterr().out
+    printed = call("compare", base, new, f"--format={format}", code=1).out
     file = tmp_path / "report"
-    assert compare(f"--output={file}", base, f"--format={format}", new) == 1
+    out = call("compare", f"--output={file}", base, f"--format={format}", new, code=1).out
     assert file.read_text() == printed
-    assert "- slower" in capsys.readouterr().out
+    assert "- slower" in out
 
 
-def test_policy_flags(save, base, tmp_path, capsys):
+def test_policy_flags(call, save, base, tmp_path):
     new = save(tmp_path / "new", 0.95)
-    assert compare(base, new) == 1
-    assert compare(base, new, "--threshold=6") == 0
-    assert compare(base, new, "--alpha=0.002") == 3
-    assert compare(base, new, "--paired") == 3
+    call("compare", base, new, code=1)
+    call("compare", base, new, "--threshold=6")
+    call("compare", base, new, "--alpha=0.002", code=3)
+    call("compare", base, new, "--paired", code=3)
     noisy = tmp_path / "aa"
     for number, factor in enumerate((0.8, 1.0, 1.2)):
         save(noisy / str(number), factor)
-    assert compare(base, new, f"--baseline_aa={noisy}") == 3
-    capsys.readouterr()
-    assert compare(base, new, "--metrics=throughput", "--format=json") == 1
-    assert json.loads(capsys.readouterr().out)["metrics"] == ["throughput"]
+    call("compare", base, new, f"--baseline_aa={noisy}", code=3)
+    document = call("compare", base, new, "--metrics=throughput", "--format=json", code=1).out
+    assert json.loads(document)["metrics"] == ["throughput"]
 
 
-def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, tmp_path, capsys):
+def test_text_of_records_and_names_of_files_stay_within_their_line(call, save, base, tmp_path):
     new = save(tmp_path / "new")
     (tmp_path / "new" / "y\n::stop-commands::t\x1b[31m.json").write_text("{")
     text = (tmp_path / "new" / "0.json").read_text()
@@ -167,8 +157,7 @@ def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, t
         (tmp_path / "new" / name).write_text(
             text.replace('"new0"', r'"x\n::error file=app.py::pwned\u001b[2J"')
         )
-    compare(base, new)
-    err = capsys.readouterr().err
+    err = call("compare", base, new, code=3).err
     assert [line.split(": ")[:2] for line in err.splitlines()] == [["cnnbench", "warning"]] * 2
     assert "::error" in err
     assert "::stop-commands" in err
@@ -176,10 +165,10 @@ def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, t
 
 
 @pytest.mark.parametrize("stream", ["/dev/full", None])
-def test_the_verdict_does_not_depend_on_where_its_text_goes(save, base, tmp_path, capsys, stream):
+def test_the_verdict_does_not_depend_on_where_its_text_goes(call, save, base, tmp_path, stream):
     slower = save(tmp_path / "slower", 0.8)
     with open(stream, "w") if stream else contextlib.nullcontext() as out:
         with contextlib.redirect_stdout(out):
-            assert compare(base, slower) == 1
+            err = call("compare", base, slower, code=1).err
     said = "cnnbench: error: cannot write to standard output: No space left on device\n"
-    assert capsys.readouterr().err == (said if stream else "")
+    assert err == (said if stream else "")

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from cnnbench import cli
-
 
 def save(folder, records):
     folder.mkdir(parents=True, exist_ok=True)
@@ -19,41 +17,37 @@ def side(reductions, factor=1.0):
     return reductions.of(*(speed * factor for speed in speeds))
 
 
-def test_facts_and_flags_of_reductions_may_be_named(reductions, tmp_path, capsys):
+def test_facts_and_flags_of_reductions_may_be_named(call, reductions, tmp_path):
     base = save(tmp_path / "base", side(reductions))
     new = save(tmp_path / "new", side(reductions, 0.8))
     for name in ("all_reduce_spec", "iters_per_step", "tensors", "gradient_repacking", "cpu_model"):
-        assert cli.main(["compare", base, new, f"--allow_different={name}"]) == 1
-        out, err = capsys.readouterr()
+        out, err = call("compare", base, new, f"--allow_different={name}", code=1)
         assert out.splitlines()[5].startswith("bus_bandwidth")
         assert ("- slower" in out, err) == (True, "")
 
 
-def test_jobs_and_reductions_are_judged_together(reductions, lenet_runs, tmp_path, capsys):
+def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, tmp_path):
     base = save(tmp_path / "base", [*side(reductions), *lenet_runs().of(100, 101)])
-    assert cli.main(["compare", base, base]) == 3
-    out, err = capsys.readouterr()
+    out, err = call("compare", base, base, code=3)
     assert "bus_bandwidth" in out
     assert err.startswith("cnnbench: to settle lenet, ")
     assert err.count("\n") == 1
 
 
-def test_history_says_what_there_is_to_follow(reductions, lenet_runs, tmp_path, capsys):
+def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_path):
     folder = save(tmp_path / "reductions", reductions.of(6.0))
-    assert cli.main(["history", folder]) == 2
-    assert capsys.readouterr().err == (
+    assert call("history", folder, code=2).err == (
         f"cnnbench: error: {folder}: no run records; --metric=bus_bandwidth follows the "
         "all-reduces that there are\n"
     )
     folder = save(tmp_path / "runs", [lenet_runs()()])
-    assert cli.main(["history", folder, "--metric=bus_bandwidth"]) == 2
-    assert capsys.readouterr().err == (
+    assert call("history", folder, "--metric=bus_bandwidth", code=2).err == (
         f"cnnbench: error: {folder}: no all-reduce measurements with bus_bandwidth; "
         "cnnbench allreduce --result_json=FILE writes them\n"
     )
 
 
-def test_files_of_the_command_itself(tmp_path, capsys):
+def test_files_of_the_command_itself(call, tmp_path):
     for name in ("base", "new"):
         (tmp_path / name).mkdir()
         flags = [
@@ -63,11 +57,10 @@ def test_files_of_the_command_itself(tmp_path, capsys):
             f"--result_label=commit={name}",
             f"--result_json={tmp_path}/{name}/1.json",
         ]
-        assert cli.main(flags) == 0
-    capsys.readouterr()
-    status = cli.main(["compare", f"{tmp_path}/base", f"{tmp_path}/new", "--format=json"])
-    document = json.loads(capsys.readouterr().out)
-    assert (status, document["exit_code"], document["skipped"]) == (3, 3, [])
+        call(*flags)
+    out = call("compare", f"{tmp_path}/base", f"{tmp_path}/new", "--format=json", code=3).out
+    document = json.loads(out)
+    assert (document["exit_code"], document["skipped"]) == (3, [])
     found = [(one["name"], one["kind"], one["decides"]) for one in document["configurations"]]
     assert found == [
         (f"all-reduce {spec}, {size} bytes, 2 cpu{peer}", "peer" if peer else "allreduce", not peer)
@@ -96,8 +89,7 @@ def test_files_of_the_command_itself(tmp_path, capsys):
     expected = 65536 / sorted(point["seconds"])[1] / 1e9
     assert entry["results"][0]["base_values"] == [pytest.approx(expected)]
 
-    assert cli.main(["history", str(tmp_path), "--metric=bus_bandwidth", "--format=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(call("history", tmp_path, "--metric=bus_bandwidth", "--format=json").out)
     assert len(document["series"]) == 6
     names = {point["name"] for series in document["series"] for point in series["points"]}
     assert names == {"base", "new"}

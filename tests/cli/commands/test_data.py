@@ -7,7 +7,6 @@ import tensorflow as tf
 from data_sets import write_cifar10
 from forked import Forked, cnnbench, cnnbench_with_little_disk
 
-from cnnbench import cli
 from cnnbench.cli.commands import data
 from cnnbench.data.imagenet import serialize
 
@@ -25,24 +24,22 @@ def folder(tmp_path):
     return tmp_path / "images"
 
 
-def test_the_order_of_a_labels_file_and_what_was_made(folder, tmp_path, capsys):
+def test_the_order_of_a_labels_file_and_what_was_made(call, folder, tmp_path):
     out, labels = tmp_path / "out", tmp_path / "labels"
     labels.write_text("right\nleft\n")
     options = ["--train_shards=2", "--validation_shards", "1", "--validation_fraction=0.25"]
-    made = ["data", "make-imagenet", str(folder), str(out), *options, f"--labels={labels}"]
-    assert cli.main(made) == 0
-    said = f"{out}: 6 training and 2 validation images of 2 classes, 2 of them re-encoded\n"
-    assert capsys.readouterr().out == said
+    said = call("data", "make-imagenet", folder, out, *options, f"--labels={labels}").out
+    made = f"{out}: 6 training and 2 validation images of 2 classes, 2 of them re-encoded\n"
+    assert said == made
     assert len([*out.glob("train-*-of-00002")]) == 2
     assert (out / "labels.txt").read_text() == "background\nright\nleft\n"
 
 
-def test_labels_may_be_held_to_fewer_classes(tmp_path, capsys):
+def test_labels_may_be_held_to_fewer_classes(call, tmp_path):
     images = np.zeros((4, 32, 32, 3), np.uint8)
     write_cifar10(tmp_path, images, [0, 1, 10, 3], form="binary", files=2)
-    assert cli.main(["data", "check", str(tmp_path)]) == 0
-    assert cli.main(["data", "check", str(tmp_path), "--num_classes=10"]) == 4
-    out, err = capsys.readouterr()
+    call("data", "check", str(tmp_path))
+    out, err = call("data", "check", str(tmp_path), "--num_classes=10", code=4)
     told = f"{tmp_path}/data_batch_2.bin: record 0: label 10 is not in [0, 10)"
     assert f"defect: {told}\n" in out
     assert err == f"cnnbench: error: 1 defect, the first: {told}\n"

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.cli.commands import env
 from cnnbench.machine import facts as environment
 from cnnbench.machine import watch
@@ -22,9 +21,8 @@ def facts(monkeypatch):
     monkeypatch.setattr(environment, "collect_by_section", lambda host=None: SECTIONS)
 
 
-def test_facts_are_grouped_and_readable(facts, capsys):
-    assert main(["env"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_facts_are_grouped_and_readable(call, facts):
+    assert call("env").out.splitlines() == [
         "Machine",
         "  cpu_smt         no",
         "  logical_cpus    2",
@@ -39,17 +37,15 @@ def test_facts_are_grouped_and_readable(facts, capsys):
     ]
 
 
-def test_json_has_the_names_of_the_record(facts, capsys, holds):
-    assert main(["env", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_json_has_the_names_of_the_record(call, facts, holds):
+    document = json.loads(call("env", "--json").out)
     holds("env", document)
     (machine, gpus, software) = SECTIONS.values()
     assert document == {"facts": {**machine, **gpus, **software}}
 
 
-def test_this_machine(capsys):
-    assert main(["env"]) == 0
-    out = capsys.readouterr().out
+def test_this_machine(call):
+    out = call("env").out
     assert out.startswith("Machine\n")
     assert "\nSoftware\n" in out
 
@@ -77,17 +73,15 @@ def conditions(facts, monkeypatch):
     ("busy", "flags", "said"),
     [(0.0, [], "nothing found"), (1.0, ["--quiet_conditions=load"], "nothing found (1 silenced)")],
 )
-def test_check_of_a_quiet_machine(conditions, capsys, busy, flags, said):
+def test_check_of_a_quiet_machine(call, conditions, busy, flags, said):
     slept = conditions(busy)
-    assert main(["env", "--check", "--seconds=1.5", *flags]) == 0
-    assert capsys.readouterr().out == f"{said}\n"
+    assert call("env", "--check", "--seconds=1.5", *flags).out == f"{said}\n"
     assert slept == [1.5]
 
 
-def test_check_of_a_busy_machine_exits_3(conditions, capsys):
+def test_check_of_a_busy_machine_exits_3(call, conditions):
     conditions(busy=1.0, steal=0.25, load=2.0)
-    assert main(["env", "--check"]) == 3
-    assert capsys.readouterr().out.splitlines() == [
+    assert call("env", "--check", code=3).out.splitlines() == [
         "load: other processes keep 1.0 of 2 CPUs busy (load average 2.0); stop them, leave them "
         "their CPUs with --num_intra_threads=1, or compare runs with cnnbench ab, which "
         "interleaves the two sides",
@@ -97,16 +91,15 @@ def test_check_of_a_busy_machine_exits_3(conditions, capsys):
     ]
 
 
-def test_check_for_the_flags_of_a_run(conditions, capsys):
+def test_check_for_the_flags_of_a_run(call, conditions):
     conditions()
-    assert main(["env", "--check", "--", "--device=cpu", "--num_intra_threads=9"]) == 3
-    assert "use --num_intra_threads=2 or less" in capsys.readouterr().out
+    out = call("env", "--check", "--", "--device=cpu", "--num_intra_threads=9", code=3).out
+    assert "use --num_intra_threads=2 or less" in out
 
 
-def test_check_as_json(conditions, capsys, holds):
+def test_check_as_json(call, conditions, holds):
     conditions(busy=1.0, steal=0.25)
-    assert main(["env", "--check", "--json", "--quiet_conditions=steal"]) == 3
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(call("env", "--check", "--json", "--quiet_conditions=steal", code=3).out)
     holds("env", document)
     assert document["facts"]["logical_cpus"] == 2
     assert document["conditions"]["measured"] == {

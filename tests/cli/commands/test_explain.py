@@ -38,35 +38,31 @@ def sides(fake_python, quick_answers, quick_processes, profiles, tmp_path, monke
     return make
 
 
-def test_two_files_are_explained(profiles, capsys, tmp_path, holds):
+def test_two_files_are_explained(call, profiles, tmp_path, holds):
     paths = [str(profiles[side]) for side in "ab"]
-    assert main(["explain", *paths, "--rows=3"]) == 0
-    out = capsys.readouterr().out
+    out = call("explain", *paths, "--rows=3").out
     assert out.startswith("A step takes ")
     assert " in conv1 (" in out.splitlines()[0] + out.splitlines()[1]
     assert "other rows" in out
     file = tmp_path / "why.json"
-    assert main(["explain", *paths, "--format=json", f"--output={file}"]) == 0
+    out = call("explain", *paths, "--format=json", f"--output={file}").out
     document = json.loads(file.read_text())
     holds("explanation", document)
     assert document["causes"][0]["place"] == "conv1"
-    assert capsys.readouterr().out.startswith(document["answer"][:60])
+    assert out.startswith(document["answer"][:60])
     for name, kind in (("table", "table of explanation"), ("markdown", "markdown")):
-        assert main(["explain", *paths, f"--format={name}"]) == 0
-        assert KINDS[kind](capsys.readouterr().out.encode())
+        assert KINDS[kind](call("explain", *paths, f"--format={name}").out.encode())
     assert KINDS["explanation"](file.read_bytes())
 
 
-def test_processes_of_both_sides_are_profiled_in_turn(sides, capsys, tmp_path):
+def test_processes_of_both_sides_are_profiled_in_turn(call, sides, tmp_path):
     trace = tmp_path / "trace"
-    assert main(["explain", *sides(trace=str(trace)), "--results=why", "--", "--model=lenet"]) == 0
-    out, err = capsys.readouterr()
+    out, err = call("explain", *sides(trace=str(trace)), "--results=why", "--", "--model=lenet")
     assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
     order = [name[-1] for name in trace.read_text().split()]
     assert "".join(order) == "abbaab"
     command = re.search(r"the same from the files: (.*)", err).group(1)
-    assert main(shlex.split(command)[1:]) == 0
-    again = capsys.readouterr().out
+    again = call(*shlex.split(command)[1:]).out
     assert again.splitlines()[0] == out.splitlines()[0]
     flags = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())["command"]
     assert {"--profile_steps=20", "--num_warmup_batches=25", "--num_batches=20"} <= set(flags)
@@ -103,11 +99,10 @@ def with_onednn(sides, profiles):
     return make
 
 
-def test_a_short_process_of_each_side_logs_kernels_of_onednn(with_onednn, capsys, tmp_path):
+def test_a_short_process_of_each_side_logs_kernels_of_onednn(call, with_onednn, tmp_path):
     trace = tmp_path / "trace"
     flags = with_onednn(trace=str(trace))
-    assert main(["explain", *flags, "--results=why", "--format=json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = call("explain", *flags, "--results=why", "--format=json")
     fact = {
         "fact": "oneDNN convolution backward_weights",
         "base": "2 jit:avx2 (f32)",
@@ -121,13 +116,11 @@ def test_a_short_process_of_each_side_logs_kernels_of_onednn(with_onednn, capsys
     made = json.loads((tmp_path / "why" / "discarded" / "onednn-a.discarded").read_text())
     assert {"--display_every=1", "--num_batches=2"} <= set(made["command"])
     assert not any("profile" in word for word in made["command"])
-    assert main(["explain", "why/a", "why/b", "--format=json"]) == 0
-    assert fact in json.loads(capsys.readouterr().out)["facts"]
+    assert fact in json.loads(call("explain", "why/a", "why/b", "--format=json").out)["facts"]
 
 
-def test_a_log_that_fails_leaves_the_explanation(with_onednn, capsys, tmp_path):
-    assert main(["explain", *with_onednn(fail=["onednn-b"]), "--results=why", "--format=json"]) == 0
-    out, err = capsys.readouterr()
+def test_a_log_that_fails_leaves_the_explanation(call, with_onednn, tmp_path):
+    out, err = call("explain", *with_onednn(fail=["onednn-b"]), "--results=why", "--format=json")
     assert "oneDNN B: no good" in err
     assert json.loads(out)["causes"][0]["place"] == "conv1"
     assert "oneDNN" not in out
@@ -137,28 +130,26 @@ def test_a_log_that_fails_leaves_the_explanation(with_onednn, capsys, tmp_path):
     ("names", "device", "flag"),
     [("", "cpu", ()), ("b", "cpu", ()), ("ab", "gpu", ()), ("ab", "cpu", ("--num_epochs=1",))],
 )
-def test_when_no_log_is_made(with_onednn, capsys, tmp_path, names, device, flag):
+def test_when_no_log_is_made(call, with_onednn, tmp_path, names, device, flag):
     trace = tmp_path / "trace"
     flags = with_onednn(names, device, trace=str(trace))
-    assert main(["explain", *flags, "--results=why", "--", "--model=lenet", *flag]) == 0
+    err = call("explain", *flags, "--results=why", "--", "--model=lenet", *flag).err
     assert len(trace.read_text().split()) == 6
-    assert "oneDNN" not in capsys.readouterr().err
+    assert "oneDNN" not in err
 
 
-def test_jobs_are_profiled_by_their_chiefs(sides, capsys, tmp_path):
+def test_jobs_are_profiled_by_their_chiefs(call, sides, tmp_path):
     words = ["explain", "--workers=2", *sides(launches=True), "--results=why", "--rounds=1"]
-    assert main([*words, "--", "--model=lenet"]) == 0
-    assert " in conv1 (" in capsys.readouterr().out
+    assert " in conv1 (" in call(*words, "--", "--model=lenet").out
     document = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())
     assert document["config"]["worker_hosts"].count("localhost:") == 2
-    assert main(["explain", "a.json", "b.json", "--workers=2"]) == 2
-    assert "--workers=2: is for processes" in capsys.readouterr().err
+    err = call("explain", "a.json", "b.json", "--workers=2", code=2).err
+    assert "--workers=2: is for processes" in err
 
 
-def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, tmp_path, holds):
+def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path, holds):
     flags = [*sides(), "--burn_in=0", "--pairs=6", "--", "--model=lenet"]
-    assert main(["ab", "--results=r", "--format=json", "--output=r.json", *flags]) == 1
-    out = capsys.readouterr().out
+    out = call("ab", "--results=r", "--format=json", "--output=r.json", *flags, code=1).out
     assert "Why, milliseconds of a step:" in out
     assert "in conv1" in out
     document = json.loads((tmp_path / "r.json").read_text())
@@ -166,8 +157,7 @@ def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, tmp_pat
     answer = document["explanation"]["answer"]
     assert " in conv1 (" in answer
     assert len(document["configurations"][0]["base_runs"]) == 6  # none of those that were profiled
-    assert main(["report", "r", "--format=markdown"]) == 0
-    out, err = capsys.readouterr()
+    out, err = call("report", "r", "--format=markdown")
     assert "## Where the difference is" in out
     assert "conv1" in out
     assert "skipped" not in err
@@ -188,33 +178,30 @@ def test_when_a_verdict_is_explained(sides, capsys, tmp_path, speed, given, expl
     assert (tmp_path / "r" / "explain").exists() is explained
 
 
-def test_a_side_that_cannot_be_profiled_is_one_line_and_the_verdict_stands(sides, capsys, tmp_path):
+def test_a_side_that_cannot_be_profiled_is_one_line_and_the_verdict_stands(call, sides, tmp_path):
     flags = sides()
     flags[1] = f"--a_env=FAKE={json.dumps({'speed': 100})}"
-    assert main(["ab", *flags, "--burn_in=0", "--pairs=6", "--results=r"]) == 1
-    out, err = capsys.readouterr()
+    out, err = call("ab", *flags, "--burn_in=0", "--pairs=6", "--results=r", code=1)
     told = "not explained: the cnnbench of side A is of a version without --profile_json"
     assert err.count(told) == 1
     assert "- slower" in out
-    assert main(["explain", *flags, "--results=why"]) == 4
-    assert "of side A is of a version without --profile_json" in capsys.readouterr().err
+    err = call("explain", *flags, "--results=why", code=4).err
+    assert "of side A is of a version without --profile_json" in err
 
 
-def test_a_process_that_fails_or_leaves_no_profile(sides, capsys, tmp_path):
-    assert main(["explain", *sides(fail=["0001-b"]), "--results=one"]) == 4
-    assert "profile 1 B: no good; see" in capsys.readouterr().err
+def test_a_process_that_fails_or_leaves_no_profile(call, sides, tmp_path):
+    err = call("explain", *sides(fail=["0001-b"]), "--results=one", code=4).err
+    assert "profile 1 B: no good; see" in err
     (tmp_path / "a.json").write_text("{}")
-    assert main(["explain", *sides(), "--results=two"]) == 4
-    assert "profile 1 A: no profile; see" in capsys.readouterr().err
+    assert "profile 1 A: no profile; see" in call("explain", *sides(), "--results=two", code=4).err
 
 
-def test_real_processes(tmp_path, capsys, holds, loaded_processes, quick_answers):
+def test_real_processes(call, tmp_path, holds, loaded_processes, quick_answers):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=4", "--quiet_conditions=all"]
     flags += ["--peak_flops=1e12"]
     results = tmp_path / "why"
     command = ["explain", "--b=--precision=bf16", "--rounds=1", "--steps=3", "--format=json"]
-    assert main([*command, f"--results={results}", "--", *flags]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(call(*command, f"--results={results}", "--", *flags).out)
     holds("explanation", document)
     rows = {(row["layer"], row["kind"], row["direction"]): row for row in document["rows"]}
     for direction in ("forward", "input gradient", "kernel gradient"):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench import cli
 from cnnbench.judge.history import METRICS
 from cnnbench.records.files import resolve_output
 
@@ -27,36 +26,26 @@ def folder(lenet_runs, tmp_path):
     return results
 
 
-def history(*arguments):
-    return cli.main(["history", *map(str, arguments)])
-
-
-def test_names_last_good_and_first_bad_and_fails_where_that_is_asked_for(folder, capsys):
-    assert history(folder) == 0
-    assert "last good c7, first bad c8" in capsys.readouterr().out
-    assert history(folder, "--fail_on=step") == 1
-    out, err = capsys.readouterr()
+def test_names_last_good_and_first_bad_and_fails_where_that_is_asked_for(call, folder):
+    assert "last good c7, first bad c8" in call("history", folder).out
+    out, err = call("history", folder, "--fail_on=step", code=1)
     assert "first bad c8" in out
     assert err == "cnnbench: --fail_on=step: 1 step for the worse stands\n"
-    assert history(folder, "--fail_on=step", "--threshold=30") == 0
-    assert "no step" in capsys.readouterr().out
+    assert "no step" in call("history", folder, "--fail_on=step", "--threshold=30").out
     # Of speed more is better, of time less.
-    assert history(folder, "--fail_on=step", "--metric=step_seconds") == 1
+    call("history", folder, "--fail_on=step", "--metric=step_seconds", code=1)
 
 
 @pytest.mark.parametrize("metric", [name for name, one in METRICS.items() if "run" in one.kinds])
-def test_all_metrics(folder, capsys, metric):
-    assert history(folder, f"--metric={metric}") == 0
-    assert capsys.readouterr().out.startswith(f"{metric}, ")
+def test_all_metrics(call, folder, metric):
+    assert call("history", folder, f"--metric={metric}").out.startswith(f"{metric}, ")
 
 
-def test_selections(folder, capsys):
-    assert history(folder, "--since=2026-11-09", "--machine=bo*", "--last=2", "--by=run") == 0
-    out = capsys.readouterr().out
+def test_selections(call, folder):
+    out = call("history", folder, "--since=2026-11-09", "--machine=bo*", "--last=2", "--by=run").out
     assert "2 earlier points" in out
     assert "run11" in out
-    assert history(folder, "--machine=gone") == 2
-    assert "none of 12 runs" in capsys.readouterr().err
+    assert "none of 12 runs" in call("history", folder, "--machine=gone", code=2).err
 
 
 def test_the_first_command_of_the_document_has_its_folder(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.models import registry
 
 PLUGIN = """
@@ -50,9 +49,8 @@ def plugin(tmp_path, own_registry):
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_formats_for_programs(capsys, holds):
-    assert main(["models", "--data_name=cifar10", "--format=json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_formats_for_programs(call, holds):
+    document = json.loads(call("models", "--data_name=cifar10", "--format=json").out)
     holds("models", document)
     models = document["models"]
     assert {one["dataset"] for one in models} == {"cifar10"}
@@ -68,14 +66,14 @@ def test_formats_for_programs(capsys, holds):
         "memory_bytes_per_image": round(1.15 * 4 * (3072 + 1 + 3 * 4096)),
     }
     assert listed["resnet20"]["statistics"] == 1_376
-    assert main(["models", "--data_name=cifar10", "--format=csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(
+        csv.DictReader(io.StringIO(call("models", "--data_name=cifar10", "--format=csv").out))
+    )
     assert rows == [{key: str(value) for key, value in one.items()} for one in models]
 
 
-def test_plugin(plugin, capsys):
-    assert main(["models", f"--model_plugin={plugin}", "--format=json"]) == 0
-    out, err = capsys.readouterr()
+def test_plugin(call, plugin):
+    out, err = call("models", f"--model_plugin={plugin}", "--format=json")
     (tiny,) = json.loads(out)["models"]
     weights = 8 * 8 * 3 * 1001
     assert (tiny["model"], tiny["input_shape"], tiny["batch_size"]) == ("tiny", "8x8x3", 4)

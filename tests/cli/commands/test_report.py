@@ -4,53 +4,41 @@ import json
 
 import pytest
 
-from cnnbench import cli
-
 
 @pytest.fixture
 def records(save, tmp_path):
     return save(tmp_path / "new")
 
 
-def report(*arguments):
-    return cli.main(["report", *arguments])
-
-
-def test_writes_a_page(records, tmp_path, monkeypatch, capsys):
+def test_writes_a_page(call, records, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert report(records) == 0
+    assert call("report", records).out == "wrote report.html\n"
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
-    assert capsys.readouterr().out == "wrote report.html\n"
-    assert report(records, f"--output={tmp_path}/my.html", "--title=Nightly <1>") == 0
+    call("report", records, f"--output={tmp_path}/my.html", "--title=Nightly <1>")
     assert "<title>Nightly &lt;1&gt;</title>" in (tmp_path / "my.html").read_text()
 
 
-def test_other_formats_go_to_stdout_unless_told_otherwise(records, tmp_path, capsys):
-    assert report(records, "--format=markdown") == 0
-    assert "| configuration |" in capsys.readouterr().out
-    assert report(records, "--format=csv", "--table=runs") == 0
-    assert capsys.readouterr().out.count("\n") == 6
-    assert report(records, "--format=csv", f"--output={tmp_path}/t.csv") == 0
+def test_other_formats_go_to_stdout_unless_told_otherwise(call, records, tmp_path):
+    assert "| configuration |" in call("report", records, "--format=markdown").out
+    assert call("report", records, "--format=csv", "--table=runs").out.count("\n") == 6
+    call("report", records, "--format=csv", f"--output={tmp_path}/t.csv")
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
 
 
-def test_a_regression_is_shown_and_is_no_failure(save, records, tmp_path, capsys):
+def test_a_regression_is_shown_and_is_no_failure(call, save, records, tmp_path):
     base = save(tmp_path / "base", 1.2)
-    assert report(records, f"--baseline={base}", "--format=markdown") == 0
-    assert "- slower" in capsys.readouterr().out
-    assert report(records, f"--baseline={base}", "--format=csv", "--table=comparison") == 0
-    assert ",slower," in capsys.readouterr().out
+    assert "- slower" in call("report", records, f"--baseline={base}", "--format=markdown").out
+    out = call("report", records, f"--baseline={base}", "--format=csv", "--table=comparison").out
+    assert ",slower," in out
     many = ["--format=markdown", f"--baseline={base}", "--threshold=30"]
-    assert report(records, *many) == 0
-    assert "- slower" not in capsys.readouterr().out
+    assert "- slower" not in call("report", records, *many).out
 
 
-def test_what_may_differ_is_not_held_against_the_baseline(save, records, tmp_path, capsys):
+def test_what_may_differ_is_not_held_against_the_baseline(call, save, records, tmp_path):
     baseline = f"--baseline={save(tmp_path / 'base', 1.2, flags={'xla': True})}"
-    assert report(records, baseline, "--format=markdown") == 0
-    assert "x not comparable" in capsys.readouterr().out
-    assert report(records, baseline, "--format=markdown", "--allow_different=xla,cpu_*") == 0
-    assert "- slower" in capsys.readouterr().out
+    assert "x not comparable" in call("report", records, baseline, "--format=markdown").out
+    out = call("report", records, baseline, "--format=markdown", "--allow_different=xla,cpu_*").out
+    assert "- slower" in out
 
 
 def odd_steps(document):
@@ -63,7 +51,7 @@ def odd_names(document):
 
 
 @pytest.mark.parametrize(("change", "left_out"), [(odd_steps, True), (odd_names, False)])
-def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out):
+def test_an_odd_record_stops_nothing(call, records, tmp_path, change, left_out):
     path, page, graph = (tmp_path / name for name in ("new/9.json", "page.html", "graph.html"))
     document = json.loads((tmp_path / "new" / "0.json").read_text())
     change(document)
@@ -74,8 +62,7 @@ def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out
         ("report", records, "--format=csv"),
         ("history", records, "--format=openmetrics", f"--plot={graph}"),
     ):
-        assert cli.main(arguments) == code
-        err = capsys.readouterr().err
+        err = call(*arguments, code=code).err
         assert (f"skipped {path}: not a run record: step_seconds[1]: 1e+308" in err) == left_out
     assert "lenet" in page.read_text()
     assert "lenet" in graph.read_text()

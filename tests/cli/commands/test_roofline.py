@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.lab import roofline
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
@@ -19,20 +18,12 @@ RUN = (
 )
 
 
-def run(tmp_path, capsys, *flags):
-    path = tmp_path / "rows.csv"
-    assert main([*RUN, f"--csv={path}", *flags]) == 0
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file)), capsys.readouterr().out
-
-
-def test_all_flops_of_a_training_step_have_a_row(quick_start, limits, tmp_path, capsys):
+def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_path):
     limits(roofline, _COPIED_BYTES=1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]
-    rows, out = run(
-        *(tmp_path, capsys, "--num_gpus=2", "--variable_update=replicated"),
-        *(f"--json={files[0]}", f"--plot={files[1]}"),
-    )
+    written = [f"--csv={tmp_path}/rows.csv", f"--json={files[0]}", f"--plot={files[1]}"]
+    out = call(*RUN, "--num_gpus=2", "--variable_update=replicated", *written).out
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     spec = declare(get_model("lenet", "imagenet"), 1001)
     assert sum(int(row["flops"]) for row in rows) == 2 * 4 * spec.training_flops_per_image
     seconds = [float(row["seconds"]) for row in rows]
@@ -40,8 +31,7 @@ def test_all_flops_of_a_training_step_have_a_row(quick_start, limits, tmp_path, 
     assert sum(seconds) == pytest.approx(document["step_seconds"])
     assert document["run"]["command"][:3] == ["cnnbench", *RUN[:2]]
     assert document["run"]["measured"]["peak_flops_per_sec"] == 1e11
-    assert main(["report", str(files[0]), "--format=markdown"]) == 0
-    page = capsys.readouterr().out
+    page = call("report", str(files[0]), "--format=markdown").out
     assert "## What the machine reaches" in page
     assert "lenet, batch 4, 2 cpu, replicated: by kind of operation" in page
     by_part = {(row["layer"], row["direction"]): row for row in rows if int(row["flops"])}
@@ -59,6 +49,5 @@ def test_all_flops_of_a_training_step_have_a_row(quick_start, limits, tmp_path, 
     assert "in operations and" in out
     assert files[1].read_text().startswith("<?xml")
     # Its own files may be overwritten: what is refused is another flag.
-    again = [f"--csv={tmp_path}/rows.csv", f"--json={files[0]}", f"--plot={files[1]}"]
-    assert main([*RUN, *again, "--device=gpu", "--num_gpus=99"]) == 2
-    assert "--num_gpus=99: TensorFlow sees" in capsys.readouterr().err
+    err = call(*RUN, *written, "--device=gpu", "--num_gpus=99", code=2).err
+    assert "--num_gpus=99: TensorFlow sees" in err

@@ -39,34 +39,30 @@ def in_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_list(in_folder, capsys):
-    assert main(["sweep", "tiny.yaml", "--list"]) == 0
-    assert capsys.readouterr().out == "a num_gpus=1  x2\na num_gpus=2  x2\n"
-    assert main(["sweep", "--list", "--filter=gpus=2", "tiny.yaml", "--repeats=1"]) == 0
-    assert capsys.readouterr().out == "a num_gpus=2  x1\n"
+def test_list(call, in_folder):
+    assert call("sweep", "tiny.yaml", "--list").out == "a num_gpus=1  x2\na num_gpus=2  x2\n"
+    out = call("sweep", "--list", "--filter=gpus=2", "tiny.yaml", "--repeats=1").out
+    assert out == "a num_gpus=2  x1\n"
     assert not (in_folder / "results").exists()
 
 
-def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(in_folder, capsys):
+def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(call, in_folder):
     scaled = 'on_cpu: {flags: {device: cpu, batch_size: 1}, filter: "gpus=1"}'
     suite = in_folder / "big.yaml"
     suite.write_text(SUITE.replace("device: cpu, ", "") + scaled, encoding="utf-8")
-    assert main(["sweep", "big.yaml", "--list"]) == 0
-    err = capsys.readouterr().err
+    err = call("sweep", "big.yaml", "--list").err
     command = "cnnbench sweep big.yaml --list --filter=gpus=1 -- --device=cpu --batch_size=1"
     assert "tiny is sized for GPUs, and this machine has none that can be used; " in err
     assert f"to its CPUs: {command}\n" in err
-    assert main(command.split()[1:]) == 0
-    out, err = capsys.readouterr()
+    out, err = call(*command.split()[1:])
     assert out == "a num_gpus=1  x2\n"
     assert "sized for GPUs" not in err
 
 
-def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys, monkeypatch):
+def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):
     monkeypatch.setattr("sys.argv", ["__main__.py"])
     command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
-    assert main([*command, "--", "--num_batches=7", "--xla"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = call(*command, "--", "--num_batches=7", "--xla").out.splitlines()
     assert len(lines) == 8
     assert lines[0].startswith("# 1 a num_gpus=")
     assert lines[0].endswith(" #1, at most 9 s")
@@ -78,33 +74,31 @@ def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys, monkeypatch):
     assert not (in_folder / "results").exists()
 
 
-def test_dry_run_of_a_shipped_suite(in_folder, capsys):
-    assert main(["sweep", "smoke", "--dry_run", "--filter=lenet"]) == 0
-    out, err = capsys.readouterr()
+def test_dry_run_of_a_shipped_suite(call, in_folder):
+    out, err = call("sweep", "smoke", "--dry_run", "--filter=lenet")
     assert out.count("--model=lenet") == 21
     assert "cnnbench: 21 processes of 3 configurations, 7 of each (repeats: auto): about " in err
 
 
-def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
+def test_what_is_left_out_is_said(call, in_folder, monkeypatch):
     monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
-    assert main(["sweep", "smoke", "--list"]) == 0
-    said = capsys.readouterr().err
+    said = call("sweep", "smoke", "--list").err
     assert said.startswith(
         "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
         "cnnbench: 70 processes of 10 configurations, 7 of each (repeats: auto): about "
     )
 
 
-def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monkeypatch, capsys):
+def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder, monkeypatch):
     monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
     monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)
     # A stream without buffer, as at a terminal, fails at the first line.
     for flags, status in ((), 1), (["--list"], 4):
         with open("/dev/full", "w", buffering=1) as full, contextlib.redirect_stdout(full):
-            assert main(["sweep", "tiny.yaml", *flags]) == status
-    assert capsys.readouterr().err.count("No space left on device") == 2
+            err = call("sweep", "tiny.yaml", *flags, code=status).err
+        assert err.count("No space left on device") == 1
     with contextlib.redirect_stdout(None):
-        assert main(["sweep", "tiny.yaml"]) == 1
+        call("sweep", "tiny.yaml", code=1)
 
 
 @pytest.mark.timeout(280)

@@ -139,7 +139,7 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again: Tune, tmp_pa
 def test_what_a_search_leaves(again: Tune, tmp_path: Path, holds: Callable[..., None]) -> None:
     code, out, _ = again("--format=json")
     assert code == 0
-    assert KINDS["json of tune"](out.encode())
+    assert KINDS["tune"](out.encode())
     holds("tune", found := json.loads(out))
     assert found["command"][1:] == [*GIVEN, "--variable_update=replicated"]
     assert (found["verdict"], found["leader"]) == ("faster", "variable_update=replicated")
