@@ -40,7 +40,7 @@ def _without_paths(value):
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def test_means_what_it_meant(capsys, tmp_path):
+def test_means_what_it_meant(capsys, holds, tmp_path):
     for part in ("runs", "ab", "sweep", "allreduce.json"):
         source = FROZEN / part
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
@@ -50,7 +50,9 @@ def test_means_what_it_meant(capsys, tmp_path):
     found = {}
     for name, words in lines.items():
         status = main([*words, "--format=json"])
-        found[name] = {"status": status, "document": json.loads(capsys.readouterr().out)}
+        document = json.loads(capsys.readouterr().out)
+        holds("history" if name == "history" else "comparison", document)
+        found[name] = {"status": status, "document": document}
     text = json.dumps(_without_paths(found), indent=1, sort_keys=True)
     text = text.replace(str(tmp_path), "FOLDER") + "\n"
     assert json.loads(text) == json.loads(golden(FROZEN / "expected.json", text))

@@ -211,6 +211,7 @@ run --learning_rate_schedule=exponential --init_learning_rate=1 | --learning*nee
 run COSINE --minimum_learning_rate=0.1       | --learning_rate_schedule=*needs --init_learning_rate
 run COSINE --init_learning_rate=1 DECAY      | --num_epochs_per_decay=*cannot go with*=cosine
 run COSINE --init_learning_rate=1 --minimum_learning_rate=2 | --minimum*at most --init*=1
+run --piecewise_learning_rate_schedule=high  | --piecewise*'high' is not a learning rate
 run '--piecewise_learning_rate_schedule=1;3' | --piecewise_learning_rate_schedule=*odd number
 run '--piecewise_learning_rate_schedule=-1;3;.1' | --piecewise*'-1' is not a learning rate
 run '--piecewise_learning_rate_schedule=1;1.5;.1' | --piecewise*'1.5' is not an epoch
@@ -245,6 +246,7 @@ run MULTI_WORKER --data_dir=d --input_distribution=strategy PER_REPLICA \
 # All-reduces
 run ALL_REDUCE                               | --variable_update=*needs --all_reduce_spec
 run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*algorithms by size
+run --gradient_repacking=2 --gradient_bucket_bytes=9 | --gradient_bucket_bytes=9: cannot go with
 run REPLICATED --gradient_repacking=501      | --gradient_repacking=*at most 500 packs
 run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exactly 8 devices
 run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*GPUs only
@@ -275,6 +277,8 @@ run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts=*has no use
 run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec=*drives
 run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduce_spec=*two levels
 run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
+run WORKERS --cluster=slurm                  | --worker_hosts=a:1,b:1: contradicts --cluster=slurm
+run ME MULTI_WORKER --input_only --data_dir=d | --input_only=true: measures one process
 run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
 run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
 run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port

@@ -47,7 +47,7 @@ def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_
     )
 
 
-def test_files_of_the_command_itself(call, tmp_path):
+def test_files_of_the_command_itself(call, holds, tmp_path):
     for name in ("base", "new"):
         (tmp_path / name).mkdir()
         flags = [
@@ -60,6 +60,7 @@ def test_files_of_the_command_itself(call, tmp_path):
         call(*flags)
     out = call("compare", f"{tmp_path}/base", f"{tmp_path}/new", "--format=json", code=3).out
     document = json.loads(out)
+    holds("comparison", document)
     assert (document["exit_code"], document["skipped"]) == (3, [])
     found = [(one["name"], one["kind"], one["decides"]) for one in document["configurations"]]
     assert found == [
@@ -90,6 +91,7 @@ def test_files_of_the_command_itself(call, tmp_path):
     assert entry["results"][0]["base_values"] == [pytest.approx(expected)]
 
     document = json.loads(call("history", tmp_path, "--metric=bus_bandwidth", "--format=json").out)
+    holds("history", document)
     assert len(document["series"]) == 6
     names = {point["name"] for series in document["series"] for point in series["points"]}
     assert names == {"base", "new"}

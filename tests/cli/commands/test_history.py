@@ -1,13 +1,8 @@
 """`cnnbench history`: what it writes, where, and how it ends."""
 
-import re
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from cnnbench.judge.history import METRICS
-from cnnbench.records.files import resolve_output
 
 
 @pytest.fixture
@@ -46,15 +41,3 @@ def test_selections(call, folder):
     assert "2 earlier points" in out
     assert "run11" in out
     assert "none of 12 runs" in call("history", folder, "--machine=gone", code=2).err
-
-
-def test_the_first_command_of_the_document_has_its_folder(tmp_path, monkeypatch):
-    text = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
-    block = re.search(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE).group(1)
-    lines = block.replace("\\\n", " ").splitlines()
-    commands = [line.removeprefix("$ ").split() for line in lines if line.startswith("$ ")]
-    monkeypatch.chdir(tmp_path)
-    assert commands[0][0] == "mkdir"
-    subprocess.run(commands[0], check=True, timeout=10)
-    (record,) = [word for word in commands[1] if word.startswith("--result_json=")]
-    resolve_output("result_json", record.partition("=")[2])  # which refuses a missing folder
