@@ -1,7 +1,7 @@
 """A flag that is neither refused nor without meaning must reach the program."""
 
-import ast
 import dataclasses
+import re
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
@@ -30,17 +30,6 @@ NOT_READ = {
 }
 
 
-def _read_in(source, holders):
-    """Names of attributes taken from variables (or attributes) called like ``holders``."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            holder = getattr(node.value, "id", getattr(node.value, "attr", None))
-            if holder in holders:
-                names.add(node.attr)
-    return names
-
-
 def _read_anywhere():
     # AggregationSpec.of and optimizers read flags by names in data.
     names = {field.name for field in dataclasses.fields(AggregationSpec)}
@@ -58,7 +47,8 @@ def _read_anywhere():
                 holders |= {"spec", "_spec"}
             if path == ROOT / "cnnbench" / "run" / "runtime" / "tensorflow.py":
                 holders |= {"settings"}
-            names |= _read_in(path.read_text(encoding="utf-8"), holders)
+            text = path.read_text(encoding="utf-8")
+            names |= set(re.findall(rf"\b(?:{'|'.join(holders)})\.(\w+)", text))
     return names
 
 
