@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 import tensorflow as tf
+from data_sets import write_cifar10
 from forked import Forked, cnnbench
 
 from cnnbench.cli import main
@@ -92,16 +93,11 @@ def photo_records(
 
 
 @pytest.fixture(scope="session")
-def digit_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real handwritten digits in CIFAR-10's binary form."""
-    from data_sets import write_cifar10
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    grey = (digits.images[:300] * (255 / 16)).astype(np.uint8)
-    images = np.repeat(grey.repeat(4, axis=1).repeat(4, axis=2)[..., None], 3, axis=3)
-    labels = digits.target[:300].astype(np.int64)
-    out = tmp_path_factory.mktemp("cifar10-digits")
-    write_cifar10(out, images[:240], labels[:240], subset="train", form="binary")
-    write_cifar10(out, images[240:], labels[240:], subset="validation", form="binary")
+def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random images in CIFAR-10's binary form."""
+    out = tmp_path_factory.mktemp("cifar10-random")
+    rng = np.random.default_rng(0)
+    for subset, count in (("train", 240), ("validation", 60)):
+        images = rng.integers(0, 255, (count, 32, 32, 3), np.uint8)
+        write_cifar10(out, images, rng.integers(0, 10, count), subset=subset, form="binary")
     return out

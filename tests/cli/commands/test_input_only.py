@@ -59,9 +59,9 @@ def test_less_than_an_epoch_of_a_small_set_is_told(photo_records, tmp_path, caps
     assert "the whole set fits into the shuffle buffer" in capsys.readouterr().err
 
 
-def test_arrays_have_one_stage(digit_batches, tmp_path, quick_start):
+def test_arrays_have_one_stage(cifar10, tmp_path, quick_start):
     flags = ("--data_name=cifar10", "--model=resnet20", "--num_batches=2")
-    record = run(tmp_path, "--input_only", f"--data_dir={digit_batches}", *flags)
+    record = run(tmp_path, "--input_only", f"--data_dir={cifar10}", *flags)
     assert [stage.name for stage in record.input_stages] == ["batch", "device"]
 
 

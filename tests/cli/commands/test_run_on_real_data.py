@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,6 @@ from cnnbench import RunRecord
 from cnnbench.cli import main
 from cnnbench.data import IMAGENET
 from cnnbench.data.arrays import ArrayPipeline
-from cnnbench.errors import FlagError
-from cnnbench.flags import Params
-from cnnbench.run.driver.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -67,18 +65,15 @@ def test_a_broken_record_ends_the_run_with_its_name(
     assert f"warning: skipped {named}" in capsys.readouterr().err
 
 
-def test_what_is_read_whole_cannot_be_skipped_by_records(digit_batches: Path) -> None:
-    params = Params(model="trivial", data_dir=str(digit_batches), on_bad_record="skip")
-    with pytest.raises(FlagError, match=r"--on_bad_record=skip: the files of data set cifar10"):
-        make_plan(params)
+def test_what_is_read_whole_cannot_be_skipped_by_records(
+    call: Callable[..., pytest.CaptureResult[str]], cifar10: Path
+) -> None:
+    flags = ["--model=trivial", f"--data_dir={cifar10}", "--on_bad_record=skip"]
+    assert "--on_bad_record=skip: the files of data set cifar10" in call(*flags, code=2).err
 
 
-@pytest.mark.parametrize("data", ["photo_records", "digit_batches"])
 def test_a_resumed_run_trains_on_what_follows(
-    data: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The warm-up trains too: one step before three timed ones, and again one before three.
 
@@ -86,7 +81,7 @@ def test_a_resumed_run_trains_on_what_follows(
     """
     flags = [
         "--model=trivial",
-        f"--data_dir={request.getfixturevalue(data)}",
+        f"--data_dir={photo_records}",
         "--distortions",
         "--init_learning_rate=0.0001",
     ]
@@ -102,12 +97,16 @@ def test_a_resumed_run_trains_on_what_follows(
 
 
 def test_data_that_cannot_go_on_starts_over_with_a_notice(
-    digit_batches: Path,
+    cifar10: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flags = ["--model=trivial", f"--data_dir={digit_batches}", f"--train_dir={tmp_path / 'train'}"]
+    flags = [
+        "--model=trivial",
+        f"--data_dir={cifar10}",
+        f"--train_dir={tmp_path / 'train'}",
+    ]
     run(tmp_path, *flags, "--num_batches=1")
     monkeypatch.setattr(ArrayPipeline, "resumable", False)
     run(tmp_path, *flags, "--num_batches=3")
