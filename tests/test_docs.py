@@ -24,7 +24,7 @@ def test_files_that_are_named_are_there(document):
     assert missing == []
 
 
-def _lines(document: Path) -> list[str]:
+def _lines(document):
     return document.read_text(encoding="utf-8").splitlines()
 
 
@@ -53,7 +53,7 @@ def test_text_is_wrapped(document):
     assert [line for line in prose if len(line) > 120 and " " in line.strip("-* ")[:60]] == []
 
 
-def _anchors(document: Path) -> set[str]:
+def _anchors(document):
     """Those that GitHub makes of the headings."""
     headings = [line.lstrip("# ") for line in _lines(document) if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}

@@ -32,10 +32,10 @@ from cnnbench.errors import FlagError, NonFiniteLossError, first_line
         ("", "ValueError"),
     ],
 )
-def test_the_first_line_that_says_something(message: str, expected: str) -> None:
+def test_the_first_line_that_says_something(message, expected):
     assert first_line(ValueError(message)) == expected
 
 
-def test_errors_name_flag_value_and_step() -> None:
+def test_errors_name_flag_value_and_step():
     assert str(FlagError("num_gpus", 0, "must be at least 1")) == "--num_gpus=0: must be at least 1"
     assert "at step -3" in str(NonFiniteLossError(-3, float("nan")))

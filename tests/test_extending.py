@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
-def files_naming(*words: str) -> set[str]:
+def files_naming(*words):
     """The source files with one of these words as a name or a text; a docstring is one text."""
     found = set()
     for top in ("cnnbench", "models", "variable_mgr"):
@@ -29,7 +29,7 @@ def files_naming(*words: str) -> set[str]:
     return found
 
 
-def touched(recipe: str) -> int:
+def touched(recipe):
     """How many files a recipe says that it touches."""
     section = TEXT.partition(f"\n## {recipe}\n")[2].partition("\n## ")[0]
     found = re.search(r"Touches\s+(\d+)\s+files?", section)
@@ -55,6 +55,6 @@ OPTIONAL = {
         ("An optimizer", ("rmsprop", "rmsprop_decay"), set()),
     ],
 )
-def test_a_recipe_counts_its_files(recipe: str, words: tuple[str, ...], optional: set[str]) -> None:
+def test_a_recipe_counts_its_files(recipe, words, optional):
     files = files_naming(*words) - optional
     assert len(files) == touched(recipe), sorted(files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -51,7 +50,7 @@ NEEDS_NO_TENSORFLOW = ("base", "judge", "records", "machine", "flags", "campaign
 """Wings of which no module imports TensorFlow, lazily or not."""
 
 
-def _modules() -> Iterator[tuple[str, Path]]:
+def _modules():
     for top in ("cnnbench", "models", "variable_mgr"):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -63,12 +62,12 @@ MODULES = dict(_modules())
 
 
 @cache
-def _trees() -> dict[str, ast.Module]:
+def _trees():
     """The parsed text of every module."""
     return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree):
     """Modules of ours that a module imports anywhere in its text."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -81,12 +80,12 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 @cache
-def _graph() -> dict[str, set[str]]:
+def _graph():
     """What every module imports of ours."""
     return {name: set(_imports(tree)) - {name} for name, tree in _trees().items()}
 
 
-def _place(name: str) -> tuple[str, str]:
+def _place(name):
     """The wing of a module, and its package or module in a wing that consists of packages."""
     wing, *rest = [*name.split(".")[1:], "__init__"]
     return wing, rest[0] if wing in INSIDE else ""
@@ -95,7 +94,7 @@ def _place(name: str) -> tuple[str, str]:
 PLACES = {name: _place(name) for name in MODULES if name != "cnnbench"}
 
 
-def _ranks() -> dict[tuple[str, str], tuple[int, int]]:
+def _ranks():
     """Layer among all wings, and layer within the wing."""
     ranks = {}
     for outer, wings in enumerate(WINGS):
@@ -109,13 +108,13 @@ def _ranks() -> dict[tuple[str, str], tuple[int, int]]:
 RANKS = _ranks()
 
 
-def _is_below(other: tuple[str, str], place: tuple[str, str]) -> bool:
+def _is_below(other, place):
     """Whether a wing lies in a lower layer, or a package in one of the same wing."""
     level = 1 if other[0] == place[0] else 0
     return RANKS[other][level] < RANKS[place][level]
 
 
-def test_every_package_has_a_layer() -> None:
+def test_every_package_has_a_layer():
     listed = {wing for layer in WINGS for wing in layer}
     assert {wing for wing, _ in PLACES.values()} == listed
     for wing, layers in INSIDE.items():
@@ -123,12 +122,12 @@ def test_every_package_has_a_layer() -> None:
         assert inside - {"__init__"} == {name for layer in layers for name in layer} - {"__init__"}
 
 
-def test_ten_packages_explain_the_program() -> None:
+def test_ten_packages_explain_the_program():
     folders = [path for path in (ROOT / "cnnbench").iterdir() if (path / "__init__.py").exists()]
     assert len(folders) <= 10
 
 
-def test_arrows_point_down() -> None:
+def test_arrows_point_down():
     others = sorted(
         (name, other)
         for name, place in PLACES.items()
@@ -150,7 +149,7 @@ def test_modules_below_the_driver_get_plain_values() -> None:
     assert readers == []
 
 
-def test_tensorflow_is_imported_in_few_wings() -> None:
+def test_tensorflow_is_imported_in_few_wings():
     users = {
         name
         for name, tree in _trees().items()
@@ -173,7 +172,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(inner).prepare()  # CycleError names a cycle
 
 
-def test_class_names_occur_once() -> None:
+def test_class_names_occur_once():
     places = defaultdict(list)
     for name, tree in _trees().items():
         for node in ast.walk(tree):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 
 
-def limited(limit: str, *words: str, folder: Path, out: Path | None = None) -> tuple[int, str]:
+def limited(limit, *words, folder, out=None):
     """Exit code and standard error of cnnbench under a limit of the shell's ``ulimit``."""
     command = f'ulimit {limit} && exec "$@"' + ("" if out is None else f" >{out}")
     finished = subprocess.run(
@@ -38,7 +38,7 @@ def limited(limit: str, *words: str, folder: Path, out: Path | None = None) -> t
     return finished.returncode, finished.stderr
 
 
-def error_of(stderr: str) -> str:
+def error_of(stderr):
     assert "Traceback" not in stderr
     (line,) = (x for x in stderr.splitlines() if x.startswith("cnnbench: error: "))
     return line
@@ -54,9 +54,7 @@ def error_of(stderr: str) -> str:
         (60_000, ("sweep", "smoke")),
     ],
 )
-def test_little_memory_is_no_verdict(
-    words: tuple[str, ...], kibibytes: int, tmp_path: Path
-) -> None:
+def test_little_memory_is_no_verdict(words, kibibytes, tmp_path):
     """NumPy cannot be loaded; its OpenBLAS ends the process with 1, the code of a regression."""
     shutil.copy(RECORDS / "lenet-1.json", tmp_path)
     status, stderr = limited(f"-v {kibibytes}", *words, folder=tmp_path)
@@ -73,9 +71,7 @@ def test_little_memory_is_no_verdict(
         (("--model=trivial", "--train_dir=."), "--train_dir=.: must be a directory to write to"),
     ],
 )
-def test_files_that_can_be_made_and_not_be_written_are_refused(
-    words: tuple[str, ...], line: str, tmp_path: Path
-) -> None:
+def test_files_that_can_be_made_and_not_be_written_are_refused(words, line, tmp_path):
     shutil.copy(RECORDS / "lenet-1.json", tmp_path)
     status, stderr = limited("-f 0", *words, folder=tmp_path)
     assert (status, error_of(stderr)) == (2, f"cnnbench: error: {line}: File too large")
@@ -84,7 +80,7 @@ def test_files_that_can_be_made_and_not_be_written_are_refused(
 
 @linux
 @pytest.mark.parametrize("words", [("--help",), ("compare", ".", ".")])
-def test_output_into_a_file_that_cannot_be_written(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_output_into_a_file_that_cannot_be_written(words, tmp_path):
     shutil.copy(RECORDS / "lenet-1.json", tmp_path)
     status, stderr = limited("-f 0", *words, folder=tmp_path, out=tmp_path / "out")
     assert status == (3 if "compare" in words else 4)  # a verdict stays
@@ -93,7 +89,7 @@ def test_output_into_a_file_that_cannot_be_written(words: tuple[str, ...], tmp_p
 
 
 @linux
-def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path: Path) -> None:
+def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path):
     flags = ("--model=trivial", "--device=cpu", "--result_json=r.json")
     status, stderr = limited("-v 60000", *flags, folder=tmp_path)
     assert status == 4
@@ -102,7 +98,7 @@ def test_a_run_whose_tensorflow_cannot_be_loaded_leaves_its_record(tmp_path: Pat
     assert (record["status"], record["error"]["type"]) == ("failed", "BenchmarkError")
 
 
-def _unmapped() -> ImportError:
+def _unmapped():
     error = ImportError("IMPORTANT: PLEASE READ THIS\nfor advice")
     error.__cause__ = ImportError("libblas.so: failed to map segment from shared object")
     return error
@@ -118,13 +114,8 @@ def _unmapped() -> ImportError:
         (_unmapped(), "out of memory: libblas.so: failed to map segment"),
     ],
 )
-def test_what_the_system_has_no_more_of(
-    error: Exception,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail(*_: object) -> int:
+def test_what_the_system_has_no_more_of(error, words, monkeypatch, capsys):
+    def fail(*_):
         raise error
 
     stand_in = SimpleNamespace(main=fail)
@@ -134,17 +125,15 @@ def test_what_the_system_has_no_more_of(
     assert line.startswith(f"cnnbench: error: {words}")
 
 
-def test_defects_are_none_of_that() -> None:
+def test_defects_are_none_of_that():
     for error in (ImportError("no name x"), OSError(errno.ENOENT, "none", "f"), ValueError("x")):
         assert exhausted(error) == ""
 
 
 @pytest.mark.usefixtures("quick_start")
-def test_a_run_out_of_memory_keeps_what_it_measured(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_out_of_memory_keeps_what_it_measured(capsys, tmp_path):
     class Out(io.StringIO):
-        def write(self, text: str) -> int:
+        def write(self, text):
             if text.startswith("3\t"):
                 raise MemoryError
             return super().write(text)

@@ -23,7 +23,7 @@ def test_names_are_there(module):
     assert PUBLIC[module] == set(getattr(found, "__all__", PUBLIC[module]))
 
 
-def _code() -> dict[str, str]:
+def _code():
     """Python of the examples, by place."""
     found = {path.name: path.read_text() for path in (DOCS / "examples").glob("*.py")}
     for page in DOCS.glob("*.md"):

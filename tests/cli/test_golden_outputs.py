@@ -5,7 +5,6 @@ Those of runs, of `compare`, `history` and `report` stand beside the tests of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from pages import golden
 from step_profiles import write_sides
 
 from cnnbench.cli import main
-from cnnbench.records.run import RunRecord
 
 GOLDEN = Path(__file__).parent / "golden"
 PREDICT = ("--predict", "--model=resnet50", "--link=nvlink4", "--devices=8..64")
@@ -26,11 +24,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def folder(
-    lenet_runs: Callable[[], Callable[..., RunRecord]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def folder(lenet_runs, tmp_path, monkeypatch):
     """Works in a folder with profiles of A, and of B whose conv1 has twice the work."""
     write_sides(lenet_runs(), tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -39,7 +33,7 @@ def folder(
 
 @pytest.mark.usefixtures("folder", "own_registry")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_output(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output(name, capsys):
     assert main(COMMANDS[name]) == 0
     out = capsys.readouterr().out
     assert out == golden(GOLDEN / f"{name}.txt", out)

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -649,7 +648,7 @@ entries:
 """
 
 
-def rows(command: str) -> Iterator[tuple[list[str], str]]:
+def rows(command):
     """The words of a command line and a pattern of its error, for each row of a command."""
     for line in TABLE.replace("\\\n", "").splitlines():
         if line.partition(" ")[0] == command:
@@ -660,7 +659,7 @@ def rows(command: str) -> Iterator[tuple[list[str], str]]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
+def place(tmp_path_factory, lenet_runs):
     """A working directory with the files that the table names."""
     folder = tmp_path_factory.mktemp("place")
     make = lenet_runs()
@@ -708,18 +707,13 @@ def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     """All files of a folder and its sub-folders."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_use_is_one_line_and_changes_nothing(
-    command: str,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_use_is_one_line_and_changes_nothing(command, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     before = contents(place)
     wrong = []
@@ -732,7 +726,7 @@ def test_wrong_use_is_one_line_and_changes_nothing(
     assert contents(place) == before
 
 
-def test_every_command_and_every_row_of_the_table_is_tried() -> None:
+def test_every_command_and_every_row_of_the_table_is_tried():
     lines = [line for line in TABLE.replace("\\\n", "").splitlines() if line.strip("# ")]
     asked = [line for line in lines if not line.startswith("#")]
     tried = [sum(1 for _ in rows(command)) for command in COMMANDS]
@@ -740,9 +734,7 @@ def test_every_command_and_every_row_of_the_table_is_tried() -> None:
     assert sum(tried) == len(asked)
 
 
-def test_flag_files_are_nested_only_so_deep(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flag_files_are_nested_only_so_deep(tmp_path, capsys):
     for number in range(70):
         (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
     assert main([f"--flagfile={tmp_path}/0"]) == 2

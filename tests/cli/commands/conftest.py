@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -22,10 +20,10 @@ PATIENCE = 240.0
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Captured]:
+def call(capsys):
     """call(WORD..., code=0): what a command prints that ends with this exit code; None: any."""
 
-    def call(*words: object, code: int | None = 0) -> Captured:
+    def call(*words, code=0):
         capsys.readouterr()
         found = main([str(word) for word in words])
         printed = capsys.readouterr()
@@ -39,7 +37,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Captured]:
 def save(lenet_runs):
     """Writes five records of one configuration to a folder, and returns its name."""
 
-    def save(folder: Path, factor: float = 1.0, **parts: object) -> str:
+    def save(folder, factor=1.0, **parts):
         folder.mkdir(parents=True, exist_ok=True)
         records = lenet_runs().of(*(speed * factor for speed in SPEEDS), **parts)
         for number, record in enumerate(records):
@@ -51,10 +49,10 @@ def save(lenet_runs):
 
 
 @pytest.fixture
-def interrupt(tmp_path: Path) -> Callable[..., str]:
+def interrupt(tmp_path):
     """Sends a signal to a process of cnnbench when it has printed a line; all of its output."""
 
-    def run(words: Sequence[str], number: int, once: Callable[[str], bool]) -> str:
+    def run(words, number, once):
         out, err = tmp_path / "out", tmp_path / "err"
         process = Forked(cnnbench, words, out, err)
         try:
@@ -74,9 +72,7 @@ def interrupt(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def photo_records(
-    photos: Mapping[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def photo_records(photos, tmp_path_factory):
     """Crops of photographs in four classes, made into records by the command itself."""
     root = tmp_path_factory.mktemp("photos")
     for name, photo in photos.items():
@@ -93,7 +89,7 @@ def photo_records(
 
 
 @pytest.fixture(scope="session")
-def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cifar10(tmp_path_factory):
     """Random images in CIFAR-10's binary form."""
     out = tmp_path_factory.mktemp("cifar10-random")
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 STEPS = 2 * 1437 // 32 + 1
 
 
-def documented() -> list[list[str]]:
+def documented():
     """The commands under "Digits", without the name of the program."""
     section = (ROOT / "docs" / "data.md").read_text().split("### Digits\n")[1]
     lines = section.split("```\n")[1].replace("\\\n", "").splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def _short(limits):
     limits(input_only, _SECONDS=0.2, _DRAIN_SECONDS=0.05)
 
 
-def run(tmp_path: Path, *flags: str) -> RunRecord:
+def run(tmp_path, *flags):
     path = tmp_path / "record.json"
     assert main([*FLAGS, f"--result_json={path}", *flags]) == 0
     return RunRecord.from_json(path.read_text())

@@ -9,8 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ SECONDS = 240
 BASE = (sys.executable, "-m", "cnnbench", "--device=cpu", "--model=lenet", "--batch_size=2")
 
 
-def test_a_run_prints_the_report_and_nothing_else() -> None:
+def test_a_run_prints_the_report_and_nothing_else():
     command = [*BASE, "-num_batches=10", "-num_warmup_batches=1", "-num_gpus", "2"]
     command.append("--peak_flops=1e12")
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -38,9 +36,7 @@ def test_a_run_prints_the_report_and_nothing_else() -> None:
     assert all(line.startswith("cnnbench: ") for line in done.stderr.splitlines())
 
 
-def test_an_interrupted_run_keeps_what_it_measured(
-    tmp_path: Path, interrupt: Callable[..., str]
-) -> None:
+def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     path = tmp_path / "record.json"
     flags = ["--num_batches=1000000", "--num_warmup_batches=1", "--peak_flops=1e12"]
     flags += [f"--result_json={path}"]
@@ -53,7 +49,7 @@ def test_an_interrupted_run_keeps_what_it_measured(
     assert len(record["losses"]) == len(record["step_seconds"])
 
 
-def test_a_diverging_run_exits_with_4_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diverging_run_exits_with_4_and_one_line(capsys):
     flags = ["--init_learning_rate=1e9", "--num_batches=30", "--quiet_conditions=all"]
     assert main([*BASE[3:], *flags]) == 4
     out, err = capsys.readouterr()
@@ -63,18 +59,16 @@ def test_a_diverging_run_exits_with_4_and_one_line(capsys: pytest.CaptureFixture
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 @pytest.mark.parametrize("argv", [[], ["--num_batches=7"]])
-def test_without_flags_a_terminal_is_told_what_runs_and_how_long(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_flags_a_terminal_is_told_what_runs_and_how_long(argv, monkeypatch):
     class Built(Exception):
         pass
 
-    def build(*args: object, **kwargs: object) -> None:
+    def build(*args, **kwargs):
         raise Built
 
     monkeypatch.setenv("TERM", "xterm")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,16 +13,14 @@ from cnnbench.data.arrays import ArrayPipeline
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-def run(tmp_path: Path, *flags: str) -> RunRecord:
+def run(tmp_path, *flags):
     path = tmp_path / "record.json"
     common = ["--device=cpu", "--num_warmup_batches=1", "--peak_flops=1e12"]
     assert main([*common, f"--result_json={path}", *flags]) == 0
     return RunRecord.from_json(path.read_text())
 
 
-def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
-    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(photo_records, tmp_path, capsys):
     part = tmp_path / "imagenet-part"
     part.mkdir()
     for path in photo_records.glob("*-of-*"):
@@ -38,9 +33,7 @@ def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
     assert IMAGENET.gap("train", str(photo_records)) is None
 
 
-def test_a_broken_record_ends_the_run_with_its_name(
-    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_record_ends_the_run_with_its_name(photo_records, tmp_path, capsys):
     broken = tmp_path / "imagenet-broken"
     broken.mkdir()
     for path in photo_records.glob("*-of-*"):
@@ -65,16 +58,12 @@ def test_a_broken_record_ends_the_run_with_its_name(
     assert f"warning: skipped {named}" in capsys.readouterr().err
 
 
-def test_what_is_read_whole_cannot_be_skipped_by_records(
-    call: Callable[..., pytest.CaptureResult[str]], cifar10: Path
-) -> None:
+def test_what_is_read_whole_cannot_be_skipped_by_records(call, cifar10):
     flags = ["--model=trivial", f"--data_dir={cifar10}", "--on_bad_record=skip"]
     assert "--on_bad_record=skip: the files of data set cifar10" in call(*flags, code=2).err
 
 
-def test_a_resumed_run_trains_on_what_follows(
-    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_trains_on_what_follows(photo_records, tmp_path, capsys):
     """The warm-up trains too: one step before three timed ones, and again one before three.
 
     It goes on with two towers, that is with other batches of each.
@@ -96,12 +85,7 @@ def test_a_resumed_run_trains_on_what_follows(
     assert "the input continues after the 32 examples trained on" in capsys.readouterr().err
 
 
-def test_data_that_cannot_go_on_starts_over_with_a_notice(
-    cifar10: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_that_cannot_go_on_starts_over_with_a_notice(cifar10, tmp_path, capsys, monkeypatch):
     flags = [
         "--model=trivial",
         f"--data_dir={cifar10}",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
@@ -17,8 +14,7 @@ from cnnbench.campaigns.strategies import weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.records.files import KINDS
-from cnnbench.records.run import RunRecord
-from cnnbench.records.strategies import StrategiesDocument, StrategyRow
+from cnnbench.records.strategies import StrategiesDocument
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,9 +23,7 @@ TINY += ("--batch_size=2", "--peak_flops=1e11")
 STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
 
 
-def test_modes_are_measured_and_have_equal_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], loaded_processes: None
-) -> None:
+def test_modes_are_measured_and_have_equal_weights(tmp_path, capsys, loaded_processes):
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
     modes = f"--modes=parameter_server,replicated,{LOCAL_SGD}"
     plugin = f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}"
@@ -68,54 +62,52 @@ def test_modes_are_measured_and_have_equal_weights(
 class Modes:
     """The command over two modes with processes that only write records; see fake_python.py."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.results = folder / "results"
         self._trace = folder / "trace"
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *flags: str, **say: object) -> int:
+    def __call__(self, *flags, **say):
         fake = {"parent": os.getpid(), "trace": str(self._trace), **say}
         self._monkeypatch.setenv("FAKE", json.dumps(fake))
         modes = "--modes=parameter_server,replicated"
         return main(["strategies", *TINY, modes, "--seed=3", *flags, f"--results={self.results}"])
 
     @property
-    def order(self) -> list[str]:
+    def order(self):
         """Names of the processes."""
         return self._trace.read_text().split()
 
-    def runs(self, mode: str) -> list[RunRecord]:
+    def runs(self, mode):
         """The records of a mode."""
         return list(load_records([self.results / mode]).records)
 
-    def rows(self) -> dict[str, StrategyRow]:
+    def rows(self):
         """The rows of the document by mode."""
         text = (self.results / "strategies.json").read_text()
         return {row.mode: row for row in StrategiesDocument.from_json(text).rows}
 
 
 @pytest.fixture
-def modes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_python: str, quick_processes: None
-) -> Modes:
+def modes(tmp_path, monkeypatch, fake_python, quick_processes):
     """See `Modes`; weights of all modes are the same."""
     monkeypatch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
     return Modes(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def compare_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+def compare_weights(monkeypatch):
     """compare_weights(HOW): of checkpoints, which the processes do not leave."""
     return lambda how: monkeypatch.setattr(weights, "distances", how)
 
 
 @pytest.fixture
-def same_weights(compare_weights: Callable[[Callable[..., Any]], None]) -> None:
+def same_weights(compare_weights):
     """Checkpoints are taken to be equal."""
     compare_weights(lambda cases: {})
 
 
-def test_every_case_runs_once_per_round(modes: Modes) -> None:
+def test_every_case_runs_once_per_round(modes):
     assert modes("--rounds=4", "--weights_steps=0") == 0
     cases = ("one_tower", "parameter_server", "replicated")
     rounds = [modes.order[at : at + 3] for at in range(0, 12, 3)]
@@ -126,9 +118,7 @@ def test_every_case_runs_once_per_round(modes: Modes) -> None:
     assert all(len(modes.runs(case)) == 4 for case in cases)
 
 
-def test_weights_are_trained_first_in_processes_that_leave_no_record(
-    modes: Modes, same_weights: None
-) -> None:
+def test_weights_are_trained_first_in_processes_that_leave_no_record(modes, same_weights):
     assert modes("--rounds=1", "--weights_steps=3") == 0
     assert modes.order[:2] == ["parameter_server-weights", "replicated-weights"]
     assert len(modes.order) == 5
@@ -138,9 +128,7 @@ def test_weights_are_trained_first_in_processes_that_leave_no_record(
 
 
 @pytest.mark.parametrize(("failing", "good"), [("replicated-r2", 1), ("replicated-weights", 0)])
-def test_a_case_that_fails_is_recorded_and_not_run_again(
-    modes: Modes, same_weights: None, failing: str, good: int
-) -> None:
+def test_a_case_that_fails_is_recorded_and_not_run_again(modes, same_weights, failing, good):
     assert modes("--weights_steps=3", fail=[failing], message="no good") == 4
     row = modes.rows()["replicated"]
     assert (row.problem, row.processes) == ("no good", good)
@@ -151,7 +139,7 @@ def test_a_case_that_fails_is_recorded_and_not_run_again(
     assert failed.error.message == "no good"
 
 
-def no_more(*_: object) -> dict[str, object]:
+def no_more(*_):
     raise KeyboardInterrupt
 
 
@@ -164,15 +152,8 @@ def no_more(*_: object) -> dict[str, object]:
     ],
 )
 def test_an_early_end_keeps_the_table_of_what_was_measured(
-    modes: Modes,
-    say: dict[str, Any],
-    compared: Callable[..., Any] | None,
-    steps: int,
-    status: int,
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    compare_weights: Callable[[Callable[..., Any]], None],
-) -> None:
+    modes, say, compared, steps, status, told, capsys, compare_weights
+):
     if compared is not None:
         compare_weights(compared)
     assert modes("--rounds=2", f"--weights_steps={steps}", **say) == status

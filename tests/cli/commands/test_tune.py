@@ -11,17 +11,14 @@ import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, final, race, session
-from cnnbench.campaigns.tune.final import Weights
-from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
@@ -40,10 +37,10 @@ Tune: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def search(fake_python: str) -> Callable[..., int]:
+def search(fake_python):
     """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
 
-    def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
+    def run(folder, *flags, weights=None, **say):
         alike = weights or ("weights are the same after 3 steps, all bits", True)
         (folder / "space.yaml").write_text(SPACE)
         words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
@@ -60,15 +57,10 @@ def search(fake_python: str) -> Callable[..., int]:
 
 
 @pytest.fixture
-def tune(
-    search: Callable[..., int],
-    quick_processes: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Tune:
+def tune(search, quick_processes, tmp_path, capsys):
     """Exit code, standard output and error of `search` whose processes are forked."""
 
-    def run(*flags: str, **more: Any) -> tuple[int, str, str]:
+    def run(*flags, **more):
         code = search(tmp_path, "--pairing=alternate", *flags, **more)
         return code, *capsys.readouterr()
 
@@ -76,7 +68,7 @@ def tune(
 
 
 @pytest.fixture(scope="module")
-def finished(search: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(search, tmp_path_factory):
     """The folder of a search that one mode has won; its processes stepped in turn."""
     folder = tmp_path_factory.mktemp("search")
     assert search(folder, by_flag=FAST) == 0
@@ -84,20 +76,18 @@ def finished(search: Callable[..., int], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def again(finished: Path, tmp_path: Path, tune: Tune) -> Tune:
+def again(finished, tmp_path, tune):
     """The same search with other flags, resumed: all of its processes have run."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return functools.partial(tune, "--resume", by_flag=FAST)
 
 
-def traced(folder: Path) -> list[str]:
+def traced(folder):
     """Names of the processes that were started."""
     return (folder / "trace").read_text().split()
 
 
-def test_the_candidates_are_listed_with_what_is_dropped(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_candidates_are_listed_with_what_is_dropped(capsys, tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     assert main(["tune", *GIVEN, "--list", f"--space={tmp_path / 'space.yaml'}"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -110,7 +100,7 @@ def test_the_candidates_are_listed_with_what_is_dropped(
     ]
 
 
-def test_the_winner_comes_first_and_its_flag_file_reads_back(again: Tune, tmp_path: Path) -> None:
+def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path):
     file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
     code, out, err = again(*outputs)
@@ -136,7 +126,7 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again: Tune, tmp_pa
     assert main(["report", str(tmp_path / "r"), "--format=markdown"]) == 0
 
 
-def test_what_a_search_leaves(again: Tune, tmp_path: Path, holds: Callable[..., None]) -> None:
+def test_what_a_search_leaves(again, tmp_path, holds):
     code, out, _ = again("--format=json")
     assert code == 0
     assert KINDS["tune"](out.encode())
@@ -169,9 +159,7 @@ def test_what_a_search_leaves(again: Tune, tmp_path: Path, holds: Callable[..., 
     assert [row["candidate"] for row in written] == list(rows)
 
 
-def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
-    finished: Path, tune: Tune, tmp_path: Path
-) -> None:
+def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(finished, tune, tmp_path):
     (name,) = (
         path.stem
         for path in (finished / "r" / "race").glob("modes-*-r1.json")
@@ -188,16 +176,14 @@ def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
     assert "the flags as they are given fail: no kernel" in err
 
 
-def test_nothing_is_claimed_of_like_candidates(tune: Tune) -> None:
+def test_nothing_is_claimed_of_like_candidates(tune):
     code, out, _ = tune(scatter=0.004)
     assert code == 0
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
     assert "These are the flags as given" in out
 
 
-def test_a_winner_that_trains_differently_is_a_failure(
-    again: Tune,
-) -> None:
+def test_a_winner_that_trains_differently_is_a_failure(again):
     differ = ("weights differ after 3 steps: w by 0.5 of its largest value", False)
     code, out, err = again(weights=differ)
     assert code == 4
@@ -205,7 +191,7 @@ def test_a_winner_that_trains_differently_is_a_failure(
     assert "weights differ after 3 steps" in err.splitlines()[-1]
 
 
-def test_an_interrupted_search_goes_on_where_it_was(tune: Tune, tmp_path: Path) -> None:
+def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     code, out, _ = tune("--format=json", by_flag=FAST)
     whole, order = json.loads(out), traced(tmp_path)
     os.rename(tmp_path / "r", tmp_path / "whole")
@@ -239,7 +225,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune: Tune, tmp_path: Path) 
     assert [json.loads(out)[key] for key in same] == [resumed[key] for key in same]
 
 
-def test_a_search_whose_time_was_up_goes_on_with_more(tune: Tune, tmp_path: Path) -> None:
+def test_a_search_whose_time_was_up_goes_on_with_more(tune, tmp_path):
     code, out, err = tune("--minutes=0.01", by_flag=FAST, wait=0.3)  # half of its time for one
     assert code == 3
     assert "not tried for lack of time" in out
@@ -270,8 +256,8 @@ def test_a_search_whose_time_was_up_goes_on_with_more(tune: Tune, tmp_path: Path
 
 
 def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
-    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tune, tmp_path, monkeypatch
+):
     monkeypatch.setattr(bench.RaceBench, "final_seconds", 7.0)
     say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1}
     short = json.loads(tune("--format=json", **say)[1])
@@ -290,13 +276,11 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     assert len(set(done)) == len(done)
 
 
-def test_a_leader_that_is_proven_stays_until_another_one_is(
-    again: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, monkeypatch):
     proven = json.loads(again("--format=json")[1])
     searched = session.search
 
-    def another(*args: Any) -> SearchOutcome:
+    def another(*args):
         return replace(
             searched(*args), leader=args[0].make({"variable_update": "mirrored_strategy"})
         )
@@ -321,7 +305,7 @@ entries:
 """
 
 
-def test_the_winner_of_jobs_is_a_launch(tune: Tune, tmp_path: Path) -> None:
+def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
     (tmp_path / "jobs.yaml").write_text(OF_JOBS)
     file = tmp_path / "fast.flags"
     flags = (
