@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from cnnbench.base import plugins
 from cnnbench.base.text.table import csv_text, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
-from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
+from cnnbench.data.dataset import find_dataset, load_plugin
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
@@ -68,15 +68,15 @@ _FLAGS = (
     *(spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")),
     _FORMAT,
 )
-_HEADS = (
-    "model",
-    "image",
-    "batch/device",
-    "parameters",
-    "GFLOPs forward",
-    "GFLOPs training",
-    "MiB",
-)
+_COLUMNS: dict[str, Callable[[Listed], str]] = {
+    "model": lambda one: one.model,
+    "image": lambda one: one.input_shape,
+    "batch/device": lambda one: str(one.batch_size),
+    "parameters": lambda one: f"{one.trainable_parameters:,}",
+    "GFLOPs forward": lambda one: f"{one.forward_flops_per_image / 1e9:.3f}",
+    "GFLOPs training": lambda one: f"{one.training_flops_per_image / 1e9:.3f}",
+    "MiB": lambda one: f"{one.memory_bytes_per_image / 2**20:.2f}",
+}
 
 _ABOUT = """\
 Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
@@ -113,54 +113,40 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _listed(names: Sequence[str]) -> Iterator[Listed]:
-    for name in names:
+def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
+    for dataset_name in datasets:
         try:
-            dataset = find_dataset(name, None)
+            dataset = find_dataset(dataset_name, None)
         except UsageError:
-            print_warning(f"models for {name} are left out: there is no data set of that name")
+            missing = "there is no data set of that name"
+            print_warning(f"models for {dataset_name} are left out: {missing}")
             continue
-        yield from _models(dataset)
-
-
-def _models(dataset: Dataset) -> Iterator[Listed]:
-    for name in sorted(registry.model_names(dataset.name), key=natural_key):
-        try:
-            with plugins.reported(UsageError):
-                model = registry.get_model(name, dataset.name)
-                spec = declare(model, dataset.num_classes)
-        except Exception as error:  # a defective plug-in must not hide the other models
-            print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
-            continue
-        yield Listed(
-            dataset.name,
-            name,
-            spec.input_shape,
-            model.batch_size,
-            spec.parameters,
-            spec.trainable_parameters,
-            spec.statistics,
-            spec.forward_flops_per_image,
-            spec.training_flops_per_image,
-            bytes_per_image(model, spec),
-        )
+        for name in sorted(registry.model_names(dataset.name), key=natural_key):
+            try:
+                with plugins.reported(UsageError):
+                    model = registry.get_model(name, dataset.name)
+                    spec = declare(model, dataset.num_classes)
+            except Exception as error:  # a defective plug-in must not hide the other models
+                print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
+                continue
+            yield Listed(
+                dataset.name,
+                name,
+                spec.input_shape,
+                model.batch_size,
+                spec.parameters,
+                spec.trainable_parameters,
+                spec.statistics,
+                spec.forward_flops_per_image,
+                spec.training_flops_per_image,
+                bytes_per_image(model, spec),
+            )
 
 
 def _table(models: Sequence[Listed]) -> str:
     blocks = []
     for dataset, group in itertools.groupby(models, lambda one: one.dataset):
-        lines = fitted([_HEADS, *map(_row, group)], indent=2)
+        rows = [tuple(text(one) for text in _COLUMNS.values()) for one in group]
+        lines = fitted([tuple(_COLUMNS), *rows], indent=2)
         blocks.append(f"{dataset}:\n" + "".join(f"  {line}\n" for line in lines) + "\n")
     return "".join(blocks)
-
-
-def _row(one: Listed) -> tuple[str, ...]:
-    return (
-        one.model,
-        one.input_shape,
-        str(one.batch_size),
-        f"{one.trainable_parameters:,}",
-        f"{one.forward_flops_per_image / 1e9:.3f}",
-        f"{one.training_flops_per_image / 1e9:.3f}",
-        f"{one.memory_bytes_per_image / 2**20:.2f}",
-    )

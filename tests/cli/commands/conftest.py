@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from forked import Forked, cnnbench
 
 from cnnbench.cli import main
 
-Captured: TypeAlias = "pytest.CaptureResult[str]"
 SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
 PATIENCE = 240.0
 

@@ -9,10 +9,8 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TypeAlias
 
 import pytest
 
@@ -33,7 +31,6 @@ entries:
     matrix: {variable_update: [replicated, mirrored_strategy, independent]}
 """
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strategy": 0.5}
-Tune: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
