@@ -17,8 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cnnbench.cli import main
-
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROOT = Path(__file__).parents[3]
@@ -33,18 +31,16 @@ def documented():
 
 
 @pytest.mark.timeout(900)
-def test_digits_are_recognised_after_train_interrupt_resume(
-    tmp_path, monkeypatch, interrupt, capsys
-):
+def test_digits_are_recognised_after_train_interrupt_resume(call, tmp_path, monkeypatch, interrupt):
     monkeypatch.chdir(tmp_path)
     (script, out), train, evaluate = documented()
     monkeypatch.setattr(sys, "argv", [script, out])
     runpy.run_path(str(ROOT / script), run_name="__main__")
 
     begun = interrupt(train, signal.SIGINT, once=lambda line: line.startswith("30\t"))
-    assert main([*train, "--result_json=resumed.json", "--peak_flops=1e12"]) == 0
+    err = call(*train, "--result_json=resumed.json", "--peak_flops=1e12").err
     resuming = r"resuming from ckpt/model\.ckpt-(\d+) at global step \1\n"
-    done = int(re.search(resuming, capsys.readouterr().err)[1])
+    done = int(re.search(resuming, err)[1])
     assert 20 <= done < STEPS  # the signal may be late
     losses = json.loads(Path("resumed.json").read_text())["losses"]
     assert len(losses) == STEPS - done
@@ -53,8 +49,7 @@ def test_digits_are_recognised_after_train_interrupt_resume(
     assert np.mean(losses[-20:]) < first_loss / 8
 
     # 360 is no multiple of 3 * 50: the last batches are padded, which must not count.
-    assert main(evaluate) == 0
-    report = capsys.readouterr().out
+    report = call(*evaluate).out
     assert f"Successfully loaded model from ckpt/model.ckpt-{STEPS}." in report
     found = re.search(r"Accuracy @ 1 = (.+) Accuracy @ 5 = (.+) \[360 examples\]", report)
     top_1, top_5 = map(float, found.groups())

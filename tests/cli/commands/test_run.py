@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.cli.commands import run
 
 SECONDS = 240
@@ -49,10 +48,9 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     assert len(record["losses"]) == len(record["step_seconds"])
 
 
-def test_a_diverging_run_exits_with_4_and_one_line(capsys):
+def test_a_diverging_run_exits_with_4_and_one_line(call):
     flags = ["--init_learning_rate=1e9", "--num_batches=30", "--quiet_conditions=all"]
-    assert main([*BASE[3:], *flags]) == 4
-    out, err = capsys.readouterr()
+    out, err = call(*BASE[3:], *flags, code=4)
     assert "total images/sec" not in out
     (line,) = err.splitlines()
     assert re.match(r"cnnbench: error: loss is (nan|inf|-inf) at step -?\d+; ", line)

@@ -33,7 +33,7 @@ def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(photo_records, 
     assert IMAGENET.gap("train", str(photo_records)) is None
 
 
-def test_a_broken_record_ends_the_run_with_its_name(photo_records, tmp_path, capsys):
+def test_a_broken_record_ends_the_run_with_its_name(call, photo_records, tmp_path, capsys):
     broken = tmp_path / "imagenet-broken"
     broken.mkdir()
     for path in photo_records.glob("*-of-*"):
@@ -43,8 +43,7 @@ def test_a_broken_record_ends_the_run_with_its_name(photo_records, tmp_path, cap
     content[len(content) // 2] ^= 0xFF
     victim.write_bytes(bytes(content))
     flags = ["--device=cpu", "--model=lenet", f"--data_dir={broken}", "--num_batches=12"]
-    assert main([*flags, "--batch_size=4"]) == 4
-    captured = capsys.readouterr()
+    captured = call(*flags, "--batch_size=4", code=4)
     last = captured.err.splitlines()[-1]
     assert last.startswith("cnnbench: error: ")
     assert victim.name in last

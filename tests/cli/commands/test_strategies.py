@@ -23,13 +23,12 @@ TINY += ("--batch_size=2", "--peak_flops=1e11")
 STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
 
 
-def test_modes_are_measured_and_have_equal_weights(tmp_path, capsys, loaded_processes):
+def test_modes_are_measured_and_have_equal_weights(call, tmp_path, loaded_processes):
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
     modes = f"--modes=parameter_server,replicated,{LOCAL_SGD}"
     plugin = f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
-    assert main(["strategies", *TINY, *STEPS, modes, plugin, *out]) == 0
-    text = capsys.readouterr().out
+    text = call("strategies", *TINY, *STEPS, modes, plugin, *out).out
     assert KINDS["strategies"](text.encode())
     assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
@@ -50,13 +49,11 @@ def test_modes_are_measured_and_have_equal_weights(tmp_path, capsys, loaded_proc
     assert not (results / "checkpoints").exists()
     # Ordinary records, which other commands read.
     pair = [str(results / name) for name in ("parameter_server", "replicated")]
-    assert main(["compare", *pair, "--allow_different=variable_update"]) == 3
-    capsys.readouterr()
-    assert main(["report", str(results), "--format=markdown"]) == 0
-    page = capsys.readouterr().out
+    call("compare", *pair, "--allow_different=variable_update", code=3)
+    page = call("report", str(results), "--format=markdown").out
     assert "## Modes side by side" in page
     assert "cnnbench strategies --model=trivial" in page
-    assert main(["history", str(results)]) == 0
+    call("history", str(results))
 
 
 class Modes:
@@ -152,7 +149,7 @@ def no_more(*_):
     ],
 )
 def test_an_early_end_keeps_the_table_of_what_was_measured(
-    modes, say, compared, steps, status, told, capsys, compare_weights
+    call, modes, say, compared, steps, status, told, capsys, compare_weights
 ):
     if compared is not None:
         compare_weights(compared)
@@ -162,5 +159,4 @@ def test_an_early_end_keeps_the_table_of_what_was_measured(
     assert f"incomplete: {told}" in out
     assert steps == 0 or "cnnbench: comparing the weights of 2 modes\n" in err
     assert err.splitlines()[-1].startswith(f"cnnbench: error: {told.partition(';')[0]}")
-    assert main(["report", str(modes.results), "--format=markdown"]) == 0
-    assert f"Incomplete: {told}" in capsys.readouterr().out
+    assert f"Incomplete: {told}" in call("report", str(modes.results), "--format=markdown").out
