@@ -35,8 +35,8 @@ CNNBENCH = f"""#!{sys.executable}
 import json, os, sys
 from cnnbench.base.jobs.resolve import resolve
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
-place = resolve(flags["cluster"], int(flags["cluster_ps"]), os.environ)
-print(json.dumps([str(place.task), place.worker_hosts, place.ps_hosts, flags]))
+job, _ = resolve(flags["cluster"], int(flags["cluster_ps"]), os.environ)
+print(json.dumps([str(job.task), job.worker_hosts, job.ps_hosts, flags]))
 """
 
 
@@ -86,7 +86,7 @@ def test_kubernetes(documents):
             flags["cluster"],
             int(flags["cluster_ps"]),
             {**environ, "HOSTNAME": f"{job['metadata']['name']}-{index}"},
-        )
+        )[0]
         for index in range(spec["completions"])
     ]
     assert [place.task for place in places] == [Task("worker", 0), Task("worker", 1), Task("ps")]
