@@ -22,11 +22,6 @@ def is_cpu(device: str) -> bool:
     return "CPU:" in device.upper()
 
 
-def host_of(device: str) -> str:
-    """The device itself if it is a CPU, otherwise the first CPU of its process."""
-    return device if is_cpu(device) else cpu_of(device)
-
-
 Chooser: TypeAlias = Callable[[int], str]
 """Returns the device for the next variable, given its bytes; remembers earlier choices."""
 

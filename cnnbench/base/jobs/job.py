@@ -227,28 +227,24 @@ class Job:
     @property
     def own_workers(self) -> tuple[Task, ...]:
         """The tasks whose towers are `own_towers`."""
-        return tuple(dict.fromkeys(map(self.worker_of, self.own_towers)))
+        if self.serves:
+            return ()
+        return (self.task,) if self.client_per_worker else self.workers
 
-    def worker_of(self, tower: int) -> Task:
-        """The task that has a tower."""
-        return self.workers[tower // self.towers_per_worker]
-
-    def tower_device(self, tower: int) -> str:
-        """Full device name of a tower, such as "/job:worker/replica:0/task:1/device:GPU:0"."""
-        number = tower % self.towers_per_worker
-        if self.device_order:
-            number = self.device_order[number]
-        return self.worker_of(tower).device(self.device, number)
+    def devices_of(self, *workers: Task) -> tuple[str, ...]:
+        """Full names of the devices of the towers of some workers, in order."""
+        order = self.device_order or range(self.towers_per_worker)
+        return tuple(worker.device(self.device, number) for worker in workers for number in order)
 
     @property
     def tower_devices(self) -> tuple[str, ...]:
         """The devices of all towers of the job."""
-        return tuple(self.tower_device(tower) for tower in range(self.num_towers))
+        return self.devices_of(*self.workers)
 
     @property
     def own_tower_devices(self) -> tuple[str, ...]:
         """The devices of `own_towers`."""
-        return tuple(self.tower_device(tower) for tower in self.own_towers)
+        return self.devices_of(*self.own_workers)
 
     def on(self, device: str, order: Sequence[int] = ()) -> Job:
         """The same job with its towers on other devices; `order` as `device_order`."""

@@ -248,7 +248,7 @@ class Assembly:
                 runtime.Settings.of(params), devices.kind
             ),
         )
-        return make_input(spec, towers or self._towers_of(worker), distribution)
+        return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 
     def _distribution(self, manager: VariableMgr) -> InputDistribution | None:
         params = self.params
@@ -266,11 +266,6 @@ class Assembly:
             prefetch_on_device=not per_replica if on_device is None else on_device,
         )
 
-    def _towers_of(self, worker: Task) -> list[str]:
-        job = self.devices.job
-        own = (tower for tower in job.own_towers if job.worker_of(tower) == worker)
-        return [job.tower_device(tower) for tower in own]
-
     def _training(
         self, manager: VariableMgr, optimizer: Optimizer | None
     ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
@@ -278,6 +273,7 @@ class Assembly:
         plan, job = self.plan, self.plan.job
         if self.params.eval:
             return manager, None, None, {}
+        first = self.devices.job.devices_of(job.workers[0])
         if plan.coordinated:
             assert isinstance(manager, ParameterServerStrategyVariableMgr)
             on_host = None if self.params.data_dir is None else "cpu"
@@ -294,12 +290,11 @@ class Assembly:
             counter = UpdateCounter(job.ps_devices[0])
             step = self._step(CoordinatedStep, manager, optimizer, source, config, counter)
             slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
-            return manager.of_worker(self._towers_of(job.workers[0])), step, source, slots
+            return manager.of_worker(first), step, source, slots
         if plan.asynchronous:
             assert isinstance(manager, ParameterServerVariableMgr)  # validated
             steps, sources = self._async_steps(manager, optimizer)
-            evaluated = manager.of_worker(self._towers_of(job.workers[0]))
-            return evaluated, next(iter(steps.values())), JoinedInput(sources), steps
+            return manager.of_worker(first), next(iter(steps.values())), JoinedInput(sources), steps
         source = self.inputs("train", manager)
         config = self._step_config()
         if config.frozen:
@@ -318,7 +313,7 @@ class Assembly:
             config = dataclasses.replace(
                 self._step_config(), first_tower=worker.index * job.towers_per_worker
             )
-            own = manager.of_worker(self._towers_of(worker))
+            own = manager.of_worker(self.devices.job.devices_of(worker))
             # One after the other: tracing is not safe in threads.
             steps[str(worker)] = self._step(TrainStep, own, optimizer, source, config, counter)
             sources.append(source)

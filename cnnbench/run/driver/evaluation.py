@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import host_of
+from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.errors import DataError
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
@@ -153,7 +153,8 @@ class Evaluator:
 
             device = self._devices[tower]
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                return make(read, self.inputs.of_tower(tower, batches), host_of(device))
+                host = device if is_cpu(device) else cpu_of(device)
+                return make(read, self.inputs.of_tower(tower, batches), host)
 
         towers = self._manager.run_towers(build)
         with tf.device(self._devices[0]):

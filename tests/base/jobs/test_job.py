@@ -38,7 +38,6 @@ def test_towers_on_other_devices():
 def test_towers_are_numbered_over_the_workers():
     job = _job(**TWO)
     assert job.tower_devices == (W0 + "CPU:0", W0 + "CPU:1", W1 + "CPU:0", W1 + "CPU:1")
-    assert [str(job.worker_of(tower)) for tower in range(4)] == ["worker:0"] * 2 + ["worker:1"] * 2
     assert (job.num_workers, job.num_towers) == (2, 4)
 
 
