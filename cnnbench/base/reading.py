@@ -44,10 +44,10 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
     return b"".join(parts)
 
 
-def read_text(path: str | os.PathLike[str], most: int = 16, flag: str = "") -> str:
+def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
     """The text of a file in UTF-8, with or without a byte order mark; see `read_file`."""
     try:
-        return read_file(path, most, flag).decode("utf-8-sig")
+        return read_file(path, 16, flag).decode("utf-8-sig")
     except UnicodeDecodeError:
         _refuse(path, "cannot be read: it is no text in UTF-8", flag)
 

@@ -35,14 +35,14 @@ CONDITIONS: dict[str, str] = {
 ALL = "all"
 
 
-def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
+def parse_quiet(text: str) -> frozenset[str]:
     """The ids in a comma-separated list; "all" stands for every one."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in CONDITIONS:
             close = nearest(name, [*CONDITIONS, ALL])
             hint = f"did you mean {close}?" if close else f"there are {', '.join(CONDITIONS)}"
-            raise FlagError(flag, text, f"{name!r} is no condition; {hint}")
+            raise FlagError("quiet_conditions", text, f"{name!r} is no condition; {hint}")
     return frozenset(CONDITIONS if ALL in names else names)
 
 
@@ -70,7 +70,7 @@ class Situation:
     """
 
     facts: Mapping[str, Any]
-    interval: Mapping[str, float]
+    interval: Mapping[str, Any]
     flags: RunFlags = field(default_factory=RunFlags)
     gpus: GpuView = field(default_factory=GpuView)
     gpus_before: GpuView = field(default_factory=GpuView)

@@ -179,13 +179,12 @@ def _quota_seconds(host: Host) -> float | None:
     return total
 
 
-def clock_mhz(host: Host, cpus: Collection[int] | None = None) -> int | None:
-    """The current clock of the CPUs: the median over some of `cpus`. Never raises.
+def clock_mhz(host: Host) -> int | None:
+    """The current clock: the median over some CPUs that this process may use. Never raises.
 
-    Without `cpus`, those that this process may use. None where the kernel does not report it, as in
-    most virtual machines.
+    None where the kernel does not report it, as in most virtual machines.
     """
-    wanted = sorted(usable_cpus() if cpus is None else cpus)
+    wanted = sorted(usable_cpus())
     some = wanted[:: -(-len(wanted) // _CLOCKS) or 1]
     paths = (f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq" for number in some)
     kilohertz = [clock for path in paths if (clock := host.number(path))]

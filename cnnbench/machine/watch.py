@@ -42,17 +42,19 @@ _ABOVE_LIMIT = 1.2
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of joules; `read` returns None if it is unreadable.
+    """A counter of energy; `read` returns None if it is unreadable.
 
     Attributes:
-      range_joules: value at which it wraps around to zero; None if it does not.
+      per_joule: its increase with a joule.
+      range: value at which it wraps around to zero; None if it does not.
       longest_seconds: time in which it cannot wrap around more than once.
     """
 
     name: str
     on_gpu: bool
     read: Callable[[], float | None]
-    range_joules: float | None = None
+    per_joule: float = 1.0
+    range: float | None = None
     longest_seconds: float | None = None
 
 
@@ -117,8 +119,10 @@ def _joules(
     if counter.longest_seconds is not None and seconds > counter.longest_seconds:
         return None  # it may have wrapped around several times
     if last < first:
-        return None if counter.range_joules is None else last + counter.range_joules - first
-    return last - first
+        if counter.range is None:
+            return None
+        last += counter.range
+    return (last - first) / counter.per_joule
 
 
 def rapl_counters(host: Host) -> tuple[Counter, ...]:
@@ -135,11 +139,11 @@ def rapl_counters(host: Host) -> tuple[Counter, ...]:
         package = re.fullmatch(r"intel-rapl:\d+", path.name) and name.startswith("package")
         beside = re.fullmatch(r"intel-rapl:(\d+):\d+", path.name) if name == "dram" else None
         if package or beside:
-            read = partial(_joules_of, 1e6, partial(host.number, f"{folder}/energy_uj"))
-            limit = _joules_of(1e6, partial(host.number, f"{folder}/max_energy_range_uj"))
-            longest = None if limit is None else limit / _watts(host, folder)
+            read = partial(host.number, f"{folder}/energy_uj")
+            limit = host.number(f"{folder}/max_energy_range_uj")
+            longest = None if limit is None else limit / 1e6 / _watts(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
-            counters.append(Counter(label, False, read, limit, longest))
+            counters.append(Counter(label, False, read, 1e6, limit, longest))
     return tuple(counters) if all(one.read() is not None for one in counters) else ()
 
 
@@ -165,17 +169,10 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
                 # GPUs before Volta do not count.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
-                    Counter(
-                        f"NVML GPU {i}", True, partial(_joules_of, 1e3, partial(ask, count, handle))
-                    )
+                    Counter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
                     for i, handle in mine.items()
                 )
         yield counters
-
-
-def _joules_of(per_joule: float, read: Callable[[], int | None]) -> float | None:
-    value = read()
-    return None if value is None else value / per_joule
 
 
 class Watch:
@@ -216,8 +213,7 @@ class Watch:
         self._gpus = GpuView()
         self._gpus_after = GpuView()
         self._before: dict[str, Any] | None = None
-        self._clock_after: dict[str, int] = {}
-        self._loop: dict[str, float] = {}
+        self._during: dict[str, Any] = {}
         self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
@@ -265,11 +261,11 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
-        self._loop = changes(self._loop_start, self._sample())
-        self._clock_after = self._clock_now()
+        self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
         self._resources.close()
         if self._flags.on_gpu and kind is None:
             self._gpus_after = self._view(gpu_states(self._host))
+            self._during.update(self._gpus_after.facts())
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -285,11 +281,11 @@ class Watch:
 
     def during(self) -> tuple[ConditionNote, ...]:
         """The conditions found in the timed loop; none if it was not reached."""
-        if not self._loop:
+        if not self._during:
             return ()
         then = Situation(
             facts=self._facts,
-            interval=self._loop,
+            interval=self._during,
             flags=self._flags,
             gpus=self._gpus_after,
             gpus_before=self._gpus,
@@ -300,8 +296,7 @@ class Watch:
         """Section of the run record; None if `before` was not reached."""
         if self._before is None:
             return None
-        loop = {**self._loop, **self._clock_after, **self._gpus_after.facts()}
-        return Conditions(before=self._before, during=loop, notes=tuple(self._notes))
+        return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))
 
     def _sample(self) -> Counters:
         return take(self._host, self._clock, self._peers)

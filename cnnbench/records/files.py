@@ -73,16 +73,13 @@ def prove_folder(flag: str, path: str) -> None:
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
 
 
-SAVED_MODEL = "saved_model.pb"
-"""The file that marks a folder as a SavedModel."""
+def resolve_saved_model(path: str) -> Path:
+    """The folder that --export_dir will create or replace, with symbolic links resolved.
 
-
-def resolve_folder(flag: str, path: str, marker: str) -> Path:
-    """The folder that a result will create or replace, with symbolic links resolved.
-
-    Creates parent folders. FlagError if something else is there: a folder that has files must
-    contain `marker`, a file of every result of this kind.
+    Creates parent folders. FlagError if something else is there than an empty folder or a
+    SavedModel.
     """
+    flag, marker = "export_dir", "saved_model.pb"
     target = real_path(flag, path)
     try:
         if not path or (target.exists() and not target.is_dir()):

@@ -39,6 +39,16 @@ class Machine:
         user = round((busy - 0.04) * 100)
         self.put("proc/stat", f"cpu  {user} 1 1 900 50 1 1 {round(steal * 100)} 7 7\ncpu0 1 2 3")
 
+    def at(self, now: float, own: float, busy: float, steal: float = 0.0) -> None:
+        """Sets the clock, the CPU time of this process, and that of the machine."""
+        self.now, self.own = now, own
+        self.cpu(busy, steal)
+
+    def joules(self, joules: float) -> None:
+        """What the only package has used, since some time."""
+        self.put("sys/class/powercap/intel-rapl:0/name", "package-0")
+        self.put("sys/class/powercap/intel-rapl:0/energy_uj", round(joules * 1e6))
+
     def load(self, average: float) -> None:
         self.put("proc/loadavg", f"{average:.2f} 0.10 0.20 1/99 4242")
 
@@ -49,12 +59,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(sampling, "_own_seconds", lambda: made.own)
     monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
     return made
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """An empty machine."""
-    return Host(root=tmp_path, environ={}, modules={"pynvml": None})
 
 
 class NVMLError(Exception):
@@ -78,63 +82,39 @@ class FakeNvml:
         self.reasons = 0x21
         self.processes: tuple[tuple[int, ...], ...] = ((42, 43), ())
 
-    def _may_fail(self, name):
+    def __getattr__(self, name):
+        """A function of NVML; those of a GPU get its number and, for some, the number 1."""
         if name == self.failing:
             raise OSError
+        gpus = range(len(self.processes))
+        running = [[SimpleNamespace(pid=pid) for pid in pids] for pids in self.processes]
+        of_any = {
+            "UUID": (b"GPU-aa", "GPU-bb"),
+            "HandleByIndex": gpus,
+            "Name": ["NVIDIA H200"] * 2,
+            "MaxClockInfo": [1980] * 2,
+            "PersistenceMode": (1, 0),
+        }
+        of_new = {
+            "ClockInfo": [1755] * 2,
+            "CurrentClocksThrottleReasons": [self.reasons] * 2,
+            "ComputeRunningProcesses": running,
+            "ViolationStatus": [SimpleNamespace(violationTime=2_500_000_000)] * 2,
+            "TotalEnergyConsumption": [1500] * 2,
+            "PowerManagementLimit": [700_000] * 2,
+        }
+        kind = name.removeprefix("nvmlDeviceGet")
+        of_all = {"nvmlDeviceGetCount": len(gpus), "nvmlSystemGetDriverVersion": "570.86.15"}
 
-    def nvmlInit(self):
-        self._may_fail("nvmlInit")
-        self.depth += 1
+        def answer(handle=None, number=1):
+            assert number == 1
+            self.depth += {"nvmlInit": 1, "nvmlShutdown": -1}.get(name, 0)
+            if handle is None:
+                return of_all.get(name)
+            if kind not in of_any and handle == 1 and self.old:
+                raise NVMLError
+            return {**of_any, **of_new}[kind][handle]
 
-    def nvmlShutdown(self):
-        self.depth -= 1
-
-    def nvmlDeviceGetCount(self):
-        self._may_fail("nvmlDeviceGetCount")
-        return len(self.processes)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return b"GPU-aa" if handle == 0 else "GPU-bb"
-
-    def nvmlDeviceGetClockInfo(self, handle, kind):
-        assert kind == 1
-        return self._new(handle, 1755)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self._new(handle, self.reasons)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return self._new(handle, [SimpleNamespace(pid=pid) for pid in self.processes[handle]])
-
-    def nvmlDeviceGetViolationStatus(self, handle, policy):
-        assert policy == 1
-        return self._new(handle, SimpleNamespace(violationTime=2_500_000_000))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        return self._new(handle, 1500)
-
-    def nvmlSystemGetDriverVersion(self):
-        return "570.86.15"
-
-    def nvmlDeviceGetName(self, handle):
-        return "NVIDIA H200"
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle):
-        return self._new(handle, 700_000)
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        assert kind == 1
-        return 1980
-
-    def nvmlDeviceGetPersistenceMode(self, handle):
-        return 1 - handle
-
-    def _new(self, handle, answer):
-        if handle == 1 and self.old:
-            raise NVMLError
         return answer
 
 

@@ -11,26 +11,20 @@ from cnnbench.machine import cpu
 from cnnbench.machine.cpu import Memory, main_memory
 
 
-def put(host, path, text):
-    file = host.root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-def test_processor_of_a_pc(host):
+def test_processor_of_a_pc(machine):
     block = "processor : {}\nmodel name\t: Xeon Gold\nphysical id\t: 0\ncore id\t: {}\n"
     flags = "flags\t: fpu avx avx2 fma avx512_bf16 amx_bf16 hypervisor\n"
-    put(host, "proc/cpuinfo", "\n".join(block.format(i, i // 2) + flags for i in range(4)))
-    facts = cpu.processor(host)
+    machine.put("proc/cpuinfo", "\n".join(block.format(i, i // 2) + flags for i in range(4)))
+    facts = cpu.processor(machine.host)
     assert facts["cpu_model"] == "Xeon Gold"
     assert facts["physical_cores"] == 2
     assert facts["cpu_isa"] == ["avx", "fma", "avx2", "avx512_bf16", "amx_bf16"]
     assert facts["virtual_machine"] is True
 
 
-def test_processor_of_an_arm_server(host):
-    put(host, "proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve bf16\nCPU part : 0xd4f\n")
-    facts = cpu.processor(host)
+def test_processor_of_an_arm_server(machine):
+    machine.put("proc/cpuinfo", "processor : 0\nFeatures : fp asimd sve bf16\nCPU part : 0xd4f\n")
+    facts = cpu.processor(machine.host)
     assert facts["cpu_isa"] == ["asimd", "sve", "bf16"]
     assert facts["physical_cores"] is None
 
@@ -45,26 +39,15 @@ def test_processor_of_an_arm_server(host):
         ("other", "0", None),
     ],
 )
-def test_turbo(host, path, text, turbo):
-    put(host, f"sys/devices/system/cpu/{path}", text)
-    assert cpu.settings(host)["cpu_turbo"] is turbo
+def test_turbo(machine, path, text, turbo):
+    machine.put(f"sys/devices/system/cpu/{path}", text)
+    assert cpu.settings(machine.host)["cpu_turbo"] is turbo
 
 
-def test_governors_of_all_cores(host):
+def test_governors_of_all_cores(machine):
     for index, governor in enumerate(("performance", "powersave", "performance")):
-        put(host, f"sys/devices/system/cpu/cpufreq/policy{index}/scaling_governor", governor)
-    assert cpu.settings(host)["cpu_governor"] == "performance,powersave"
-
-
-def test_memory(host, monkeypatch):
-    main = SimpleNamespace(total=1 << 20, available=1 << 19)
-    swap = SimpleNamespace(total=1 << 18)
-    told = SimpleNamespace(virtual_memory=lambda: main, swap_memory=lambda: swap)
-    monkeypatch.setitem(sys.modules, "psutil", told)
-    facts = {"memory_bytes": 1 << 20, "memory_available_bytes": 1 << 19, "swap_bytes": 1 << 18}
-    assert cpu.memory(host) == facts
-    swap.total = 0
-    assert cpu.memory(host)["swap_bytes"] is None
+        machine.put(f"sys/devices/system/cpu/cpufreq/policy{index}/scaling_governor", governor)
+    assert cpu.settings(machine.host)["cpu_governor"] == "performance,powersave"
 
 
 @pytest.mark.parametrize(
@@ -113,23 +96,26 @@ def test_memory(host, monkeypatch):
     ],
     ids=["version 2", "version 2, no limit", "version 1", "version 1, no limit"],
 )
-def test_the_smallest_limit_of_the_control_groups(host, files, cpus, memory):
+def test_the_smallest_limit_of_the_control_groups(machine, files, cpus, memory):
     for path, text in files.items():
-        put(host, path, f"{text}\n")
-    assert cpu.limits(host) == {"cgroup_cpu_limit": cpus, "cgroup_memory_limit_bytes": memory}
+        machine.put(path, text)
+    assert cpu.limits(machine.host) == {
+        "cgroup_cpu_limit": cpus,
+        "cgroup_memory_limit_bytes": memory,
+    }
 
 
-def test_affinity_is_a_fact_only_when_it_limits(host, cpus):
+def test_affinity_is_a_fact_only_when_it_limits(machine, cpus):
     cpus({0, 1, 2, 5}, 8)
-    put(host, "sys/devices/system/cpu/online", "0-7")
-    assert cpu.logical_cpus(host) == {
+    machine.put("sys/devices/system/cpu/online", "0-7")
+    assert cpu.logical_cpus(machine.host) == {
         "logical_cpus": 8,
         "cpus_online": "0-7",
         "usable_cpus": 4,
         "cpu_affinity": "0-2,5",
     }
     cpus(range(8))
-    assert cpu.logical_cpus(host)["cpu_affinity"] is None
+    assert cpu.logical_cpus(machine.host)["cpu_affinity"] is None
 
 
 SETTINGS = {
@@ -153,36 +139,37 @@ SETTINGS = {
 }
 
 
-def test_settings(host):
-    assert set(cpu.settings(host).values()) == {None}
+def test_settings(machine):
+    assert set(cpu.settings(machine.host).values()) == {None}
     for path, (text, _, _) in SETTINGS.items():
-        put(host, path, f"{text}\n")
-    put(host, "sys/devices/system/node/online", "0-1")
+        machine.put(path, text)
+    machine.put("sys/devices/system/node/online", "0-1")
     expected = {name: fact for _, name, fact in SETTINGS.values()}
-    found = {name: fact for name, fact in cpu.settings(host).items() if fact is not None}
+    found = {name: fact for name, fact in cpu.settings(machine.host).items() if fact is not None}
     assert found == expected
-    put(host, "sys/devices/system/node/node1/cpulist", "1")
-    assert cpu.settings(host)["numa_nodes"] == 2
+    machine.put("sys/devices/system/node/node1/cpulist", "1")
+    assert cpu.settings(machine.host)["numa_nodes"] == 2
 
 
-@pytest.mark.parametrize(
-    ("plugged", "fact"), [(False, True), (True, None), (None, None), ("no battery", None)]
-)
-def test_battery(host, plugged, fact, monkeypatch):
-    battery = None if plugged == "no battery" else SimpleNamespace(power_plugged=plugged)
-    told = SimpleNamespace(sensors_battery=lambda: battery)
+@pytest.mark.parametrize(("plugged", "fact"), [(False, True), (True, None), (None, None)])
+def test_what_psutil_says_of_battery_and_memory(machine, plugged, fact, monkeypatch):
+    battery = SimpleNamespace(power_plugged=plugged)
+    main = SimpleNamespace(total=1 << 20, available=1 << 19)
+    swap = SimpleNamespace(total=1 << 18)
+    told = SimpleNamespace(
+        sensors_battery=lambda: battery, virtual_memory=lambda: main, swap_memory=lambda: swap
+    )
     monkeypatch.setitem(sys.modules, "psutil", told)
-    assert cpu.power(host) == {"on_battery": fact}
+    assert cpu.power(machine.host) == {"on_battery": fact}
+    facts = {"memory_bytes": 1 << 20, "memory_available_bytes": 1 << 19, "swap_bytes": 1 << 18}
+    assert cpu.memory(machine.host) == facts
+    battery, swap.total = None, 0
+    assert cpu.power(machine.host) == {"on_battery": None}
+    assert cpu.memory(machine.host)["swap_bytes"] is None
 
 
 GIB = 2**30
 MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemAvailable: {12 * 2**20} kB\nSwapTotal: {2**20} kB"
-
-
-def test_memory_of_the_machine(machine):
-    assert main_memory(machine.host) is None
-    machine.put("proc/meminfo", MEMINFO)
-    assert main_memory(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +185,7 @@ def test_memory_of_the_machine(machine):
     ids=["version 2", "version 1"],
 )
 def test_memory_of_a_control_group(machine, group, folder, names):
+    assert main_memory(machine.host) is None
     machine.put("proc/meminfo", MEMINFO)
     machine.put("proc/self/cgroup", group)
     assert main_memory(machine.host) == Memory(total=17 * GIB, available=12 * GIB)

@@ -116,31 +116,26 @@ def test_gpus_of_a_run(visible, indices, count, expected):
     assert gpu.gpus_of_run(UUIDS, environ, indices, count) == expected
 
 
-def fake_tensorflow(devices):
+H200 = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}
+
+
+@pytest.mark.parametrize(
+    ("devices", "facts"),
+    [
+        ((), {}),
+        ((H200,), {"gpu_names": ["NVIDIA H200"], "gpu_compute_capabilities": ["9.0"]}),
+        (({"device_name": gpu.EMULATED},), {"gpu_names": [gpu.EMULATED], "emulated_gpus": True}),
+    ],
+)
+def test_what_tensorflow_sees_wins(tmp_path, devices, facts):
     experimental = SimpleNamespace(
         get_device_details=devices.__getitem__, tensor_float_32_execution_enabled=lambda: True
     )
-    return SimpleNamespace(
-        config=SimpleNamespace(
-            experimental=experimental, list_physical_devices=lambda kind: list(devices)
-        )
+    config = SimpleNamespace(
+        experimental=experimental, list_physical_devices=lambda kind: list(range(len(devices)))
     )
-
-
-def test_what_tensorflow_sees_wins(tmp_path):
-    driver(tmp_path, models=["NVIDIA H200", "NVIDIA H200"])
-    tf = fake_tensorflow({"g0": {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}})
-    facts = gather((gpu.driver_files, gpu.visible_to_tensorflow), host(tmp_path, tf))
-    assert facts["gpu_names"] == ["NVIDIA H200"]
-    assert facts["gpu_compute_capabilities"] == ["9.0"]
-    assert facts["tensor_float_32"] is True
-
-
-def test_emulated_gpus_are_called_so(tmp_path):
-    tf = fake_tensorflow({"g0": {"device_name": gpu.EMULATED}})
-    facts = gather(gpu.GROUPS, host(tmp_path, tf))
-    assert (facts["gpu_names"], facts["emulated_gpus"]) == ([gpu.EMULATED], True)
-
-
-def test_no_gpu_at_all(tmp_path):
-    assert gather(gpu.GROUPS, host(tmp_path, fake_tensorflow({}))) == {}
+    here = host(tmp_path, SimpleNamespace(config=config))
+    if devices:
+        driver(tmp_path, models=["Tesla T4", "Tesla T4"])
+        facts = {"gpu_driver": "550.54.15", "tensor_float_32": True, **facts}
+    assert gather(gpu.GROUPS, here) == facts

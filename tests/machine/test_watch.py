@@ -24,21 +24,18 @@ def stat(user, system=0.0):
 def test_before_and_during(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
-    machine.put("sys/class/powercap/intel-rapl:0/name", "package-0")
-    machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 1_000_000)
+    machine.joules(1.0)
     clocks = [f"sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq" for i in usable_cpus()]
     for path in clocks:
         machine.put(path, 1_200_000)
     watch = Watch(machine.host, clock=machine.clock)
-    machine.now, machine.own = 104.0, 2.0
-    machine.cpu(busy=16.0)  # two of the six seconds are ours
+    machine.at(104.0, own=2.0, busy=16.0)  # two of the six seconds are ours
     assert [c.id for c in watch.before(FACTS, RunFlags())] == ["load"]
     with watch:
         for path in clocks:
             machine.put(path, 3_300_000)
-        machine.now, machine.own = 114.0, 20.0
-        machine.cpu(busy=34.0, steal=4.5)
-        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 43_000_000)
+        machine.at(114.0, own=20.0, busy=34.0, steal=4.5)
+        machine.joules(43.0)
     assert [c.id for c in watch.during()] == ["steal"]
     assert watch.energy["cpu_energy_joules"] == 42.0
     record = watch.record()
@@ -49,9 +46,8 @@ def test_before_and_during(machine):
         "load_average": 0.5,
         "cpu_clock_mhz": 1200,
     }
-    assert record.during["cpu_clock_mhz"] == 3300
-    assert record.during["steal_fraction"] == 0.2
-    assert record.during["other_cpus"] == 0.0
+    during = {"other_cpus": 0.0, "steal_fraction": 0.2, "cpu_clock_mhz": 3300}
+    assert record.during == {"seconds": 10.0, "load_average": 0.5, **during}
     assert [(note.id, note.when) for note in record.notes] == [
         ("load", "before"),
         ("steal", "during"),
@@ -62,23 +58,20 @@ def test_other_processes_of_the_job_are_no_disturbance(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
     watch = Watch(machine.host, clock=machine.clock)
-    machine.now = 104.0  # waiting for the others, while somebody computes
-    machine.cpu(busy=14.0)
+    # Waiting for the others, while somebody computes.
+    machine.at(104.0, own=0.0, busy=14.0)
     machine.put("proc/7/stat", stat(user=9.0))
     watch.met([7])
-    machine.now, machine.own = 108.0, 1.0
+    machine.at(108.0, own=1.0, busy=20.0)  # two of the six seconds are others'
     machine.put("proc/7/stat", stat(user=10.0, system=2.0))
-    machine.cpu(busy=20.0)  # two of the six seconds are others'
     assert [c.text for c in watch.before(FACTS, RunFlags())] == [
         "other processes keep 0.5 of 2 CPUs busy (load average 0.5)"
     ]
     with watch:
-        machine.now, machine.own = 118.0, 9.0
+        machine.at(118.0, own=9.0, busy=38.0)
         machine.put("proc/7/stat", stat(user=19.0, system=3.0))
-        machine.cpu(busy=38.0)
     assert watch.during() == ()
-    record = watch.record()
-    assert record.during["other_cpus"] == 0.0
+    assert watch.record().during["other_cpus"] == 0.0
 
 
 def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
@@ -90,8 +83,7 @@ def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
         machine.now = 110.0
         machine.cpu(busy=20.0)
     assert watch.during() == ()
-    record = watch.record()
-    assert "other_cpus" not in record.during
+    assert "other_cpus" not in watch.record().during
 
 
 def test_a_run_that_fails_early_has_no_conditions(machine):
@@ -143,8 +135,7 @@ def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine
     with watch:
         machine.now += 10
         on_gpus({50: "worker", 60: "game"}, {50: "worker", 60: "game"})
-    record = watch.record()
-    assert record.during["gpu_processes"] == ["0: 60 (game)"]
+    assert watch.record().during["gpu_processes"] == ["0: 60 (game)"]
 
 
 def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
@@ -168,23 +159,18 @@ def test_a_gpu_of_another_process_of_the_job_is_not_free():
 
 def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
     machine.cpu(busy=10.0)
-    machine.put("sys/class/powercap/intel-rapl:0/name", "package-0")
-    machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 1_000_000)
+    machine.joules(1.0)
     watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
-    machine.now, machine.own = 104.0, 2.0
-    machine.cpu(busy=18.0)
+    machine.at(104.0, own=2.0, busy=18.0)
     assert watch.before(FACTS, RunFlags()) == ()
     with watch:
-        machine.now, machine.own = 106.0, 5.0
-        machine.cpu(busy=22.0, steal=0.0)  # one of four is not ours
-        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 11_000_000)
+        machine.at(106.0, own=5.0, busy=22.0)  # one of four is not ours
+        machine.joules(11.0)
         with watch.suspended():
-            machine.now, machine.own = 120.0, 5.5
-            machine.cpu(busy=50.0, steal=8.0)
-            machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 91_000_000)
-        machine.now, machine.own = 122.0, 8.5
-        machine.cpu(busy=54.0, steal=8.0)
-        machine.put("sys/class/powercap/intel-rapl:0/energy_uj", 101_000_000)
+            machine.at(120.0, own=5.5, busy=50.0, steal=8.0)
+            machine.joules(91.0)
+        machine.at(122.0, own=8.5, busy=54.0, steal=8.0)
+        machine.joules(101.0)
     watch.during()
     assert watch.energy["cpu_energy_joules"] == pytest.approx(20.0)
     record = watch.record()

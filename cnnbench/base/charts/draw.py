@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cnnbench.base.charts import (
@@ -296,12 +296,10 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     points = [point for one in chart.series for point in one.points]
     spans = [end for one in chart.series for span in one.spans if span for end in span]
     x_axis(sheet, axes, chart.x, [x for x, _ in points] + [e.x for e in chart.events], bottom)
-    notes = _Notes(sheet, axes)
+    notes = [(event.x, event.mark, 7.0) for event in chart.events]
     if chart.shaded is not None:
-        notes.write(max(chart.shaded[0], axes.get_xlim()[0]), chart.shaded[2], 3)
-    for event in chart.events:
-        notes.write(event.x, event.mark, 7)
-    room = _NOTE_ROOM * notes.lines
+        notes.insert(0, (max(chart.shaded[0], axes.get_xlim()[0]), chart.shaded[2], 3.0))
+    room = _NOTE_ROOM * _write_notes(sheet, axes, notes)
     y_axis(sheet, axes, chart.y, [y for _, y in points] + spans, _PLOT_TOP, room)
     if chart.shaded is not None:
         start, end = axes.get_xlim()
@@ -319,37 +317,31 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
         index += not one.reference
 
 
-class _Notes:
-    """Notes at the top of a plot, placed without overlaps, in `lines` lines."""
+def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
+    """Writes notes at the top of a plot without overlaps, and returns the number of their lines.
 
-    def __init__(self, sheet: Sheet, axes: Any) -> None:
-        self._sheet = sheet
-        self._axes = axes
-        self._taken: list[tuple[int, float, float]] = []
-
-    @property
-    def lines(self) -> int:
-        return len({line for line, _, _ in self._taken})
-
-    def write(self, x: float, text: str, gap: float) -> None:
-        """Places a note beside its line, else below other notes, else not at all."""
+    A note, (x, text, distance), stands beside its line, else below other notes, else nowhere.
+    """
+    taken: list[tuple[int, float, float]] = []
+    start, end = axes.get_xlim()
+    for x, text, gap in notes:
         if not text:
-            return
-        start, end = self._axes.get_xlim()
-        place = self._axes.transData.transform((x, self._axes.get_ylim()[0]))[0] - self._sheet._left
+            continue
+        place = axes.transData.transform((x, axes.get_ylim()[0]))[0] - sheet._left
         width = len(text) * CHARACTER
         to_left = gap > 3 and x > (start + end) / 2
         for line, left in itertools.product(range(_MOST_LINES), (to_left, not to_left)):
             low = place - gap - width if left else place + gap
-            inside = low >= 0 and low + width <= self._sheet.inner
+            inside = low >= 0 and low + width <= sheet.inner
             if inside and all(
-                line != other or low + width <= a or low >= b for other, a, b in self._taken
+                line != other or low + width <= a or low >= b for other, a, b in taken
             ):
-                self._taken.append((line, low, low + width))
+                taken.append((line, low, low + width))
                 at, align = (place - gap, "right") if left else (place + gap, "left")
                 style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
-                self._sheet.text(at, _PLOT_TOP + 12 + 14 * line, text, align=align, **style)
-                return
+                sheet.text(at, _PLOT_TOP + 12 + 14 * line, text, align=align, **style)
+                break
+    return len({line for line, _, _ in taken})
 
 
 def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:

@@ -102,11 +102,9 @@ class RunningSpeed:
         )
 
 
-def speed(
-    images_per_step: int, step_seconds: Iterable[float], ewma_alpha: float | None = None
-) -> Speed:
+def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
     """Statistics of a finished series of step times; see `RunningSpeed`."""
-    running = RunningSpeed(images_per_step, ewma_alpha)
+    running = RunningSpeed(images_per_step)
     for seconds in step_seconds:
         running.add(seconds)
     return running.current()

@@ -13,7 +13,7 @@ from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
-from cnnbench.records.files import SAVED_MODEL, resolve_folder
+from cnnbench.records.files import resolve_saved_model
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 
@@ -80,7 +80,7 @@ class Exporter:
         for name, source in self._sources.items():
             self._module.weights[name].assign(tower_variable.read(source.primary))
         try:
-            target = resolve_folder("export_dir", directory, SAVED_MODEL)
+            target = resolve_saved_model(directory)
             temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             try:
                 tf.saved_model.save(

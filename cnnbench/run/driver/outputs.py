@@ -13,7 +13,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates, trains
-from cnnbench.records.files import SAVED_MODEL, Output, prove_folder, real_path, resolve_folder
+from cnnbench.records.files import Output, prove_folder, real_path, resolve_saved_model
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.driver import checkpoint_folder
 
@@ -59,7 +59,7 @@ def prepare_folders(params: Params) -> None:
     if params.trace_file and not params.use_chrome_trace_format:
         prove_folder("trace_file", params.trace_file)
     if params.export_dir is not None:
-        resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
+        resolve_saved_model(params.export_dir)
     if summarizes_evaluations(params):
         prove_folder("eval_dir", params.eval_dir)
     if params.xla_cache_dir:
