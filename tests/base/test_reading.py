@@ -11,7 +11,7 @@ from cnnbench.base import plugins
 from cnnbench.base.reading import parse_json, read_file, read_json, read_text
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.errors import FlagError, PathError, UsageError
-from cnnbench.records.load import load_records, load_run
+from cnnbench.records.load import load_run
 
 
 @pytest.fixture
@@ -69,12 +69,6 @@ def test_too_large_a_file(tmp_path):
         read_file(path, 1)
     with pytest.raises(UsageError, match="large: cannot be read: has more than 1 MiB"):
         load(str(path))
-
-
-def test_records_of_devices_are_skipped(tmp_path):
-    os.mkfifo(tmp_path / "pipe.json")
-    (found,) = load_records([tmp_path / "pipe.json"]).skipped
-    assert found.reason == "cannot be read: is a pipe that nobody writes to"
 
 
 def test_text_may_have_a_byte_order_mark(tmp_path):

@@ -176,6 +176,8 @@ def test_a_pipe_with_the_name_of_a_record_does_not_hang(runs, tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     write(tmp_path / "good.json", runs(run_id="good"))
     assert ids(load_records([tmp_path])) == ["good"]
+    (found,) = load_records([tmp_path / "pipe.json"]).skipped
+    assert found.reason == "cannot be read: is a pipe that nobody writes to"
 
 
 def test_what_is_not_there_is_wrong_use(tmp_path):

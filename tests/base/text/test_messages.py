@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import cnnbench
-from cnnbench.base.text.messages import error_line, notice_line, warning_line
 
 SOURCES = Path(cnnbench.__file__).parent
 PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
@@ -18,18 +15,6 @@ OTHERS = {
     *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
     "base/text/messages.py",
 }
-
-
-@pytest.mark.parametrize(
-    ("make", "start"),
-    [
-        (notice_line, "cnnbench: "),
-        (warning_line, "cnnbench: warning: "),
-        (error_line, "cnnbench: error: "),
-    ],
-)
-def test_lines(make: Callable[[str], str], start: str) -> None:
-    assert make("lost\n::error::pwn\x1b[2J \udcff") == f"{start}lost ::error::pwn [2J \\udcff"
 
 
 def literals(path: Path) -> Iterator[str]:

@@ -115,11 +115,12 @@ def test_messages_clear_the_progress_line_first():
     stream = Terminal()
     messages = Messages(stream, started(stream))
     before = stream.getvalue()
-    messages.notice("two\nlines")
+    messages.notice("two\nlines::error::pwn\x1b[2J \udcff")
     messages.warning("noisy machine")
     messages.error("no\x1b memory")
     assert stream.getvalue() == (
-        before + ERASE + "cnnbench: two lines\ncnnbench: warning: noisy machine\n"
+        before + ERASE + "cnnbench: two lines::error::pwn [2J \\udcff\n"
+        "cnnbench: warning: noisy machine\n"
         "cnnbench: error: no  memory\n"
     )
 
@@ -127,13 +128,11 @@ def test_messages_clear_the_progress_line_first():
 def test_lines_of_processes():
     stream = io.StringIO()
     reporter = Reporter(stream)
-    reporter.notice("a word\n::error::pwn\x1b[2J \udcff")
     reporter.started(3, 24, "resnet50 #1")
     reporter.ended(3, 24, "resnet50 #1", "ok 12.3 images/sec", 42.1, 300.0)
     reporter.ended(24, 24, "lenet", "failed: no good", 3.0, 0.0)
     reporter.ended(1, 24, "x", "ok", 3.0, None)
     assert stream.getvalue() == (
-        "cnnbench: a word ::error::pwn [2J \\udcff\n"
         "cnnbench: [3/24] resnet50 #1: ok 12.3 images/sec (42 s) ETA 5 min\n"
         "cnnbench: [24/24] lenet: failed: no good (3 s)\n"
         "cnnbench: [1/24] x: ok (3 s)\n"
