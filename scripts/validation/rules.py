@@ -73,7 +73,8 @@ def judge_pairs(
             (found,) = judge_all([case], policy)
         else:
             cases = with_shared_level(case, _first(cpu_time, analysis.pairs), policy)
-            found = joint_judgement(*judge_all(cases, policy), policy, ())
+            throughput, work = judge_all(cases, policy)
+            found = joint_judgement(throughput, work, policy, ())
         if found.verdict in CLEAR:
             break
         undecided = cpu_time is None and index < len(plan)
