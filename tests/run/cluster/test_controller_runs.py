@@ -28,6 +28,7 @@ ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.06
 REDUCED_ORACLE = {
     **{**ORACLE, "variable_update": "distributed_all_reduce"},
     "all_reduce_spec": "pscpu:4:copy/xring",
+    "gradient_reduction": "sum",
 }
 RESUMED_AT = 2
 NORMAL = of("normal", eval_during_training_every_n_steps=2, num_eval_batches=1)
@@ -75,11 +76,14 @@ def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
 
 
 def test_two_towers_of_each_worker_train_as_the_oracle_says(results) -> None:
-    expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, "mean")
-    for name in ("oracle", "reduced"):
+    for name, reduction in (("oracle", "mean"), ("reduced", "sum")):
         found = results[name]
+        expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, reduction)
         np.testing.assert_allclose(found["losses"], expected, rtol=1e-5)
         assert (found["towers"], found["global_batch"]) == (4, 8)
+    # Each scalar to and from four towers; the losses of two, and of weights on the ps task, which
+    # gets the rate.
+    assert results["oracle"]["sent"] == [2 * 8 + 2 + 2 + 1, 4 * 21]
     # Each scalar from two towers of the other worker, and back once; two losses, one rate.
     assert results["reduced"]["sent"] == [2 * 3 + 2 + 1, 4 * 9]
 

@@ -102,13 +102,13 @@ def test_the_record_names_the_revision_of_the_users_repository(
     assert record.environment.get("git_commit") != revision
 
 
-def test_the_report_ends_with_the_lower_rule() -> None:
+def test_what_is_printed_is_recorded() -> None:
+    """test_console.py has the lines themselves."""
     record, lines, _ = run(display_every=2)
-    assert lines[-1] == lines[-3] == "-" * 64
     assert lines[-2] == f"total images/sec: {record.summary().total_images_per_sec:.2f}"
-    table = lines.index("Step\tImg/sec\ttotal_loss")
-    assert [line.split("\t")[0] for line in lines[table + 1 : -3]] == ["1", "2", "4"]
-    assert lines[table + 1].split("\t")[2] == f"{record.losses[0]:.3f}"
+    rows = [line.split("\t") for line in lines[-6:-3]]
+    assert [row[0] for row in rows] == ["1", "2", "4"]
+    assert [row[2] for row in rows] == [f"{record.losses[step]:.3f}" for step in (0, 1, 3)]
 
 
 def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,46 +371,17 @@ def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
         run(eval=True, train_dir=str(tmp_path))
 
 
-def test_evaluation_prints_rates_accuracy_and_total(trained: str) -> None:
-    record, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4, display_every=2)
-    (evaluation,) = record.evaluations
-    assert evaluation.examples == 8
+def test_an_evaluation_prints_what_it_records(trained: str) -> None:
+    record, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4)
+    (one,) = record.evaluations
     assert record.summary().total_images_per_sec > 0
-    table = lines[lines.index("==========") + 1 :]
-    assert table[0] == "Generating evaluation model"
-    assert table[1].startswith("Successfully loaded model from ")
-    assert [row.split("\t")[0] for row in table[2:4]] == ["2", "4"]
-    assert table[4] == (
-        f"Accuracy @ 1 = {evaluation.top_1:.4f} Accuracy @ 5 = {evaluation.top_5:.4f} [8 examples]"
-    )
-    assert table[-2].startswith("total images/sec: ")
-
-
-def test_training_with_evaluations() -> None:
-    record, lines, _ = run(
-        num_batches=6, eval_during_training_every_n_steps=2, num_eval_batches=1, num_gpus=2
-    )
-    assert [e.global_step for e in record.evaluations] == [4, 6, 8]
-    start = lines.index("==========")
-    assert lines[start + 1 : start + 6] == [
-        "Generating training model",
-        "Generating evaluation model",
-        "Initializing graph",
-        "Running warm up",
-        "Done warm up",
-    ]
-    assert "Mode:        training + evaluation" in lines
-    assert lines.count("Resuming training") == 2
-    assert "Done with training" in lines
-    assert "Running final evaluation at global_step 8" in lines
-    assert not any(line.startswith("total images/sec") for line in lines)
+    accuracies = f"Accuracy @ 1 = {one.top_1:.4f} Accuracy @ 5 = {one.top_5:.4f}"
+    assert f"{accuracies} [{one.examples} examples]" in lines
 
 
 def test_forward_only() -> None:
-    record, lines, _ = run(forward_only=True, num_gpus=2)
+    record = run(forward_only=True, num_gpus=2).record
     assert record.losses == (0.0,) * 4
-    assert "Mode:        forward only" in lines
-    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in lines
     flops = record.model.forward_flops_per_image
     summary = record.summary()
     assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)

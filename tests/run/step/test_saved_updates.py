@@ -17,6 +17,7 @@ import pytest
 import short_runs
 import tensorflow as tf
 from covering import covering_pairs
+from short_runs import RATE
 
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
@@ -94,7 +95,7 @@ CASES = cases()
 
 
 def weights_after(flags: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """Every copy of every trained variable after some steps, in the order of creation."""
+    """Every copy of every trained variable after some steps; those of `detached` come first."""
     built = short_runs.build("curved", **flags)
     for _ in range(STEPS):
         built.step().loss.numpy()
@@ -128,3 +129,20 @@ def test_weights_are_as_saved(name: str, saved: dict[str, Any]) -> None:
     tolerance = 0.0 if saved["kernels"] == kernels() else rounding
     for weights, as_saved in zip(found, expected, strict=True):
         np.testing.assert_allclose(weights, as_saved, rtol=tolerance, atol=tolerance)
+
+
+OTHER_STEPS = ("staged_vars", "variable_consistency", "fp16_vars")
+"""Flags of updates by an earlier step, or of 16 bits."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n, case in CASES.items() if n.startswith("sgd") and not set(OTHER_STEPS) & set(case)],
+)
+def test_a_weight_without_any_other_gradient_decays(name: str, saved: dict[str, Any]) -> None:
+    flags = CASES[name]
+    independent = flags.get("variable_update") == "independent"
+    summed = flags["gradient_reduction"] == "sum" and not independent
+    decay = flags["weight_decay"] * (flags["num_gpus"] if summed else 1)
+    detached = np.frombuffer(bytes.fromhex(saved["weights"][name][0]), np.float32)
+    np.testing.assert_allclose(detached, 1.7 * (1 - RATE * decay) ** STEPS, rtol=1e-6)
