@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -46,8 +46,6 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 _SLOTS = 2
 # Examples whose values set the ranges of 8-bit integers.
 _CALIBRATION_EXAMPLES = 8
-
-Step = TypeVar("Step", bound=TrainStep)
 
 
 @dataclass(frozen=True)
@@ -321,13 +319,13 @@ class Assembly:
 
     def _step(
         self,
-        kind: type[Step],
+        kind: type[TrainStep],
         manager: VariableMgr,
         optimizer: Optimizer | None,
         inputs: InputSource,
         config: StepConfig,
         counter: UpdateCounter | None = None,
-    ) -> Step:
+    ) -> TrainStep:
         params, plan = self.params, self.plan
         initial = initial_loss_scale(params)
         scale = LossScale(initial)

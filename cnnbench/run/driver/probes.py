@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,18 +32,9 @@ _MICROSECONDS = 1e-6  # microseconds per picosecond
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
 
-class Probe(NamedTuple):
-    """A profiler of one step.
-
-    Attributes:
-      step: its number in the warm-up, from 1.
-      look: entered before the step and left after it, outside of any step's time.
-    """
-
-    step: int
-    look: AbstractContextManager[None]
-
-
+Probe = tuple[int, AbstractContextManager[None]]
+"""A profiler: the number of its step in the warm-up, from 1, and what is entered before the step
+and left after it, outside of any step's time."""
 Looks = Callable[[Plan, Any], Iterable[Probe]]
 """Probes of a run, given its plan and the graph of the step as traced."""
 
@@ -55,7 +46,7 @@ def make_probes(
     probes = [] if looks is None else [*looks(plan, graph)]
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
-        probes.append(Probe(1, _partitions(params.partitioned_graph_file_prefix, messages)))
+        probes.append((1, _partitions(params.partitioned_graph_file_prefix, messages)))
     if params.trace_file or params.tfprof_file or params.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.warm_up.least - 1)
@@ -64,7 +55,7 @@ def make_probes(
         def report(planes: tuple[XPlane, ...]) -> None:
             _report(params, plan, graph, step, planes)
 
-        probes.append(Probe(step, profiling(folder, report)))
+        probes.append((step, profiling(folder, report)))
     return tuple(probes)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.probes import Probe
-    from cnnbench.run.observe.operations import Allocations, RanOperation, WallTimes
+    from cnnbench.run.observe.operations import RanOperation, WallTimes
     from cnnbench.run.observe.xplane import XPlane
 
 
@@ -44,7 +44,7 @@ class StepProfiler:
     Attributes:
       steps: of each profiled step, how its time divides among operations.
       waits: seconds for which each waited for its input.
-      allocated: in the last profiled step; None if unknown.
+      allocated: number of allocations in the last profiled step, and bytes; None if unknown.
       last: operations of the last profiled step.
 
     Args:
@@ -60,20 +60,19 @@ class StepProfiler:
         self._partitions: list[Any] = []
         self.steps: list[WallTimes] = []
         self.waits: list[float] = []
-        self.allocated: Allocations | None = None
+        self.allocated: tuple[int, int] | None = None
         self.last: list[RanOperation] = []
 
     def looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
         """The probes; see `cnnbench.run.driver.probes.Looks`."""
-        from cnnbench.run.driver.probes import Probe
         from cnnbench.run.observe.graphs import collecting_partitions
 
         self._graph = graph
         for step in range(plan.warm_up.least - self._count + 1, plan.warm_up.least + 1):
-            yield Probe(step, self._profiled())
+            yield step, self._profiled()
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this look is left before the profile is read.
-        yield Probe(1, collecting_partitions(self._partitions))
+        yield 1, collecting_partitions(self._partitions)
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
@@ -112,6 +111,7 @@ class StepProfiler:
         """The profile of a run that has ended."""
         seconds = record.warmup_step_seconds[: self._plan.warm_up.least][-len(self.steps) :]
         works = {one: self.works(*one) for step in self.steps for one in step.counts}
+        allocations, allocated_bytes = self.allocated or (None, None)
         return StepProfile(
             step_seconds=seconds,
             input_wait_seconds=tuple(self.waits),
@@ -119,8 +119,8 @@ class StepProfiler:
             graph=self.works.graph(),
             record=record,
             layers=tuple(self._layers(works.values())),
-            allocations=None if self.allocated is None else self.allocated.count,
-            allocated_bytes=None if self.allocated is None else self.allocated.bytes,
+            allocations=allocations,
+            allocated_bytes=allocated_bytes,
             timeline=tuple(spans_of(self.last, self.works)),
         )
 

@@ -265,14 +265,14 @@ class Training:
         steady = False
 
         # A probe is entered in the pause before its step and left in the pause after it.
-        edges = {step for probe in self._probes for step in (probe.step - 1, probe.step)}
+        edges = {edge for step, _ in self._probes for edge in (step - 1, step)}
 
         def pause(step: int) -> bool:
             nonlocal steady
             looking.close()
-            for probe in self._probes:
-                if probe.step == step + 1:
-                    looking.enter_context(probe.look)
+            for number, look in self._probes:
+                if number == step + 1:
+                    looking.enter_context(look)
             if step in warm_up.checks:
                 steady = steady_state(measurements.warmup_step_seconds).reached
                 if self._workers is not None:

@@ -208,23 +208,15 @@ def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
     return parts, other, idle
 
 
-@dataclass(frozen=True, slots=True)
-class Allocations:
-    """Allocations of a step by pooling allocators; `bytes` are those requested."""
-
-    count: int
-    bytes: int
-
-
-def allocations(planes: Iterable[XPlane]) -> Allocations | None:
-    """The allocations of a profile; None where TensorFlow reports none.
+def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
+    """Number of allocations by pooling allocators and bytes requested; None if not reported.
 
     The allocators of GPUs do, and that of CPUs with oneDNN, from 256 KiB on.
     """
     events = (event for plane in planes for line in plane.lines for event in line.events)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
     sizes = [size for one in stats if isinstance(size := one.get("requested_bytes"), int)]
-    return Allocations(len(sizes), sum(sizes)) if sizes else None
+    return (len(sizes), sum(sizes)) if sizes else None
 
 
 def _read(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import short_runs
 import tensorflow as tf
 from data_sets import input_spec, write_cifar10
 
@@ -17,7 +18,6 @@ from cnnbench.data import CIFAR10
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.plan import make_plan
 
@@ -40,10 +40,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(files: Path, **flags: object) -> BuiltRun:
-    own = {"model": "trivial", "data_name": "cifar10", "device": "cpu", "batch_size": 4}
-    return BenchmarkCNN(
-        Params(data_dir=str(files), forward_only=True, num_warmup_batches=0, **{**own, **flags})
-    ).build()
+    reading = {"data_name": "cifar10", "data_dir": str(files), "batch_size": 4}
+    return short_runs.build("trivial", forward_only=True, **reading, **flags)
 
 
 def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[str]]]:

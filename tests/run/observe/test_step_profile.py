@@ -24,7 +24,6 @@ from cnnbench.records.step_profile import (
 )
 from cnnbench.run.driver.step_profile import rows_of, spans_of
 from cnnbench.run.observe.operations import (
-    Allocations,
     WallTimes,
     allocations,
     in_time,
@@ -136,7 +135,7 @@ def test_allocations_of_pools():
         event("MemoryAllocation"),
     )
     lines = (XLine("t", events), XLine("u", events[:1]))
-    assert allocations([XPlane("/host:CPU", lines)]) == Allocations(3, 2024)
+    assert allocations([XPlane("/host:CPU", lines)]) == (3, 2024)
     assert allocations([plane([("a:MatMul", 2, 4)])]) is None
 
 

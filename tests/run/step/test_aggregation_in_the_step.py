@@ -6,9 +6,7 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
-
-from cnnbench.flags import Params
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from short_runs import build
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -21,10 +19,8 @@ class Operations:
     """The step of a run, by the devices and scopes of its operations."""
 
     def __init__(self, **flags: object) -> None:
-        own = {"num_gpus": TOWERS, "variable_update": "replicated", **flags}
-        common = {"model": "lenet", "device": "cpu", "batch_size": 2, "num_warmup_batches": 0}
-        self.step = BenchmarkCNN(Params.from_dict({**common, **own})).build().step
-        self.all: list[tf.Operation] = self.step.graph.get_operations()
+        own = {"batch_size": 2, "num_gpus": TOWERS, "variable_update": "replicated", **flags}
+        self.all: list[tf.Operation] = build("lenet", **own).step.graph.get_operations()
 
     @property
     def reducing(self) -> list[tf.Operation]:

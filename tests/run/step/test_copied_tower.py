@@ -13,7 +13,6 @@ import short_runs
 import tensorflow as tf
 from data_sets import WEATHER
 
-from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step import train_step
@@ -21,7 +20,7 @@ from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.tower import Tower, TowerResult
 
 ROOT = Path(__file__).parents[3]
-POISON = {"model": "poison", "model_plugin": str(ROOT / "tests/plugins/poison_plugin.py")}
+POISON = {"model": "poison"}
 
 
 class Drawing(Model):
@@ -60,7 +59,7 @@ register_model("drawing", "imagenet", Drawing)
 def test_a_step_of_copies_is_the_step_that_would_be_traced(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"num_gpus": 2, "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
+    flags = {"num_gpus": 2, "batch_size": 2, **flags}
     traced = []
     trace = Tower.__call__
 
@@ -69,10 +68,10 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(
         return trace(tower, *args)
 
     monkeypatch.setattr(Tower, "__call__", counted)
-    copied = BenchmarkCNN(Params.from_dict({**sizes, **flags})).build()
+    copied = short_runs.build(**flags)
     assert len(traced) == 1
     monkeypatch.setattr(train_step, "CopiedTowers", lambda first, tell: None)
-    whole = BenchmarkCNN(Params.from_dict({**sizes, **flags})).build()
+    whole = short_runs.build(**flags)
     assert len(traced) == 3
     assert names(copied) == names(whole)
     for found, expected in zip(results(copied), results(whole), strict=True):

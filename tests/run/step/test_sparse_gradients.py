@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import short_runs
 import tensorflow as tf
 from data_sets import WEATHER
-from short_runs import MODES
+from short_runs import MODES, RATE
 
-from cnnbench.flags import Params
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step.update import Updater
 from cnnbench.variable_mgr.gradients import Column
@@ -23,11 +22,7 @@ ROWS, WIDTH, BATCH = 50, 8, 3
 
 
 def build(**flags: Any) -> BuiltRun:
-    sizes = {"device": "cpu", "batch_size": BATCH, "num_gpus": 2, "num_warmup_batches": 0}
-    built = BenchmarkCNN(Params.from_dict({**WEATHER, **sizes, **flags})).build()
-    built.manager.after_initialization()
-    built.step.set_learning_rate(0.125)
-    return built
+    return short_runs.build(**{**WEATHER, "batch_size": BATCH, "num_gpus": 2, **flags})
 
 
 def tables(built: BuiltRun) -> list[np.ndarray]:
@@ -149,5 +144,5 @@ def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
             own = of_towers[tower : tower + 1] if mode == "independent" else of_towers
             named = {int(i) for ids in own for i in ids}
             others = [row for row in range(ROWS) if row not in named]
-            np.testing.assert_allclose(copy.numpy()[others], 2.0 - 0.125 * 0.5 * 2.0, rtol=1e-6)
-            assert np.abs(copy.numpy()[sorted(named)] - 1.875).max() > 1e-4
+            np.testing.assert_allclose(copy.numpy()[others], 2.0 - RATE * 0.5 * 2.0, rtol=1e-6)
+            assert np.abs(copy.numpy()[sorted(named)] - (2.0 - RATE)).max() > 1e-4

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from short_runs import build
 
-from cnnbench.flags import Params
 from cnnbench.models.batch_norm import synchronised_batch_norm
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step.batch_norm_stats import over_towers
 from cnnbench.variable_mgr import towers
@@ -20,7 +18,6 @@ from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 EPSILON = 1e-3
-PLUGIN = Path(__file__).parents[2] / "plugins/normal_plugin.py"
 
 
 def oracle(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, upstream: np.ndarray) -> Any:
@@ -92,16 +89,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format:
 
 
 def train(**flags: object) -> tuple[BuiltRun, list[float]]:
-    built = BenchmarkCNN(
-        Params(
-            model="normal",
-            model_plugin=str(PLUGIN),
-            device="cpu",
-            optimizer="momentum",
-            weight_decay=1e-3,
-            **flags,
-        )
-    ).build()
+    built = build("normal", optimizer="momentum", weight_decay=1e-3, **flags)
     built.step.set_learning_rate(0.01)
     return built, [float(built.step().loss.numpy()) for _ in range(3)]
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from cnnbench.flags import Params
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from short_runs import build
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -38,11 +36,7 @@ def _addresses(built):
     ids=lambda flags: " ".join(f"{k}={v}" for k, v in flags.items()) or "defaults",
 )
 def test_weights_stay_where_they_are(flags):
-    built = BenchmarkCNN(
-        Params(
-            **{"model": "lenet", "device": "cpu", "batch_size": 2, "num_warmup_batches": 0} | flags
-        )
-    ).build()
+    built = build("lenet", **{"batch_size": 2, **flags})
     built.step.set_learning_rate(0.01)
     built.step()  # may still move them: the initial values belonged to others too
     before = _addresses(built)
