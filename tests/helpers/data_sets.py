@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import pickle
+import textwrap
 import wave
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -394,6 +395,24 @@ def _weighted(batch: TowerBatch, of: Callable[[TowerBatch], list[Hashable]]) -> 
 WEATHER_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "weather_plugin.py")
 WEATHER = {"dataset_plugin": WEATHER_PLUGIN, "data_name": "weather", "model": "forecast"}
 """Flags of a run of its network."""
+
+OWN_FORECAST = """
+import os
+from cnnbench.models import Element, Initializer, get_model, register_model
+Forecast = type(get_model("forecast", "weather"))
+
+class Own(Forecast):
+    name = "own"
+{body}
+register_model("own", "weather", Own)
+"""
+
+
+def own_forecast(folder: Path, body: str) -> dict[str, str]:
+    """Flags of a run of a network, written into `folder`, that has `body` besides the example's."""
+    path = folder / "own.py"
+    path.write_text(OWN_FORECAST.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
+    return {**WEATHER, "model": "own", "model_plugin": str(path)}
 
 
 def write_weather(folder: Path, train: int, validation: int) -> Path:

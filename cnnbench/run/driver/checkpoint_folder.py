@@ -111,8 +111,11 @@ def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
     for match in filter(None, map(_PART.fullmatch, names)):
         step = int(match[1])
         if match[2] is None:
-            if _is_table(folder / match[0]):
-                indexed.add(step)
+            with contextlib.suppress(OSError), (folder / match[0]).open("rb") as file:
+                # TensorFlow writes an index in place, piece by piece.
+                file.seek(-len(_TABLE_END), os.SEEK_END)
+                if file.read() == _TABLE_END:
+                    indexed.add(step)
         else:
             data.setdefault(step, set()).add((int(match[2]), int(match[3])))
     complete = {
@@ -122,11 +125,3 @@ def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
     }
     torn = (indexed | data.keys()) - complete
     return sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names))
-
-
-def _is_table(path: Path) -> bool:
-    """Whether an index file is complete: TensorFlow writes it in place, piece by piece."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(-len(_TABLE_END), os.SEEK_END)
-        return file.read() == _TABLE_END
-    return False

@@ -55,14 +55,6 @@ class InputStep:
         return result
 
 
-def time_stages(inputs: InputSource, examples: int) -> list[InputStage]:
-    """Times each stage of an unused pipeline together with all earlier stages.
-
-    Each is timed for so many examples, or for two seconds if these come first.
-    """
-    return [_time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
-
-
 def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
     """Times the pipeline up to the devices, at least one step, with its buffers emptied first."""
     step = InputStep(inputs)
@@ -75,7 +67,11 @@ def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
     return _time(DEVICE_STAGE, step, spec.global_batch, None, seconds)
 
 
-def _time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
+def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
+    """Times a stage of an unused pipeline together with all earlier stages.
+
+    It is timed for so many examples, or for two seconds if these come first.
+    """
     chunk = max(1, spec.batch_per_device // stage.examples)
     # Elements are dropped inside tf.data: the stage's work does not include handing them to Python.
     dropped = stage.dataset.map(

@@ -15,7 +15,7 @@ from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
 from cnnbench.run.driver.host_metrics import EvaluationResults
-from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
+from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stage, time_whole
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.observer import Observer
@@ -44,7 +44,8 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
     seconds = measurements.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
-    measurements.input_stages = [*time_stages(inputs, examples), whole]
+    stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
+    measurements.input_stages = [*stages, whole]
     if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.messages.notice(
             "the whole set fits into the shuffle buffer, so its files are read once per "

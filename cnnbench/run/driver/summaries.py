@@ -117,7 +117,7 @@ class TrainingSummaries(Observer):
         self._step = step
         self._manager = manager
         if self._verbosity >= _GRADIENTS:
-            step.build_gradients()
+            self._last_gradients = step.last_gradients()
 
     def due(self, step: int) -> bool:
         """Every --save_summaries_steps timed steps."""
@@ -129,7 +129,7 @@ class TrainingSummaries(Observer):
         for tag, value in self._scalars(moment).items():
             self._file.scalar(tag, value, step)
         if self._verbosity >= _GRADIENTS:
-            gradients, batch = self._step.last_gradients()
+            gradients, batch = self._last_gradients()
             for name, gradient in gradients.items():
                 self._file.histogram(f"gradients/{name}", _values(gradient), step)
             if self._verbosity >= _VARIABLES:

@@ -98,7 +98,7 @@ class TrainStep:
         if manager.workers is not None:
             with tf.device(self._devices[0]):
                 self._stop = tf.Variable(0.0, trainable=False, name="stop")
-        self._gradients: TracedFunction | None = None
+        self._keeps_batches = False
         self._batches: Any = None
         self.notices: list[str] = []
         self.function = self._traced()
@@ -144,7 +144,7 @@ class TrainStep:
     def __call__(self) -> StepResult:
         """Fetches one batch per tower and launches one step."""
         batches = self._inputs.next()
-        if self._gradients is not None:
+        if self._keeps_batches:
             self._batches = batches
         result: StepResult = self.function(self._rate, *batches)
         return result
@@ -153,19 +153,17 @@ class TrainStep:
         """The result in host memory: read by a `ScalarReader` from a GPU, unchanged from a CPU."""
         return result if self._reader is None else self._reader(result, events)
 
-    def build_gradients(self) -> None:
-        """Traces `last_gradients`; from now on the last step's batches are kept for it."""
-        name = "the gradients for summaries"
-        self._gradients = TracedFunction(name, self._tower_0, self._inputs.signature)
+    def last_gradients(self) -> Callable[[], tuple[dict[str, tf.Tensor], list[tf.Tensor]]]:
+        """Traces a function; from now on the last step's batches are kept for it.
 
-    def last_gradients(self) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Gradients of tower 0, where they exist, by canonical name, and the parts of its batch.
-
-        Computed again from the weights after the last step and the batch of that step, without
-        weight decay and loss scale; updates nothing.
+        It returns the gradients of tower 0, where they exist, by canonical name, and the parts of
+        its batch. They are computed again from the weights after the last step and the batch of
+        that step, without weight decay and loss scale; nothing is updated.
         """
-        assert self._gradients is not None
-        return self._gradients(*self._batches)  # type: ignore[no-any-return]
+        self._keeps_batches = True
+        name = "the gradients for summaries"
+        traced = TracedFunction(name, self._tower_0, self._inputs.signature)
+        return lambda: traced(*self._batches)
 
     def _rate_tensor(self, rate: float) -> tf.Tensor:
         """The rate of an update by reduced gradients; the same tensor for the same rate."""

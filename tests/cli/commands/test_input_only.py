@@ -117,5 +117,6 @@ def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus):
         whole = input_only.time_whole(inputs, 20 * SlowPipeline.SECONDS)
         assert whole.examples_per_sec <= 1.1 / SlowPipeline.SECONDS
         inputs.close()
-        (stage,) = input_only.time_stages(inputs, 1000)
+        (one,) = inputs.stages()
+        stage = input_only.time_stage(one, inputs.spec, 1000)
         assert stage.examples_per_sec <= 1.1 / SlowPipeline.SECONDS

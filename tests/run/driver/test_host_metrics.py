@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import short_runs
-from data_sets import WEATHER, WEATHER_PLUGIN
+from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError
@@ -75,39 +75,29 @@ def test_a_run_has_the_same_results_in_the_same_order(quick_start):
     assert len(at_once) == 3
 
 
-FAILING = """
-import os
-from cnnbench_plugin_weather_plugin import Forecast
-from cnnbench.models import register_model
-
-class Failing(Forecast):
-    name = "failing"
-    def host_metrics(self, rows):
-        print("no result")
-        BODY
-
-register_model("failing", "weather", Failing)
-"""
+def failing(folder, body):
+    """Flags of a network whose metrics of all rows end in `body`."""
+    return own_forecast(
+        folder, f"def host_metrics(self, rows):\n    print('no result')\n    {body}"
+    )
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("os.kill(os.getpid(), 9)", "of failing was ended by SIGKILL"),
-        ("os._exit(0)", "of failing ended with exit status 0: no result before its result"),
-        ("raise ValueError('no boxes')", "Failing.host_metrics(): ValueError: no boxes"),
+        ("os.kill(os.getpid(), 9)", "of own was ended by SIGKILL"),
+        ("os._exit(0)", "of own ended with exit status 0: no result before its result"),
+        ("raise ValueError('no boxes')", "Own.host_metrics(): ValueError: no boxes"),
     ],
 )
 def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_start):
-    plugin = tmp_path / "failing.py"
-    plugin.write_text(FAILING.replace("BODY", body))
     record = tmp_path / "record.json"
     status = main(
         [
-            *(f"--dataset_plugin={WEATHER_PLUGIN}", f"--model_plugin={plugin}", "--model=failing"),
-            *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
-            *("--num_warmup_batches=0", "--collect_eval_results_async", "--num_eval_batches=1"),
+            *(f"--{name}={value}" for name, value in failing(tmp_path, body).items()),
+            *("--device=cpu", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=0"),
+            *("--collect_eval_results_async", "--num_eval_batches=1"),
             *("--eval_during_training_at_specified_steps=1", f"--result_json={record}"),
         ]
     )
@@ -144,10 +134,10 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
 
 @pytest.mark.timeout(60)
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
-    plugin, begun = tmp_path / "slow.py", tmp_path / "begun"
+    begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugin.write_text(FAILING.replace("BODY", body))
-    host = InProcess("failing", "weather", str(plugin), WEATHER_PLUGIN)
+    plugin = failing(tmp_path, body)["model_plugin"]
+    host = InProcess("own", "weather", plugin, WEATHER_PLUGIN)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     end = time.monotonic() + 30

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import WEATHER, WEATHER_PLUGIN, write_weather
+from data_sets import WEATHER, own_forecast, write_weather
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Interrupts
@@ -151,45 +150,24 @@ def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, 
     )
 
 
-PLUGIN = """
-import importlib.util, dataclasses
-from cnnbench.data import find_dataset, register_dataset
-from cnnbench.models import Draw, Element, get_model, register_model
-
-Forecast = type(get_model("forecast", "weather"))
-
-class Own(Forecast):
-    name = "own"
-{body}
-register_model("own", "weather", Own)
-"""
-
-
 @pytest.fixture
 def own(tmp_path):
     """Parameters for a model that differs from the example by `body`."""
-
-    def make(body, **flags):
-        load_plugin(WEATHER_PLUGIN)
-        path = tmp_path / "own_plugin.py"
-        path.write_text(PLUGIN.format(body=body))
-        return forecast(model="own", model_plugin=str(path), **flags)
-
-    return make
+    return lambda body, **flags: forecast(**own_forecast(tmp_path, body), **flags)
 
 
 def test_what_the_data_set_does_not_give_is_refused(own):
     params = own(
-        "    elements = (*Forecast.elements, Element('wind', (3,), 'feature'))\n"
-        "    def build(self, net, features):\n"
-        "        return super().build(net, features)\n"
+        "elements = (*Forecast.elements, Element('wind', (3,), 'feature'))\n"
+        "def build(self, net, features):\n"
+        "    return super().build(net, features)\n"
     )
     with pytest.raises(FlagError, match=r"takes wind \(3,\) float32 of an example, but data set"):
         BenchmarkCNN(params)
 
 
 def test_metrics_that_are_not_named_are_refused(own):
-    body = "    metric_names = ('rain_hits',)\n    lower_is_better = ('median_off',)\n"
+    body = "metric_names = ('rain_hits',)\nlower_is_better = ('median_off',)"
     params = own(body, forward_only=True)
     message = r"must return values by the names in Own.metric_names, rain_hits, not by rain_hits, "
     with pytest.raises(BenchmarkError, match=message):
@@ -226,7 +204,7 @@ def test_a_model_makes_its_elements_of_an_example(own, folder, synthetic):
 
 def test_padding_that_the_loss_cannot_take_does_not_count(own, folder):
     params = own(
-        "    def loss(self, outputs, labels):\n        return 1.0 / labels['degrees']\n",
+        "def loss(self, outputs, labels):\n    return 1.0 / labels['degrees']\n",
         data_dir=str(folder),
         batch_size=4,
         num_batches=1,

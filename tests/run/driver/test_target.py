@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import short_runs
-from data_sets import WEATHER, WEATHER_PLUGIN
+from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 from short_runs import Ran
 
 from cnnbench import Params
@@ -55,25 +55,13 @@ def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300() 
     assert planned("resnet50") is None
 
 
-PLUGIN = """
-from cnnbench_plugin_weather_plugin import Forecast
-from cnnbench.models import register_model
-
-class Own(Forecast):
-    name = "own"
-    BODY
-
-register_model("own", "weather", Own)
-"""
-
-
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ("host_metric_names = ()\n    lower_is_better = ()", 2, "does not declare those"),
+        ("host_metric_names = ()\nlower_is_better = ()", 2, "does not declare those"),
         ("lower_is_better = ('rain',)", 2, "lower_is_better has 'rain', which is none of its"),
         (
-            "host_metric_names = ('worst_off',)\n    lower_is_better = ()",
+            "host_metric_names = ('worst_off',)\nlower_is_better = ()",
             4,
             "in Own.host_metric_names, worst_off, not by median_off",
         ),
@@ -87,14 +75,13 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
     capsys: pytest.CaptureFixture[str],
     quick_start: None,
 ) -> None:
-    plugin = tmp_path / "own.py"
-    plugin.write_text(PLUGIN.replace("BODY", body))
+    flags = own_forecast(tmp_path, body)
     metric = "worst_off" if "worst_off" in body else "median_off"
     found = main(
         [
-            *(f"--dataset_plugin={WEATHER_PLUGIN}", f"--model_plugin={plugin}", "--model=own"),
-            *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
-            *("--num_warmup_batches=0", "--num_eval_batches=1", f"--stop_at={metric}:1"),
+            *(f"--{name}={value}" for name, value in flags.items()),
+            *("--device=cpu", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=0"),
+            *("--num_eval_batches=1", f"--stop_at={metric}:1"),
             *("--eval_during_training_at_specified_steps=1", "--quiet_conditions=all"),
         ]
     )
@@ -185,10 +172,8 @@ def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
 def test_the_older_spelling_of_another_metric_is_explained(
     tmp_path: Path, quick_start: None
 ) -> None:
-    plugin = tmp_path / "own.py"
-    plugin.write_text(PLUGIN.replace("BODY", "top_1_accuracy = 'rain_hits'"))
-    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": WEATHER_PLUGIN}
-    record, lines, notices = run(**flags, data_name="weather", stop_at_top_1_accuracy=0.0)
+    flags = own_forecast(tmp_path, "top_1_accuracy = 'rain_hits'")
+    record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.0)
     assert (
         "--stop_at_top_1_accuracy is the rain_hits of own, as in tf_cnn_benchmarks: "
         "--stop_at=rain_hits:0\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
-from data_sets import WEATHER
+from data_sets import WEATHER, own_forecast
 from short_runs import MODES, RATE
 
 from cnnbench.run.driver.build import BuiltRun
@@ -112,30 +112,26 @@ def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
     assert max(np.prod(shape) for shape in whole) >= ROWS * WIDTH
 
 
+TABLE = """
+    def build(self, net, features):
+        import tensorflow as tf
+        table = net.variable("table", (50, 8), Initializer.constant(2.0))
+        look_up = lambda ids, table: tf.gather(table, ids)
+        x = net.apply(look_up, features["station"], table, shape=(8,))
+        return {"rain": net.logits(x), "degrees": net.affine(x, 1, None)}
+"""
+
+
 def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
     """A table of a model's own decays everywhere, its gradient comes in slices."""
-    path = tmp_path / "rows_plugin.py"
-    path.write_text(
-        "from cnnbench.models import Initializer, get_model, register_model\n"
-        "Forecast = type(get_model('forecast', 'weather'))\n"
-        "class Rows(Forecast):\n"
-        "    name = 'rows'\n"
-        "    def build(self, net, features):\n"
-        "        import tensorflow as tf\n"
-        "        table = net.variable('table', (50, 8), Initializer.constant(2.0))\n"
-        "        look_up = lambda ids, table: tf.gather(table, ids)\n"
-        "        x = net.apply(look_up, features['station'], table, shape=(8,))\n"
-        "        return {'rain': net.logits(x), 'degrees': net.affine(x, 1, None)}\n"
-        "register_model('rows', 'weather', Rows)\n"
-    )
+    flags = own_forecast(tmp_path, TABLE)
     for mode, more in (
         ("parameter_server", {}),
         ("replicated", {}),
         ("independent", {}),
         ("replicated", {"variable_consistency": "relaxed"}),
     ):
-        flags = {"model": "rows", "model_plugin": str(path), "weight_decay": 0.5}
-        built = build(**flags, variable_update=mode, **more)
+        built = build(**flags, weight_decay=0.5, variable_update=mode, **more)
         for _ in range(2 if more else 1):  # relaxed updates wait for the next step
             built.step().loss.numpy()
         table = built.manager.savable_variables()["table"]

@@ -146,10 +146,10 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
     assert np.isfinite(losses).all()
     squared = [o for o in built.step.graph.get_operations() if o.type == "SquaredDifference"]
     assert {output.dtype for o in squared for output in o.outputs} == {tf.float32}
-    built.step.build_gradients()
+    last_gradients = built.step.last_gradients()
     built.step.set_learning_rate(0.0)
     built.step()
-    gradients, _ = built.step.last_gradients()
+    gradients, _ = last_gradients()
     assert all(np.isfinite(value.numpy()).all() for value in gradients.values())
 
 
