@@ -85,7 +85,7 @@ class AsyncLoop(Generic[Values]):
       lost: called for each lost worker, in the thread that runs the loop.
       gone: returns workers that will never return from an update, such as those of stopped
         processes, with the reason; called once a second.
-      clock, cpu_clock: see `StepLoop`.
+      now: see `StepLoop`.
       stuck: finds workers that will never return from an update though they answer; likewise.
       begin: called in the thread of each worker before its first update.
     """
@@ -95,9 +95,8 @@ class AsyncLoop(Generic[Values]):
         workers: Mapping[str, Callable[[int], Values]],
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
-        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], StepTime] = StepTime.now,
         stuck: Stuck | None = None,
-        cpu_clock: Callable[[], float] = time.process_time,
         begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._stuck = Stuck() if stuck is None else stuck
@@ -106,8 +105,7 @@ class AsyncLoop(Generic[Values]):
         self._tell_lost = lost
         self._gone = gone
         self._asked = 0.0
-        self._clock = clock
-        self._cpu_clock = cpu_clock
+        self._now = now
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -167,9 +165,6 @@ class AsyncLoop(Generic[Values]):
             return steps
         finally:
             self._end(threads)
-
-    def _now(self) -> StepTime:
-        return StepTime(self._clock(), self._cpu_clock())
 
     def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> dict[str, threading.Thread]:
         with self._changed:
@@ -305,7 +300,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
 
     Args:
       slots: functions that run one update each, by name; all may be in flight at once.
-      lost, gone, clock: see `AsyncLoop`; of workers.
+      lost, gone, now: see `AsyncLoop`; of workers.
       stuck: likewise; of slots, but for who waits for input.
     """
 
@@ -315,10 +310,10 @@ class CoordinatedLoop(AsyncLoop[Values]):
         workers: Sequence[str],
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
-        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], StepTime] = StepTime.now,
         stuck: Stuck | None = None,
     ) -> None:
-        super().__init__(slots, lost, gone, clock, stuck)
+        super().__init__(slots, lost, gone, now, stuck)
         self._there = list(workers)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:

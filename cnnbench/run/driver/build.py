@@ -182,13 +182,11 @@ class Assembly:
 
     def _evaluator(self, manager: VariableMgr) -> Evaluator:
         return Evaluator(
-            self.plan.model,
-            self.plan.spec,
+            self.params,
+            self.plan,
             manager,
             self.inputs("validation"),
             runtime.data_format(self.params.data_format, self.devices.kind),
-            COMPUTE_DTYPES[self.params.precision],
-            self.params.display_every,
             self._host_metrics(),
         )
 

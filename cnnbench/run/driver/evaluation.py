@@ -13,13 +13,14 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.errors import DataError
+from cnnbench.flags import Params
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
-from cnnbench.models.model import Model
-from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.models.spec import VariableSpec
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
+from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.traced import TracedFunction
@@ -35,7 +36,6 @@ class Evaluator:
     Args:
       manager: holds the weights; tower t evaluates its own copy.
       inputs: validation batches with weights (0 for padding).
-      display_every: global batches between two lines of output.
 
     Attributes:
       notices: lines about how the evaluation was built, for the user.
@@ -43,22 +43,19 @@ class Evaluator:
 
     def __init__(
         self,
-        model: Model,
-        spec: ModelSpec,
+        params: Params,
+        plan: Plan,
         manager: VariableMgr,
         inputs: InputSource,
         data_format: DataFormat,
-        compute_dtype: str,
-        display_every: int,
         host: HostMetrics,
     ) -> None:
-        self._model = model
-        self._spec = spec
+        self._params = params
+        self._plan = plan
+        self._model = plan.model
         self._manager = manager
         self.inputs = inputs
         self._data_format = data_format
-        self._compute_dtype = compute_dtype
-        self._display_every = display_every
         self.host = host
         self._devices = manager.get_devices()
         self._warm = False
@@ -101,10 +98,10 @@ class Evaluator:
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [_counted(of_tower) for of_tower in collected if of_tower]
-            if batch % self._display_every == 0:
+            if batch % self._params.display_every == 0:
                 now = time.perf_counter()
                 towers = self._manager.num_towers
-                images = towers * self.inputs.spec.batch_per_device * self._display_every
+                images = towers * self.inputs.spec.batch_per_device * self._params.display_every
                 console.evaluation_row(batch, images / (now - window))
                 window = now
             if batch == check:
@@ -165,11 +162,11 @@ class Evaluator:
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         outputs = GraphNetwork(
             self._model,
-            self._spec.num_classes,
+            self._plan.spec.num_classes,
             read,
             training=False,
             data_format=self._data_format,
-            compute_dtype=self._compute_dtype,
+            compute_dtype=COMPUTE_DTYPES[self._params.precision],
         ).forward(batch.features)
         losses = self._model.loss(outputs, batch.labels)
         metrics = self._model.metrics(outputs, batch.labels)

@@ -43,6 +43,11 @@ class StepTime(NamedTuple):
     seconds: float
     cpu_seconds: float
 
+    @classmethod
+    def now(cls) -> StepTime:
+        """Readings of the clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
     def since(self, start: StepTime) -> StepTime:
         """The time between two readings of the clocks, of which this is the later one."""
         return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
@@ -63,8 +68,7 @@ class StepLoop(Generic[Handle, Values]):
         its `issued` may delay it; without a call of `arrived` the step ends when it returns.
       lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
         asynchronous devices.
-      clock: seconds, monotonic.
-      cpu_clock: seconds of CPU time of this process.
+      now: reads the clocks, of which the first is monotonic.
     """
 
     def __init__(
@@ -72,14 +76,12 @@ class StepLoop(Generic[Handle, Values]):
         launch: Callable[[], Handle],
         read: Callable[[Handle, ReadEvents], Values],
         lag: int,
-        clock: Callable[[], float] = time.perf_counter,
-        cpu_clock: Callable[[], float] = time.process_time,
+        now: Callable[[], StepTime] = StepTime.now,
     ) -> None:
         self.launch = launch
         self.read = read
         self.lag = lag
-        self.clock = clock
-        self.cpu_clock = cpu_clock
+        self.now = now
 
     def run(
         self,
@@ -100,7 +102,7 @@ class StepLoop(Generic[Handle, Values]):
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
         for step in range(1, steps + 1):
-            start = self._now()
+            start = self.now()
             values, end = self._read(self.launch(), lambda: None)
             done(step, end.since(start), values)
             if pause_due(step) and pause(step):
@@ -114,7 +116,7 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
-        start = self._now()
+        start = self.now()
 
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
@@ -149,7 +151,7 @@ class StepLoop(Generic[Handle, Values]):
                     before = None
                     if due and pause(step):
                         return step
-                    start = self._now()
+                    start = self.now()
                 issued.wait()
         finally:
             threads.shutdown(wait=False)  # after an error a GPU may hold them for ever
@@ -162,11 +164,8 @@ class StepLoop(Generic[Handle, Values]):
             values = self.read(handle, ReadEvents(issued, ages.append))
         finally:
             issued()  # also after an error, which the caller raises
-        now = self._now()
+        now = self.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
-
-    def _now(self) -> StepTime:
-        return StepTime(self.clock(), self.cpu_clock())
 
 
 class LoopTime(NamedTuple):

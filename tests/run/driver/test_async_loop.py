@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver import async_loop
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
+from cnnbench.run.driver.step_timer import StepTime
 
 SECONDS = 20.0
 
@@ -30,7 +32,7 @@ class Workers:
         self.loop = AsyncLoop(
             {name: self.worker(name) for name in names},
             self.told,
-            clock=lambda: float(next(self.ticks)),
+            now=lambda: StepTime(float(next(self.ticks)), 0.0),
         )
 
     def worker(self, name):
@@ -108,10 +110,10 @@ def test_cpu_time_is_that_of_all_workers_between_two_ends():
     loop = AsyncLoop(
         {"a": lambda number: number, "b": lambda number: number},
         lambda *lost: None,
-        cpu_clock=lambda: next(spent),
+        now=lambda: StepTime(time.perf_counter(), next(spent)),
     )
     times = []
-    loop.run(20, lambda step, time, values: times.append(time), (10).__eq__, lambda step: False)
+    loop.run(20, lambda step, made, values: times.append(made), (10).__eq__, lambda step: False)
     assert [time.cpu_seconds for time in times] == [0.25] * 20
 
 

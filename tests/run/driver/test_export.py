@@ -17,6 +17,7 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.nasnet import NasNet
+from cnnbench.run.driver.plan import COMPUTE_DTYPES
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -46,11 +47,11 @@ def evaluation_logits(images: tf.Tensor, **flags: object) -> np.ndarray:
     def logits(images: tf.Tensor) -> tf.Tensor:
         return forward(
             evaluator._model,
-            evaluator._spec.num_classes,
+            evaluator._plan.spec.num_classes,
             images,
             lambda spec, dtype: built.manager.read(0, spec.name, dtype),
             training=False,
-            compute_dtype=evaluator._compute_dtype,
+            compute_dtype=COMPUTE_DTYPES[evaluator._params.precision],
         ).outputs
 
     return logits(images).numpy()

@@ -32,8 +32,8 @@ class Device:
     def now(self, now: float) -> None:
         self._own.now = now
 
-    def clock(self) -> float:
-        return self.now
+    def clocks(self) -> StepTime:
+        return StepTime(self.now, 0.0)
 
     def launch(self) -> float:
         self.now += self.fetch + self.enqueue
@@ -57,7 +57,7 @@ def run(device: Device, lag: int, steps: int, **pauses):
         device.now = max(device.now, end) if lag else end  # this thread has waited for a reader
         steps_done.append((step, spent.seconds))
 
-    loop = StepLoop(device.launch, device.read, lag, device.clock)
+    loop = StepLoop(device.launch, device.read, lag, device.clocks)
     return loop.run(steps, done, **pauses), steps_done
 
 
@@ -91,7 +91,7 @@ def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
 
     handles = iter(range(2))
     seen: list[tuple[int, float, int]] = []
-    loop = StepLoop(lambda: next(handles), take, 1, lambda: float(next(ticks)))
+    loop = StepLoop(lambda: next(handles), take, 1, lambda: StepTime(float(next(ticks)), 0.0))
     loop.run(2, lambda step, spent, value: seen.append((step, spent.seconds, value)))
     # The clock was read for the second step first.
     assert seen == [(1, 2.0, 0), (2, pytest.approx(1e-6), 1)]
@@ -130,7 +130,7 @@ def test_what_was_launched_before_an_error_is_measured(lag: int) -> None:
         next(launches)
         return device.launch()
 
-    loop = StepLoop(launch, device.read, lag, device.clock)
+    loop = StepLoop(launch, device.read, lag, device.clocks)
     with pytest.raises(StopIteration):
         loop.run(5, lambda step, spent, end: measured.append(step))
     assert measured == [1, 2, 3]
@@ -152,7 +152,7 @@ def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs() -> N
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        StepLoop(launch, read, 1, device.clock).run(5, lambda *of: None)
+        StepLoop(launch, read, 1, device.clocks).run(5, lambda *of: None)
     assert time.monotonic() - began < 30
     ended.set()
 
@@ -176,7 +176,7 @@ def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
         lambda: spend(0.25) or time.sleep(0.01),
         lambda handle, events: spend(0.5),
         lag,
-        cpu_clock=lambda: clock[0],
+        lambda: StepTime(time.perf_counter(), clock[0]),
     ).run(
         4,
         lambda step, spent, value: times.append(spent),

@@ -20,6 +20,7 @@ from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.driver.step_timer import StepTime
 from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult
@@ -50,9 +51,9 @@ class Script:
         self.wait_seconds = 0.0
         self.loss_scale = SimpleNamespace(value=None)
 
-    def clock(self):
+    def clocks(self):
         self.now += 1e-9  # two readings of a real clock differ, too, whichever thread they are in
-        return self.now
+        return StepTime(self.now, 2.0 * self.now)
 
     def __call__(self):
         index = min(self.launched, len(self.times) - 1)
@@ -124,7 +125,7 @@ def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
         ),
         results=EvaluationResults(None, console, measurements, (), print) if evaluated else None,
         global_step=global_step,
-        clock=script.clock,
+        now=script.clocks,
     )
     training.run(steps)
     return measurements.record(), training, out.getvalue()
