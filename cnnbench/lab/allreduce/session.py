@@ -17,7 +17,7 @@ from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
-from cnnbench.machine.checks import RunFlags, parse_quiet
+from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
@@ -30,6 +30,7 @@ from cnnbench.records.parts import (
     recorded_device,
 )
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
+from cnnbench.run.driver.describe import run_flags
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
@@ -171,13 +172,7 @@ class AllReduceBench:
             self._environment = facts.collect()
         for notice in devices.notices:
             self._messages.notice(notice)
-        flags = RunFlags(
-            on_gpu=devices.kind == "gpu",
-            num_devices=len(devices.towers),
-            intra_threads=devices.intra_threads,
-            intra_threads_given=bool(self.params.num_intra_threads),
-            gpu_indices=self.params.gpu_indices,
-        )
+        flags = run_flags(self.plan.run, devices)
         self._warn(self._watch.before(self._environment, flags))
         job = devices.job
         device = recorded_device(devices.kind, self._environment)

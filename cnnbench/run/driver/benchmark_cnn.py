@@ -318,7 +318,7 @@ class BenchmarkCNN:
                 yield from self._profiler.looks(plan, graph)
 
         assert self._watch is not None
-        flags = run_flags(self.params, self.plan, devices)
+        flags = run_flags(self.params, devices, self.plan.batch_per_device)
         self._warn(self._watch.before(self._measurements.environment, flags))
         self._turns.wait()  # until the others have started
         self._measurements.publish()

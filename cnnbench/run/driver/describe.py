@@ -86,14 +86,14 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         measurements.messages_per_step, measurements.bytes_per_step = sent
 
 
-def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
+def run_flags(params: Params, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
     """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         num_devices=len(devices.towers),
         intra_threads=devices.intra_threads,
         intra_threads_given=bool(params.num_intra_threads),
-        batch_size=plan.batch_per_device,
+        batch_size=batch_size,
         gpu_indices=params.gpu_indices,
     )
 
