@@ -12,7 +12,7 @@ from cnnbench.base.interrupts import restored
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
+from cnnbench.errors import BenchmarkError, text_of
 from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
@@ -97,39 +97,25 @@ class AllReduceBench:
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)
-        code, reason = ExitCode.OK, ""
-        try:
-            return self._run()
-        except KeyboardInterrupt:
-            code, reason = ExitCode.INTERRUPTED, "interrupted"
-            raise
-        except Exception as error:
-            code, reason = ExitCode.FAILED, str(error)
-            raise
-        finally:
-            self._membership.end(code, reason)
-
-    def _run(self) -> AllReduceRecord:
-        try:
+        with self._membership.to_the_end(self._write):
             with restored():
                 places = self._start()
                 self._measure(places, self._specs(places))
-        except UsageError:
-            raise
-        except KeyboardInterrupt:
-            with uninterrupted():
-                self._results.write(self.record("interrupted"), list)
-            raise
-        except Exception as error:
-            lost = self._membership.failure(error)
-            with uninterrupted():
-                self._results.write(self.record("failed", _info(lost or error)), list)
-            if lost is None:
-                raise
-            raise lost from error
-        if self._workers is not None:
-            self._workers.total(0)  # waits until the chief has measured
-        return self._finish()
+            if self._workers is not None:
+                self._workers.total(0)  # waits until the chief has measured
+            failed = [point for point in (*self._points, *self._peers) if point.failed]
+            error = BenchmarkError(_failure(failed)) if failed else None
+            record = self._write("ok" if error is None else "failed", error)
+            self._lines(table.footer(record))
+            if error is not None:
+                raise error
+            return record
+
+    def _write(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
+        record = self.record(status, None if error is None else _info(error))
+        with uninterrupted():
+            self._results.write(record, list)
+        return record
 
     def lost(self, error: BenchmarkError) -> None:
         """Completes the record of a run whose process ended early."""
@@ -274,17 +260,6 @@ class AllReduceBench:
                 self._messages.warning(warning)
         self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
 
-    def _finish(self) -> AllReduceRecord:
-        failed = [point for point in (*self._points, *self._peers) if point.failed]
-        error = BenchmarkError(_failure(failed)) if failed else None
-        record = self.record("ok") if error is None else self.record("failed", _info(error))
-        with uninterrupted():
-            self._results.write(record, list)
-        self._lines(table.footer(record))
-        if error is not None:
-            raise error
-        return record
-
     def _head(self) -> list[str]:
         version = self._environment.get("tensorflow_version", "unknown")
         assert self._placement is not None
@@ -313,5 +288,5 @@ def _failure(failed: Sequence[Point]) -> str:
     return f"{where}: {what}{more}"
 
 
-def _info(error: Exception) -> ErrorInfo:
+def _info(error: BaseException) -> ErrorInfo:
     return ErrorInfo(type=type(error).__name__, message=text_of(error))

@@ -12,16 +12,15 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import (
     BenchmarkError,
-    ExitCode,
     FlagError,
     OutOfMemoryError,
-    UsageError,
     exhausted,
     first_line,
 )
@@ -159,25 +158,9 @@ class BenchmarkCNN:
           KeyboardInterrupt: likewise.
         """
         with outputs.held(self.params, self._files, self._messages):
-            try:
-                with plugins.reported(BenchmarkError):
-                    total = self._run()
-            except UsageError as error:
-                self._membership.end(ExitCode.FAILED, str(error))
-                raise
-            except KeyboardInterrupt:
-                self._membership.end(ExitCode.INTERRUPTED, "interrupted")
-                self._end("interrupted")
-                raise
-            except Exception as error:
-                own = self._membership.failure(error)
-                failure = own or _as_benchmark_error(error, self.params)
-                self._membership.end(ExitCode.FAILED, str(failure or error))
-                self._end("failed", failure or error)
-                if failure is None or failure is error:
-                    raise
-                raise failure from error
-            self._membership.end(ExitCode.OK)
+            explain = partial(_as_benchmark_error, self.params)
+            with self._membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
+                total = self._run()
             record = self._end("ok")
             for line in (*summary_lines(record.summary()), *input_lines(record)):
                 self._messages.notice(line)
@@ -475,7 +458,7 @@ class BenchmarkCNN:
         return record
 
 
-def _as_benchmark_error(error: Exception, params: Params) -> BenchmarkError | None:
+def _as_benchmark_error(params: Params, error: Exception) -> BenchmarkError | None:
     """One line for failures of TensorFlow and the machine; None for a defect of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error

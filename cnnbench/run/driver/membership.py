@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import NAMED, culprits, listed
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import coordinated, tolerates_loss_of
 from cnnbench.run.cluster.handshake import Met, meet
@@ -177,7 +177,38 @@ class Membership:
         self._culprits = found
         return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
-    def end(self, code: int, reason: str = "") -> None:
+    @contextmanager
+    def to_the_end(
+        self,
+        write: Callable[[str, BaseException | None], object],
+        explain: Callable[[Exception], BenchmarkError | None] = lambda error: None,
+    ) -> Iterator[None]:
+        """Runs the block as this process's part of the job and tells the others how it has ended.
+
+        Args:
+          write: writes the record of a block that ends early, given "interrupted" or "failed" and
+            the error; not called for a UsageError.
+          explain: returns the error to raise for one of another library, or None for a defect.
+        """
+        try:
+            yield
+        except UsageError as error:
+            self._end(ExitCode.FAILED, str(error))
+            raise
+        except KeyboardInterrupt:
+            self._end(ExitCode.INTERRUPTED, "interrupted")
+            write("interrupted", None)
+            raise
+        except Exception as error:
+            failure = self.failure(error) or explain(error)
+            self._end(ExitCode.FAILED, str(failure or error))
+            write("failed", failure or error)
+            if failure is None or failure is error:
+                raise
+            raise failure from error
+        self._end(ExitCode.OK)
+
+    def _end(self, code: int, reason: str = "") -> None:
         """Tells servers how the run has ended; from now on other processes may end."""
         if self._watchdog is None:
             return
