@@ -14,7 +14,7 @@ from cnnbench.base.text.terminal import is_terminal
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params, parse_args
-from cnnbench.flags.cluster import agreed_facts, tolerates_loss_of, with_exchanged_addresses
+from cnnbench.flags.cluster import agreed_facts, with_exchanged_addresses
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.supervisor import supervised
 
@@ -81,20 +81,18 @@ def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages)
 
     The facts must be equal in all processes.
     """
-    from cnnbench.run.cluster.serve import serve
+    from cnnbench.run.driver.membership import Membership
     from cnnbench.run.runtime.tensorflow import Settings
 
     name = str(job.task)
-    how = serve(
+    membership = Membership(
         job,
-        Settings.of(params, job),
-        facts,
-        params.cluster_timeout,
+        params,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.error(f"{name}: {line}"),
-        tolerates_loss_of(params),
-        params.stall_timeout,
+        facts,
     )
+    how = membership.serve(Settings.of(params, job))
     if how.code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if how.code != ExitCode.OK:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,9 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
-    from cnnbench.run.driver.probes import Looks, Probe
+    from cnnbench.run.driver.probes import Looks
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.training import ScenarioContext
-    from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 # What TensorFlow says where a tensor finds no room on the device that it is copied to.
@@ -105,7 +104,7 @@ class BenchmarkCNN:
             )
         self._check_steps_left()
         self.record: RunRecord | None = None
-        self._looks = looks
+        self._looks = [] if looks is None else [looks]
         self._console = console or Console.silent()
         self._progress = progress or Progress.silent()
         tell, self._tell_error = self._messages.notice, self._messages.error
@@ -114,7 +113,6 @@ class BenchmarkCNN:
             params = self.params = without_outputs(params)
             self._console, self._progress = Console.silent(), Progress.silent()
             self._messages = Messages.silent()
-        self._workers: WorkerGroup | None = None
         self._files = ResultFiles(params.result_json, params.result_csv, RUNS)
         self._watch: Watch | None = None
         self._turns = Turns()
@@ -133,6 +131,8 @@ class BenchmarkCNN:
         )
         self._measurements.target = self.plan.target
         self._profiler = self._step_profiler() if params.profile_json is not None else None
+        if self._profiler is not None:
+            self._looks.append(self._profiler.looks)
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -193,7 +193,6 @@ class BenchmarkCNN:
 
         start = time.perf_counter()
         built = Assembly(self.params, self.plan, devices).build(self._console)
-        self._workers = built.manager.workers
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = list(built.sources)
         describe_built(self._measurements, built)
@@ -274,8 +273,8 @@ class BenchmarkCNN:
             built.close()
         if self._files.wanted:
             self._measure_peak_flops(built)
-        if self._workers is not None:
-            self._workers.total(0)  # waits until the chief has measured
+        if built.manager.workers is not None:
+            built.manager.workers.total(0)  # waits until the chief has measured
         return total
 
     def _run_input(self) -> float | None:
@@ -294,12 +293,6 @@ class BenchmarkCNN:
         """Warns of a machine that is not fit to measure on, before anything is measured."""
         from cnnbench.run.driver.training import ScenarioContext
 
-        def looks(plan: Plan, graph: Any) -> Iterable[Probe]:
-            if self._looks is not None:
-                yield from self._looks(plan, graph)
-            if self._profiler is not None:
-                yield from self._profiler.looks(plan, graph)
-
         assert self._watch is not None
         flags = run_flags(self.params, devices, self.plan.batch_per_device)
         self._warn(self._watch.before(self._measurements.environment, flags))
@@ -314,7 +307,7 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
             self._membership.gone,
-            looks,
+            self._looks,
             self._turns,
             self._activity,
         )

@@ -1,4 +1,4 @@
-"""Handshake, connection, interrupts and shutdown of a process that runs steps in a job of several.
+"""Handshake, connection, interrupts and shutdown of a process in a job of several.
 
 In a run of one process all of it does nothing.
 """
@@ -8,24 +8,25 @@ from __future__ import annotations
 import dataclasses
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
-from cnnbench.base.jobs.job import Job, Task
-from cnnbench.base.jobs.probe import NAMED, culprits, listed
-from cnnbench.errors import BenchmarkError, ExitCode, UsageError
+from cnnbench.base.jobs.job import CONTROLLER, Job, Task
+from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import coordinated, tolerates_loss_of
 from cnnbench.run.cluster.handshake import Met, meet
-from cnnbench.run.cluster.serve import connect
 from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
+from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.native import without_info_lines
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -35,13 +36,15 @@ _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # where only the progress of this process is watched
 _CHECK_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_LINGER_SECONDS = 10.0
 
 
 class Membership:
     """Connections of this process with the others of its job.
 
     Args:
-      job: the job, in which this process runs a step: as chief, worker or only process.
+      job: the job, in which this process runs a step, as chief, worker or only process, or serves.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
       facts: facts that must be equal in all processes.
@@ -125,13 +128,38 @@ class Membership:
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects the process that runs the steps of all workers."""
-        by = None
-        if coordinated(self._params):
-            from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
+        """Connects the process that runs the steps of all workers with their servers.
 
-            by = partial(make.parameter_server, devices.job)
-        job = connect(devices.job, self._params.cluster_timeout, self._tell, by)
+        In a controller without GPUs the returned job is on the GPUs of the workers.
+        """
+        import tensorflow as tf
+
+        job = devices.job
+        wait_up(job, self._params.cluster_timeout, self._tell)
+        try:
+            if coordinated(self._params):
+                from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
+
+                make.parameter_server(job)
+            else:
+                spec = tf.train.ClusterSpec(job.hosts_by_job)
+                name, index = job.task.tensorflow_job, job.task.index
+                tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
+            found = {device.name for device in tf.config.list_logical_devices()}
+        except (tf.errors.OpError, RuntimeError) as error:
+            raise BenchmarkError(
+                f"{job.task} ({job.address(job.task)}) cannot connect to the job: "
+                f"{first_line(error)}; is its port in use?"
+            ) from error
+        if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in found:
+            job = job.on("gpu")
+        # TensorFlow would silently place operations of a missing device elsewhere.
+        missing = [one for one in (*job.tower_devices, *job.ps_devices) if one not in found]
+        if missing:
+            raise BenchmarkError(
+                f"{len(missing)} of the devices of the job are not there (first: {missing[0]}); "
+                "every worker needs --num_gpus of them"
+            )
         supervisor.note_connection()
         self._joined = True
         return dataclasses.replace(devices, job=job)
@@ -147,6 +175,32 @@ class Membership:
         missing = [device for device in job.tower_devices if device not in there]
         if missing:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
+
+    def serve(self, settings: runtime.Settings) -> Ending:
+        """Loads TensorFlow and serves the chief until that says how the run has ended."""
+        self.meet()
+        assert self._met is not None
+        assert self._watchdog is not None
+        chief = self._job.chief
+        try:
+            runtime.export_environment(settings)
+            with self._met.port, without_info_lines():
+                server = _start_server(self._job, settings)
+            self._watchdog.up()
+            self._tell(f"serving {chief} ({self._job.address(chief)})")
+            found = self._watchdog.wait()
+        except BaseException as error:
+            ending = Ending(ExitCode.FAILED, str(error) or "interrupted")
+            self._watchdog.end(ending, lost=True)
+            raise
+        self._watchdog.end(found)
+        if found.code == 0:
+            # Outlives the chief: once a process is gone, the chief's operations on the others fail.
+            until = time.monotonic() + _LINGER_SECONDS
+            while time.monotonic() < until and probe(self._job.address(chief), 1.0) == OK:
+                time.sleep(_POLL_SECONDS)
+        del server
+        return found
 
     def gone(self) -> dict[str, str]:
         """Tasks that were lost, with the reasons."""
@@ -216,6 +270,36 @@ class Membership:
         # Workers that fail for the same reason detect it themselves, at the same step.
         seconds = _FAILURE_SECONDS if code else 0.0 if together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
+
+
+def _start_server(job: Job, settings: runtime.Settings) -> Any:
+    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
+    tf = load_tensorflow()
+    found = runtime.choose_devices(settings)
+    # The only public class for the server's settings: devices, threads, visible GPUs.
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
+        intra_op_parallelism_threads=found.intra_threads,
+        inter_op_parallelism_threads=found.inter_threads,
+    )
+    if found.kind == "gpu":
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(found.numbers)))
+        config.gpu_options.allow_growth = bool(settings.allow_growth)
+    else:
+        config.device_count["GPU"] = 0
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(job.hosts_by_job),
+            job_name=job.task.tensorflow_job,
+            task_index=job.task.index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = job.address(job.task)
+        raise BenchmarkError(
+            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
+        ) from error
 
 
 class Interrupts:

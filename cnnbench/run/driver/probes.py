@@ -40,10 +40,10 @@ Looks = Callable[[Plan, Any], Iterable[Probe]]
 
 
 def make_probes(
-    params: Params, plan: Plan, graph: Any, messages: Messages, looks: Looks | None = None
+    params: Params, plan: Plan, graph: Any, messages: Messages, looks: Iterable[Looks] = ()
 ) -> tuple[Probe, ...]:
-    """The profilers that the parameters ask for."""
-    probes = [] if looks is None else [*looks(plan, graph)]
+    """The profilers that the parameters ask for, after those of `looks`."""
+    probes = [probe for one in looks for probe in one(plan, graph)]
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
         probes.append((1, _partitions(params.partitioned_graph_file_prefix, messages)))

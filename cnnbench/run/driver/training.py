@@ -59,7 +59,7 @@ class ScenarioContext:
     measurements: Measurements
     watch: Watch
     gone: Callable[[], Mapping[str, str]] = dict
-    looks: Looks | None = None
+    looks: Sequence[Looks] = ()
     turns: Turns = field(default_factory=Turns)
     activity: Activity = field(default_factory=Activity)
 
