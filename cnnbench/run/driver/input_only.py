@@ -55,7 +55,7 @@ class InputStep:
         return result
 
 
-def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
+def time_whole(inputs: InputSource) -> InputStage:
     """Times the pipeline up to the devices, at least one step, with its buffers emptied first."""
     step = InputStep(inputs)
     spec = inputs.spec
@@ -64,7 +64,7 @@ def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
     in_hand = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
     for _ in range(ahead + in_hand + 2):
         step()
-    return _time(DEVICE_STAGE, step, spec.global_batch, None, seconds)
+    return _time(DEVICE_STAGE, step, spec.global_batch, None)
 
 
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
@@ -83,7 +83,7 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     next(iterator)
     while time.perf_counter() - began < _DRAIN_SECONDS:
         next(iterator)
-    return _time(stage.name, lambda: next(iterator), chunk * stage.examples, examples, _SECONDS)
+    return _time(stage.name, lambda: next(iterator), chunk * stage.examples, examples)
 
 
 def _time(
@@ -91,7 +91,6 @@ def _time(
     fetch: Callable[[], object],
     per_fetch: int,
     examples: int | None,
-    seconds: float,
 ) -> InputStage:
     done = 0
     start = time.perf_counter()
@@ -99,5 +98,5 @@ def _time(
         fetch()
         done += per_fetch
         elapsed = time.perf_counter() - start
-        if elapsed >= seconds or (examples is not None and done >= examples):
+        if elapsed >= _SECONDS or (examples is not None and done >= examples):
             return InputStage(name=name, examples=done, seconds=elapsed)

@@ -26,10 +26,7 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 
 
 class MLPerfLog(Observer):
-    """Logs a training: its set-up, blocks of training between evaluations, and its end.
-
-    `clock` gives seconds since 1970.
-    """
+    """Logs a training: its set-up, blocks of training between evaluations, and its end."""
 
     def __init__(
         self,
@@ -37,7 +34,6 @@ class MLPerfLog(Observer):
         plan: Plan,
         schedule: Schedule,
         write: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._plan, self._target, model = plan, plan.target, plan.model
         names = (*model.host_metric_names, *model.metric_names)
@@ -49,7 +45,6 @@ class MLPerfLog(Observer):
         else:
             self._accuracy = (*names, "loss")[0]
         self._write = write
-        self._clock = clock
         self._lengths: Iterator[int] = iter(())
         self._block: float | None = None
         self._reached = self._target is None
@@ -132,7 +127,7 @@ class MLPerfLog(Observer):
     def _log(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
         line = {
             "namespace": "",
-            "time_ms": round(self._clock() * 1e3),
+            "time_ms": round(time.time() * 1e3),
             "event_type": kind,
             "key": key,
             "value": value,

@@ -22,6 +22,8 @@ from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
 from cnnbench.run.runtime.loading import untested_notices
 
+# For an addition and two copies of a number by a GPU, on a machine that may be busy.
+_SILENT_SECONDS = 6.0
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -341,11 +343,8 @@ def _logical_gpus(tf: Any) -> list[str]:
     return [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
 
 
-def silent_gpus(seconds: float = 6.0) -> list[str]:
-    """The GPUs of this process that do not add two numbers in time, such as "GPU:1".
-
-    The default limit is that of an addition and two copies of a number on a possibly busy machine.
-    """
+def silent_gpus() -> list[str]:
+    """The GPUs of this process that do not add two numbers in time, such as "GPU:1"."""
     import tensorflow as tf
 
     def add(gpu: str) -> None:
@@ -363,7 +362,7 @@ def silent_gpus(seconds: float = 6.0) -> list[str]:
     asked = {gpu: threading.Thread(target=add, args=(gpu,), daemon=True) for gpu in gpus}
     for thread in asked.values():
         thread.start()
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _SILENT_SECONDS
     for thread in asked.values():
         thread.join(max(0.0, end - time.monotonic()))
     return [gpu.rpartition("/device:")[2] for gpu, thread in asked.items() if thread.is_alive()]
