@@ -121,13 +121,13 @@ def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str
     Moments without a duration are left out: they are bookkeeping of thread pools.
     """
     planes = tuple(planes)
-    origin = min((e.start for p in planes for line in p.lines for e in line.events), default=0)
+    origin = min((e.start for p in planes for _, line in p.lines for e in line), default=0)
     events: list[dict[str, Any]] = []
     for process, plane in enumerate(planes):
         events.append(_name("process_name", process, 0, plane.name))
-        for thread, line in enumerate(plane.lines):
-            events.append(_name("thread_name", process, thread, line.name))
-            for event in line.events:
+        for thread, (name, line) in enumerate(plane.lines):
+            events.append(_name("thread_name", process, thread, name))
+            for event in line:
                 if event.duration:
                     events.append(
                         {

@@ -213,7 +213,7 @@ def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
 
     The allocators of GPUs do, and that of CPUs with oneDNN, from 256 KiB on.
     """
-    events = (event for plane in planes for line in plane.lines for event in line.events)
+    events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
     sizes = [size for one in stats if isinstance(size := one.get("requested_bytes"), int)]
     return (len(sizes), sum(sizes)) if sizes else None
@@ -224,8 +224,8 @@ def _read(
 ) -> Iterator[tuple[tuple[str, str, str], XEvent]]:
     """Name, type and plane of every operation, and its event."""
     for plane in planes:
-        for line in plane.lines:
-            for event in line.events:
+        for _, events in plane.lines:
+            for event in events:
                 names = names_of(event)
                 if names is not None:
                     yield (*names, plane.name), event

@@ -27,19 +27,14 @@ class XEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class XLine:
-    """A thread of the host, or a stream of a GPU."""
-
-    name: str
-    events: tuple[XEvent, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class XPlane:
-    """A host ("/host:CPU") or a GPU ("/device:GPU:0")."""
+    """A host ("/host:CPU") or a GPU ("/device:GPU:0").
+
+    `lines` are threads of the host or streams of the GPU, each with its name and events.
+    """
 
     name: str
-    lines: tuple[XLine, ...]
+    lines: tuple[tuple[str, tuple[XEvent, ...]], ...]
 
 
 def read(profile: bytes) -> tuple[XPlane, ...]:
@@ -70,10 +65,10 @@ def _plane(plane: Any) -> XPlane:
         return XEvent(events.get(event.key, ""), start, event.duration, found)
 
     lines = (
-        XLine(_text(one.shown or one.name), tuple(read(e, one.start * 1000) for e in one.events))
+        (_text(one.shown or one.name), tuple(read(e, one.start * 1000) for e in one.events))
         for one in plane.lines
     )
-    return XPlane(_text(plane.name), tuple(line for line in lines if line.events))
+    return XPlane(_text(plane.name), tuple((name, made) for name, made in lines if made))
 
 
 def _text(name: bytes) -> str:

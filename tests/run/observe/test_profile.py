@@ -66,8 +66,8 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
     host, gpu = xplane.read(gpu_step)
     assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
     (stream,) = gpu.lines
-    first = stream.events[0]
-    assert (stream.name, first.name) == ("Stream #13", "some_kernel")
+    name, (first, *_) = stream
+    assert (name, first.name) == ("Stream #13", "some_kernel")
     assert (first.start, first.duration) == (2003, 4_000_000)
     assert first.stats == {"tf_op": "tower_0/conv0/Conv2D:Conv2D", "balance": -1, "occupancy": 0.5}
 
@@ -130,7 +130,7 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
-    ours = {e.name for p in xplane.read(path.read_bytes()) for line in p.lines for e in line.events}
+    ours = {e.name for p in xplane.read(path.read_bytes()) for _, line in p.lines for e in line}
     assert ours <= names
     assert len(ours) > 20
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()

@@ -31,7 +31,7 @@ from cnnbench.run.observe.operations import (
     wall_times,
 )
 from cnnbench.run.observe.work import OperationWork
-from cnnbench.run.observe.xplane import XEvent, XLine, XPlane
+from cnnbench.run.observe.xplane import XEvent, XPlane
 
 SECOND = 10**12
 
@@ -40,7 +40,7 @@ def plane(*lines):
     def event(name, start, end):
         return XEvent(name, start * SECOND, (end - start) * SECOND)
 
-    return XPlane("/host:CPU", tuple(XLine("t", tuple(event(*e) for e in line)) for line in lines))
+    return XPlane("/host:CPU", tuple(("t", tuple(event(*e) for e in line)) for line in lines))
 
 
 def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
@@ -107,10 +107,10 @@ def test_streams_of_gpus():
         event("Memset", "", 10, 11),
     )
     batch = (event("MemcpyH2D", "Identity/_1:_Recv", 2, 12),)
-    lines = (XLine("Stream #13(Compute)", compute), XLine("Stream #15(Compute)", nccl))
-    lines += (XLine("Stream #14(MemcpyP2P)", copies), XLine("Stream #16(MemcpyH2D)", batch))
+    lines = (("Stream #13(Compute)", compute), ("Stream #15(Compute)", nccl))
+    lines += (("Stream #14(MemcpyP2P)", copies), ("Stream #16(MemcpyH2D)", batch))
     # A second GPU at work at the same time, and the host, which only launches.
-    other = XPlane("/device:GPU:1", (XLine("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
+    other = XPlane("/device:GPU:1", (("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
     planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
     found = wall_times(planes, lambda name: name in (conv, send, "b"))
     assert found.seconds == {
@@ -134,7 +134,7 @@ def test_allocations_of_pools():
         event("MemoryAllocation", requested_bytes=24),
         event("MemoryAllocation"),
     )
-    lines = (XLine("t", events), XLine("u", events[:1]))
+    lines = (("t", events), ("u", events[:1]))
     assert allocations([XPlane("/host:CPU", lines)]) == (3, 2024)
     assert allocations([plane([("a:MatMul", 2, 4)])]) is None
 
@@ -192,7 +192,7 @@ def test_the_timeline_joins_what_follows_and_leaves_out_what_is_too_short():
 def test_operations_without_a_node_are_on_the_device_of_their_plane():
     launched = {"tf_op": "b:MatMul"}
     kernel = XEvent("kernel", 0, SECOND, launched)
-    planes = [XPlane("/device:GPU:1", (XLine("stream", (kernel,)),))]
+    planes = [XPlane("/device:GPU:1", (("stream", (kernel,)),))]
     (span,) = spans_of(in_time(planes, lambda name: True), OneLayer())
     assert span.device == "gpu:1"
 
