@@ -203,20 +203,22 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
 
 
-def test_a_worker_lost_before_it_has_to_evaluate_is_named(tmp_path):
-    """test_asynchronous.py has one that is stopped meanwhile."""
+def test_a_worker_killed_while_it_evaluates_is_named(tmp_path):
+    """test_asynchronous.py has one that is stopped before."""
     victim = "worker:0"  # that evaluates
     flags = ["--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2", MODE]
     flags += ["--num_warmup_batches=2", "--num_batches=1000000", "--display_every=20"]
-    flags += ["--quiet_conditions=all", "--num_eval_batches=1"]
+    flags += ["--quiet_conditions=all", "--num_eval_batches=1000000"]
     flags += ["--eval_during_training_every_n_steps=200"]
     order = ("worker:1", "ps:0", victim, "controller:0")
     path = tmp_path / "record.json"
     chief_flags = [f"--result_json={path}"]
     with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
-        tasks.wait_for("controller:0", "\n40\t")
+        tasks.wait_for("controller:0", "Running evaluation")
         tasks.processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
         codes = tasks.wait()
+        assert time.monotonic() - killed < 30
         assert {name: code for name, code in codes.items() if name != victim} == dict.fromkeys(
             (name for name in order if name != victim), 4
         ), tasks.errors()
@@ -224,5 +226,4 @@ def test_a_worker_lost_before_it_has_to_evaluate_is_named(tmp_path):
     record = json.loads(path.read_text())
     assert record["status"] == "failed"
     assert victim in record["error"]["message"]
-    assert record["error"]["message"].endswith("on which evaluations run")
     assert len(record["losses"]) >= 200
