@@ -23,7 +23,7 @@ from cnnbench.run.step.train_step import StepResult
 DEVICE_STAGE = "device"
 """Name of the whole pipeline, batches on their devices included."""
 
-_SECONDS = 2.0
+_STAGE_SECONDS = _WHOLE_SECONDS = 2.0
 _DRAIN_SECONDS = 0.5
 
 
@@ -64,7 +64,7 @@ def time_whole(inputs: InputSource) -> InputStage:
     in_hand = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
     for _ in range(ahead + in_hand + 2):
         step()
-    return _time(DEVICE_STAGE, step, spec.global_batch, None)
+    return _time(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
 
 
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
@@ -83,7 +83,8 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     next(iterator)
     while time.perf_counter() - began < _DRAIN_SECONDS:
         next(iterator)
-    return _time(stage.name, lambda: next(iterator), chunk * stage.examples, examples)
+    fetched = chunk * stage.examples
+    return _time(stage.name, lambda: next(iterator), fetched, examples, _STAGE_SECONDS)
 
 
 def _time(
@@ -91,6 +92,7 @@ def _time(
     fetch: Callable[[], object],
     per_fetch: int,
     examples: int | None,
+    seconds: float,
 ) -> InputStage:
     done = 0
     start = time.perf_counter()
@@ -98,5 +100,5 @@ def _time(
         fetch()
         done += per_fetch
         elapsed = time.perf_counter() - start
-        if elapsed >= _SECONDS or (examples is not None and done >= examples):
+        if elapsed >= seconds or (examples is not None and done >= examples):
             return InputStage(name=name, examples=done, seconds=elapsed)

@@ -21,7 +21,7 @@ FLAGS = ("--model=lenet", "--device=cpu", "--batch_size=4", "--num_gpus=2", "--p
 
 @pytest.fixture(autouse=True)
 def _short(limits):
-    limits(input_only, _SECONDS=0.2, _DRAIN_SECONDS=0.05)
+    limits(input_only, _STAGE_SECONDS=0.2, _DRAIN_SECONDS=0.05)
 
 
 def run(tmp_path, *flags):
@@ -101,7 +101,7 @@ class SlowPipeline(Pipeline):
 def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     """With 18 batches ready, 20 would look twice as fast as they are made, or more."""
     cpus({0})
-    limits(input_only, _SECONDS=20 * SlowPipeline.SECONDS)
+    limits(input_only, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
     spec = InputSpec(
         dataset=IMAGENET,
         data_dir="d",
