@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from cnnbench.base.jobs import loop
 from cnnbench.base.jobs.job import Job, Task, host_and_port
 from cnnbench.base.jobs.ports import claim, unbound
+from cnnbench.base.jobs.probe import named
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.host import Host, pid_namespace
@@ -173,7 +174,7 @@ class _Meeting:
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
-                return _bind(self._address(self._job.task))
+                return _bind(self._job.address(self._job.task))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                     await asyncio.sleep(loop.RETRY_SECONDS)
@@ -181,7 +182,7 @@ class _Meeting:
                 reason = error.strerror or error
                 if error.errno == errno.EADDRINUSE:
                     reason = "the port is in use by another program"
-                raise BenchmarkError(f"{self._named(self._job.task)}: {reason}") from error
+                raise BenchmarkError(f"{named(self._job, self._job.task)}: {reason}") from error
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._visits += 1
@@ -249,7 +250,7 @@ class _Meeting:
         return None
 
     async def _exchange(self, peer: Task, own: _Card) -> _Card | None:
-        host, port = host_and_port(self._address(peer))
+        host, port = host_and_port(self._job.address(peer))
         reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
         try:
             writer.write(own.line())
@@ -286,7 +287,7 @@ class _Meeting:
         await asyncio.wait([telling], timeout=_FAREWELL_SECONDS)
         left = until - time.monotonic()
         if not (telling.done() or self._told) and left > 0:
-            absent = [self._named(peer) for peer in self._job.peers if peer not in self._came]
+            absent = [named(self._job, peer) for peer in self._job.peers if peer not in self._came]
             self._tell(f"{reason}; waiting for {_listed(absent)} to tell it, too")
             await asyncio.wait([telling], timeout=left)
         telling.cancel()
@@ -316,7 +317,7 @@ class _Meeting:
 
     def _missing(self) -> str:
         peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
-        return _listed([f"{self._named(peer)}: {self._state(peer)}" for peer in peers])
+        return _listed([f"{named(self._job, peer)}: {self._state(peer)}" for peer in peers])
 
     def _state(self, peer: Task) -> str:
         if self._trouble.get(peer):
@@ -325,13 +326,7 @@ class _Meeting:
             return "no answer"
         if peer in self._called_by:
             return f"two processes say that they are {peer}"
-        return f"it has not reached this process at {self._address(self._job.task)}"
-
-    def _named(self, task: Task) -> str:
-        return f"{task} ({self._address(task)})"
-
-    def _address(self, task: Task) -> str:
-        return self._job.address(task)
+        return f"it has not reached this process at {self._job.address(self._job.task)}"
 
 
 def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
