@@ -283,7 +283,10 @@ class _Meeting:
                         return  # the peer has ended, or tells its own failure
                 await asyncio.sleep(loop.RETRY_SECONDS)
 
-        telling = asyncio.gather(*map(tell, self._job.peers))
+        async def tell_all() -> None:
+            await asyncio.gather(*map(tell, self._job.peers))
+
+        telling = asyncio.create_task(tell_all())
         await asyncio.wait([telling], timeout=_FAREWELL_SECONDS)
         left = until - time.monotonic()
         if not (telling.done() or self._told) and left > 0:

@@ -247,22 +247,22 @@ class Membership:
         try:
             yield
         except UsageError as error:
-            self._end(ExitCode.FAILED, str(error))
+            self.end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
-            self._end(ExitCode.INTERRUPTED, "interrupted")
+            self.end(ExitCode.INTERRUPTED, "interrupted")
             write("interrupted", None)
             raise
         except Exception as error:
             failure = self.failure(error) or explain(error)
-            self._end(ExitCode.FAILED, str(failure or error))
+            self.end(ExitCode.FAILED, str(failure or error))
             write("failed", failure or error)
             if failure is None or failure is error:
                 raise
             raise failure from error
-        self._end(ExitCode.OK)
+        self.end(ExitCode.OK)
 
-    def _end(self, code: int, reason: str = "") -> None:
+    def end(self, code: int, reason: str = "") -> None:
         """Tells servers how the run has ended; from now on other processes may end."""
         if self._watchdog is None:
             return
