@@ -7,12 +7,13 @@ models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.mode
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Literal
 
 from cnnbench.models.registry import register_variants
 from cnnbench.models.resnet import BLOCKS, ResNet
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm
 
 
 class OfficialResNet(ResNet):
@@ -21,12 +22,7 @@ class OfficialResNet(ResNet):
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
     preactivation = batch_norm
     always_projects = True
-    learning_rate = LearningRateSpec(
-        0.1,
-        base_batch=256,
-        boundaries_epochs=(30.0, 60.0, 80.0, 90.0),
-        factors=(1.0, 0.1, 0.01, 0.001, 0.0001),
-    )
+    learning_rate = dataclasses.replace(ResNet.learning_rate, base=0.1, warmup_epochs=0.0)
 
     def __init__(self, depth: int, version: Literal["v1", "v2"]) -> None:
         super().__init__(depth, version)

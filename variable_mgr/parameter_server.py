@@ -12,7 +12,6 @@ import tensorflow as tf
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import (
     GradientPairs,
-    Guard,
     OptimizerLike,
     VariableMgr,
 )
@@ -130,20 +129,11 @@ class ParameterServerVariableMgr(VariableMgr):
         reduced = gradients.reduce_where_updated(columns, self._spec, _shared)
         return [self._spec.homes[0]], reduced
 
-    def append_apply_gradients(
-        self,
-        optimizer: OptimizerLike,
-        pairs: GradientPairs,
-        guard: Guard | None,
-        device: str,
-        *,
-        learning_rate: tf.Tensor,
+    def _apply(
+        self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        """See `VariableMgr.append_apply_gradients`; later reads see the new values."""
-        self._values.forget()
-        return super().append_apply_gradients(
-            optimizer, pairs, guard, device, learning_rate=learning_rate
-        )
+        self._values.forget()  # later reads see the new values
+        return super()._apply(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         with tf.device(self._spec.cpu_device):

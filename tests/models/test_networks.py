@@ -54,10 +54,6 @@ TABLE = {
     # torchvision's for 1000 classes.
     ("resnet18", "imagenet"): (11_689_512 + 513, 224, 64, 0.128, 1.81),
     ("resnet34", "imagenet"): (21_797_672 + 513, 224, 64, 0.128, 3.66),
-    # torchvision's 11,689,512 for 1000 classes and the projection of the first stage.
-    ("official_resnet18", "imagenet"): (11_689_512 + 4_224 + 513, 224, 32, 0.1),
-    # The norms of the four projections fewer: scale and offset of 64 to 512 channels.
-    ("official_resnet18_v2", "imagenet"): (11_689_512 + 4_224 + 513 - 1_920, 224, 32, 0.1),
     # torchvision's counts for 1000 classes, equal to those of keras.applications where it has the
     # network, and the weights of one class more.
     ("mobilenet", "imagenet"): (3_504_872 + 1_281, 224, 32, 0.005, 0.301),

@@ -1,14 +1,38 @@
-"""All versions of ResNet against a reference; test_keras_applications.py has ResNet-50."""
+"""All ResNets against a reference, and their arithmetic; test_keras_applications.py has one too."""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 from residual_networks import ResNet
 
-from cnnbench.models import BatchNorm, declare, get_model
+from cnnbench.models import declare, get_model
+
+
+class ForCifar10(ResNet):
+    """The networks for small images."""
+
+    def conv(self, x, name, stride=1):
+        # SAME of an even image at stride 2 has its one zero after, at stride 1 one each side.
+        before = 0 if stride == 2 else 1
+        x = tf.pad(x, [[0, 0], [before, 1], [before, 1], [0, 0]])
+        return tf.nn.conv2d(x, self.get(f"{name}/kernel"), stride, "VALID")
+
+    def stem(self, images):
+        x = self.norm(self.conv(images, "conv0"), "batchnorm0")
+        return tf.nn.relu(x) if self.preactivation else x
+
+    def shortcut(self, x, active, at, stride, project):
+        if stride == 1:
+            return x
+        half = x.shape[3] // 2
+        return tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [half, half]])
+
 
 FEW = (2, 2, 1, 1)  # blocks
 V2 = {"preactivation": True, "scale": False}
+OFFICIAL_V2 = {"preactivation": True, "norms_stem": False}
+CIFAR10 = {"scale": False, "projects": (False, False)}
 
 
 @pytest.mark.parametrize(
@@ -19,21 +43,55 @@ V2 = {"preactivation": True, "scale": False}
         ("resnet50_v1.5", (1, 2, 1), {"training": True}),
         ("resnet50_v2", (2, 1, 1), V2),
         ("resnet50_v2", (2, 1, 1), {**V2, "training": True}),
+        ("official_resnet18", (2, 1), {}),
+        ("official_resnet18_v2", (2, 1), OFFICIAL_V2),
+        ("official_resnet50", (1, 2, 1), {}),
+        ("official_resnet50_v2", (1, 2, 1), OFFICIAL_V2),
+        ("resnet20", (2, 1), CIFAR10),
+        ("resnet20_v2", (2, 1), {**CIFAR10, "preactivation": True}),
     ],
 )
 def test_it_equals_the_reference(name, strides, options, check_logits):
-    model = get_model(name, "imagenet")
-    model.image_size, model.blocks = 64, FEW
-    model.batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
+    small = name.startswith("resnet20")
+    model = get_model(name, "cifar10" if small else "imagenet")
+    if not small:
+        # Odd and even extents below it: 20, 10, 5, 3, 2.
+        model.image_size, model.blocks = 40, FEW
+    reference = ForCifar10 if small else ResNet
     check_logits(
         model,
-        lambda values: ResNet(values, FEW, strides, **options),
+        lambda values: reference(values, model.blocks, strides, **options),
         count=4,
         training=options.get("training", False),
     )
 
 
-# Arithmetic -----------------------------------------------------------------------------------
+# torchvision's for 1000 classes; timm's for 200. The official stage of 64 channels has a
+# projection even where basic blocks need none.
+PUBLISHED = {
+    **{18: 11_689_512 + 64 * 64 + 2 * 64, 34: 21_797_672 + 64 * 64 + 2 * 64},
+    **{50: 25_557_032, 101: 44_549_160, 152: 60_192_808, 200: 64_673_832},
+}
+
+
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_sizes_of_official_networks(depth):
+    last = 512 if depth < 50 else 2048
+    expected = PUBLISHED[depth] + last + 1  # the class "background"
+    assert declare(get_model(f"official_resnet{depth}", "imagenet"), 1001).parameters == expected
+    # v2 has a norm before each convolution instead of after it. Along the shortcuts they pair
+    # off but for those of the four projections (scale and offset of 15/8 of the last width).
+    v2 = declare(get_model(f"official_resnet{depth}_v2", "imagenet"), 1001)
+    assert v2.parameters == expected - 2 * last * 15 // 8
+    assert v2.parameters == v2.trainable_parameters
+
+
+def test_hyperparameters_of_official_networks():
+    model = get_model("official_resnet101_v2", "imagenet")
+    norm = model.batch_norm
+    assert (norm.decay, norm.epsilon, norm.scale) == (0.997, 1e-5, True)
+    sizes = [get_model(f"official_resnet{d}", "imagenet").batch_size for d in PUBLISHED]
+    assert sizes == [32, 32, 128, 32, 32, 32]
 
 
 def bottleneck_macs(strided):
@@ -61,10 +119,20 @@ def bottleneck_macs(strided):
         ("resnet50_v2", "first", 3.858),
     ],
 )
-def test_flops_by_hand(name, strided, giga):
+def test_flops_of_bottlenecks_by_hand(name, strided, giga):
     spec = declare(get_model(name, "imagenet"), 1001)
     macs = bottleneck_macs(strided)
     assert macs == pytest.approx(giga * 1e9, rel=2e-4)
     assert spec.forward_flops_per_image == 2 * macs
     stem = 112 * 112 * 7 * 7 * 3 * 64  # its input is the images: no gradient to compute
+    assert spec.training_flops_per_image == 2 * (3 * macs - stem)
+
+
+def test_flops_of_resnet20_by_hand():
+    stem = 32 * 32 * 9 * 3 * 16
+    stage = 32 * 32 * 9 * 16 * 16  # of one convolution; the same for 16^2 x 32^2 and 8^2 x 64^2
+    first = stage // 2  # the strided one takes in half as many channels as it puts out
+    macs = stem + 6 * stage + 2 * (5 * stage + first) + 64 * 11
+    spec = declare(get_model("resnet20", "cifar10"), 11)
+    assert spec.forward_flops_per_image == 2 * macs
     assert spec.training_flops_per_image == 2 * (3 * macs - stem)
