@@ -5,6 +5,7 @@ from networks import model_of, shape_of
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare
+from cnnbench.models.declare import ShapeNetwork
 
 
 def test_flops_by_hand():
@@ -85,6 +86,35 @@ def test_apply_counts_the_flops_it_is_told_of():
     spec = declare(model_of(body), 10)
     assert spec.forward_flops_per_image == 1100
     assert spec.training_flops_per_image == 3100
+
+
+def convolution(net, images):
+    return net.logits(net.flatten(net.max_pool(net.conv(images, 4, 3), 2, 2)))
+
+
+def normalised(net, images):
+    x = net.conv(images, 4, 3, 2, "SAME_RESNET", batch_norm=True, activation=None)
+    return net.logits(net.global_avg_pool(net.add(x, x)))
+
+
+def untouched(net, images):
+    return net.logits(net.flatten(net.avg_pool(images, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("body", "training", "forward"),
+    [
+        # At the ReLU: images and its output are kept, and its input and gradient lie there.
+        (convolution, 192 + 256 + 2 * 256, 2 * 256),
+        # The padded image is kept, and the gradients of it and of the convolution lie beside it.
+        (normalised, 300 + 300 + 64, 192 + 300),
+        # No gradient flows to the images: only what the matrix product reads is kept.
+        (untouched, 192 + 48, 192 + 48),
+    ],
+)
+def test_the_values_that_a_backward_pass_needs_are_kept(body, training, forward):
+    peaks = [ShapeNetwork(model_of(body), 10, training=one).peak for one in (True, False)]
+    assert peaks == [training, forward]
 
 
 def test_names_count_per_scope_and_kind():
