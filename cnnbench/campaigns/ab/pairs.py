@@ -1,4 +1,4 @@
-"""Measurement of the pairs of an experiment until its verdict is clear.
+"""Experiments: what is measured, in pairs until the verdict is clear, and how these are judged.
 
 The sides of a pair step in turn, or one process runs after the other.
 A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
-from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.results import CLEAR, SIDES, PairsFolder, compare_pairs, pair_name
-from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.campaigns.ab.side import measuring
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
+from cnnbench.judge.compare import DEFAULT_METRICS, ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
 from cnnbench.judge.metrics.policy import Policy
@@ -62,6 +64,99 @@ _HOPELESS = (
 
 _PAIRS_PER_REPEAT = 4
 _LOST, _STEPS = "lost", "steps"  # events of the journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Definition of an experiment.
+
+    Attributes:
+      sides: by name; A is BASE, B is NEW. Of an A/A measurement both measure the same subject.
+      analyses: the interim analyses, by number of pairs; the last one ends the experiment.
+      made: those of earlier sessions.
+      planned: maximum number of pairs when it was begun; None if it begins now.
+      question: settings that another session must agree with; empty for other commands.
+      burn_in: processes of each side before the first pair, which do not count.
+      cool_down, timeout: seconds between processes and for each.
+      turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
+      timed_seconds: of the timed steps of each process, whose number is chosen after the burn-in;
+        0: left to the flags.
+      disturbed_seconds: the same if other programs used the CPUs during the burn-in.
+      policy: its alpha is that of all interim analyses together.
+      metrics: the first one decides.
+      allow_different: facts that may differ besides those in which the sides differ.
+      allow_changed_work: a network or batch of another size is no regression.
+      aa: A/A runs, to estimate the noise from.
+    """
+
+    sides: Mapping[str, Side]
+    analyses: tuple[InterimAnalysis, ...]
+    made: tuple[InterimAnalysis, ...] = ()
+    planned: int | None = None
+    question: Mapping[str, Any] = field(default_factory=dict)
+    seed: int
+    burn_in: int = 1
+    cool_down: float = 0.0
+    timeout: float
+    turn_seconds: float = 0.0
+    timed_seconds: float = 0.0
+    disturbed_seconds: float = 0.0
+    policy: Policy = field(default_factory=Policy)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    allow_different: tuple[str, ...] = ()
+    allow_changed_work: bool = False
+    aa: tuple[RunRecord, ...] | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Largest number of pairs."""
+        return self.analyses[-1].pairs
+
+    def level_after(self, pairs: int) -> float:
+        """The level of an analysis after an interrupt or a failure, with so many complete pairs."""
+        analyses = self.analyses
+        if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
+            return analyses[0].alpha
+        return interim_analyses(
+            pairs,
+            self.policy.alpha,
+            planned=self.planned or self.pairs,
+            made=(*self.made, *(one for one in analyses if one.pairs <= pairs)),
+        )[-1].alpha
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """All facts that may differ."""
+        return tuple(self.facts["allowed"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Facts for the journal, as JSON values; its pairs are judged by them."""
+        sides = {
+            name: {
+                "description": side.description(),
+                "flags": side.flags,
+                "launch": None if side.layout is None else side.layout.flags,
+                "python": side.python,
+                "checkout": side.checkout,
+                "revision": side.revision,
+                # Without their values, which may be secrets.
+                "variables": tuple(side.variables),
+            }
+            for name, side in self.sides.items()
+        }
+        kept = (
+            *("question", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
+            *("timed_seconds", "disturbed_seconds", "metrics", "allow_changed_work"),
+        )
+        return {
+            "sides": sides,
+            **{name: getattr(self, name) for name in kept},
+            "looks": [vars(analysis) for analysis in self.analyses],
+            "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
+            "policy": encode(self.policy),
+            "baseline_aa": self.aa is not None,
+        }
 
 
 class PairFailedError(Exception):

@@ -13,10 +13,9 @@ from typing import Any
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import worktree
-from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
-from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.campaigns.ab.pairs import Experiment, Pairs
 from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.side import Side

@@ -34,16 +34,6 @@ _SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "me
 """Columns that a narrow terminal omits, the first one first."""
 
 
-def rows(
-    session: StrategiesSession, distances: Mapping[str, tuple[float, str]], tolerance: float
-) -> tuple[StrategyRow, ...]:
-    """The rows, one tower first; weights within `tolerance` are called equal.
-
-    See `cnnbench.campaigns.strategies.weights` for the distances.
-    """
-    return tuple(_row(one, session, distances, tolerance) for one in session.cases)
-
-
 def _row(
     case: StrategyCase,
     session: StrategiesSession,
@@ -145,7 +135,7 @@ def to_csv(found: Sequence[StrategyRow]) -> str:
 
 def document(
     session: StrategiesSession,
-    found: Sequence[StrategyRow],
+    distances: Mapping[str, tuple[float, str]],
     tolerance: float,
     *,
     command: Sequence[str],
@@ -153,14 +143,18 @@ def document(
     facts: Mapping[str, Any],
     incomplete: str | None = None,
 ) -> StrategiesDocument:
-    """The rows with all digits, their processes, and what was measured; `begun` has a time zone."""
+    """The rows with all digits, their processes, and what was measured; `begun` has a time zone.
+
+    Weights within `tolerance` are called equal; see `cnnbench.campaigns.strategies.weights` for the
+    distances.
+    """
     first = session.cases[1].resolved.config
     return StrategiesDocument(
         run_id=uuid.uuid4().hex,
         started_at=begun.isoformat(timespec="seconds"),
         command=tuple(command),
         config=first,
-        rows=tuple(found),
+        rows=tuple(_row(one, session, distances, tolerance) for one in session.cases),
         processes=tuple(
             StrategyProcess(
                 mode=mode,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
+from cnnbench.base.text.numbers import first_few
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import (
     Resolved,
@@ -248,17 +249,14 @@ def make_plan(
 
 
 def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
-    if pattern is None:
-        return list(configurations)
     try:
-        expression = re.compile(pattern)
+        expression = re.compile(pattern or "")
     except re.error as error:
         raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
     chosen = [one for one in configurations if expression.search(one.name)]
     if not chosen:
-        names = ", ".join(f'"{one.name}"' for one in configurations[:5])
-        more = f" and {len(configurations) - 5} more" if len(configurations) > 5 else ""
-        raise FlagError("filter", pattern, f"matches none of {names}{more}")
+        names = [f'"{one.name}"' for one in configurations]
+        raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
     return chosen
 
 

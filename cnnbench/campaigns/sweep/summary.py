@@ -153,7 +153,10 @@ def advice(
     measured = [row for row in rows if len(row.throughputs) > 1]
     if not measured:
         return ""
-    scatters = {row.name: _scatter(row) for row in measured}
+    scatters = {
+        row.name: standard_deviation([math.log(speed) for speed in row.throughputs])
+        for row in measured
+    }
     name = max(scatters, key=lambda one: scatters[one])
     among = family(cases, RunRecord.kind)
     needed = processes_to_find(FOUND, scatters[name], among)
@@ -218,7 +221,3 @@ def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple
     # A NaN is within no bound.
     word = VIOLATED if math.isnan(value) else HELD
     return word, f"{text} {word}"
-
-
-def _scatter(row: SummaryRow) -> float:
-    return standard_deviation([math.log(speed) for speed in row.throughputs])

@@ -14,22 +14,26 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
+from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResumableFolder
 from cnnbench.campaigns.tune.race import Leaver, Round
-from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.metrics.policy import Policy
@@ -58,6 +62,75 @@ FINAL = 2.0
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
 _WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
+
+RACE = "race"
+_FINAL = "final"
+_SESSION = "session"
+
+
+class TuneFolder(ResumableFolder):
+    """The directory, held by one search at a time; removes the `checkpoints` in the end.
+
+    ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so
+    is ``final-2/`` where a continued search came to another leader.
+    """
+
+    command = "tune"
+    noun = "search"
+
+    def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
+        super().__init__(folder, question, resume=resume, folders=(RACE, LOGS))
+        self.checkpoints = self.folder / "checkpoints"
+        self.journal.add("tune", question=self.question)
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        super().__exit__(*error)
+
+    def record(self, name: str) -> Path:
+        """Path of the record of a process of a race."""
+        return self.folder / RACE / f"{name}.json"
+
+    def pairs(self, number: int) -> PairsFolder:
+        """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
+        name = _FINAL if number == 1 else f"{_FINAL}-{number}"
+        return PairsFolder(self.folder / name, resume=True)
+
+    def begin(self, minutes: float) -> None:
+        """Notes the beginning of a session and the minutes for all sessions so far."""
+        self.journal.add(_SESSION, minutes=minutes)
+
+    def events(self, event: str) -> Iterator[dict[str, Any]]:
+        """Earlier events of one kind, oldest first, each with its session's `minutes`."""
+        minutes = math.inf
+        for one in self.earlier:
+            if one.get("event") == _SESSION:
+                minutes = float(one["minutes"])
+            elif one.get("event") == event:
+                yield {**one, "minutes": minutes}
+
+    @property
+    def started_at(self) -> str:
+        """When the first session of the search began; ISO 8601, UTC."""
+        return str(next(self.journal.read("tune"))["time"])
+
+    def spent(self) -> tuple[float, float]:
+        """Wall time of the processes of races, and of pairs, in earlier sessions."""
+        races = [float(one["seconds"]) for one in self.events("process")]
+        journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
+        pairs = [
+            float(one["seconds"]) for path in journals for one in Journal(path).read("process")
+        ]
+        return sum(races), sum(pairs)
+
+
+def seed_of(folder: str) -> int | None:
+    """The seed of the search in a folder; None if there is none."""
+    for event in Journal(Path(folder) / JOURNAL).read():
+        seed = (event.get("question") or {}).get("seed")
+        if isinstance(seed, int):
+            return seed
+    return None
 
 
 class Budget:
@@ -107,11 +180,20 @@ class Lengths:
         self.has_peak = "peak_flops" in fixed
         self.batch = record.batch.global_
 
+    def timed(self, factor: float = 1.0, batch: int | None = None) -> int:
+        """Timed steps of a process, as a multiple of those of a race, for another batch.
+
+        0 where the given flags set them.
+        """
+        if self.steps is None:
+            return 0
+        wanted = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
+        return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
+
     def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
-        """The flags of a process, for a multiple of the timed steps and another batch."""
-        found = []
-        if self.steps is not None:
-            found.append(f"--num_batches={self._timed(self.steps, factor, batch or self.batch)}")
+        """The flags of a process; see `timed`."""
+        steps = self.timed(factor, batch)
+        found = [f"--num_batches={steps}"] if steps else []
         if self.warmup is not None:
             found.append(f"--num_warmup_batches={self.warmup}")
         if not self.has_peak:
@@ -121,14 +203,7 @@ class Lengths:
     @property
     def longer(self) -> float:
         """Seconds that the steps of a process of the final take more than those of a race."""
-        if self.steps is None:
-            return 0.0
-        race, final = (self._timed(self.steps, factor, self.batch) for factor in (1.0, FINAL))
-        return (final - race) * self.step_seconds
-
-    def _timed(self, steps: int, factor: float, batch: int) -> int:
-        wanted = math.ceil(factor * steps * self.batch / batch)
-        return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
+        return (self.timed(FINAL) - self.timed()) * self.step_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +239,7 @@ class TuneQuestion:
 
 
 class RaceBench:
-    """A `search.CandidateBench` of processes; earlier ones are taken from the folder.
+    """A `race.CandidateBench` of processes; earlier ones are taken from the folder.
 
     `lengths` of the processes are known once `begin` has found them.
     """
@@ -199,13 +274,11 @@ class RaceBench:
                 raise BenchmarkError(f"the flags as they are given fail: {problem}")
             record = ended.record
         self.lengths = Lengths(fixed, record)
-        steps = self.lengths.steps
-        if steps is not None:
-            words = self.lengths.flags()[0].partition("=")[2]
+        steps = self.lengths.timed()
+        if steps:
             self.campaign.reporter.notice(
-                f"{words} timed steps in each process, about "
-                f"{duration(int(words) * self.lengths.step_seconds)}; "
-                "--num_batches sets another number"
+                f"{steps} timed steps in each process, about "
+                f"{duration(steps * self.lengths.step_seconds)}; --num_batches sets another number"
             )
 
     def length_flags(self, one: Candidate, factor: float = 1.0) -> tuple[str, ...]:
@@ -256,7 +329,7 @@ class RaceBench:
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self, group: str, number: int, proof: bool) -> int:
-        """See `search.CandidateBench`; a resumed search gets its earlier answers again.
+        """See `race.CandidateBench`; a resumed search gets its earlier answers again.
 
         Where the given flags lead, the time for more than the fewest pairs goes to the races. With
         more time than in the earlier session, it allows as many more processes as fit into the
@@ -278,7 +351,7 @@ class RaceBench:
         return processes
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
-        """See `search.CandidateBench`; the durations of its processes determine how many fit."""
+        """See `race.CandidateBench`; the durations of its processes determine how many fit."""
         waiting = {
             f"{group}-{one.key}-r{number}": one for one in self._order(group, number, candidates)
         }
@@ -343,7 +416,7 @@ class RaceBench:
             )
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """See `search.CandidateBench`."""
+        """See `race.CandidateBench`."""
         if left:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())

@@ -12,20 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
+from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
-from cnnbench.campaigns.tune.bench import (
-    FEWEST_PAIRS,
-    FINAL,
-    MOST_PAIRS,
-    Budget,
-    RaceBench,
-)
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, Budget, RaceBench
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
 from cnnbench.campaigns.tune.space import Candidate, name_of
 from cnnbench.errors import UsageError

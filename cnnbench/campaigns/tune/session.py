@@ -9,10 +9,16 @@ from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, Budget, RaceBench, TuneQuestion
+from cnnbench.campaigns.tune.bench import (
+    FEWEST_PAIRS,
+    MOST_PAIRS,
+    Budget,
+    RaceBench,
+    TuneFolder,
+    TuneQuestion,
+)
 from cnnbench.campaigns.tune.final import Final, Proof, Weights
 from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, SearchOutcome, search
-from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.report.results import CONFIDENCE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
@@ -65,7 +66,6 @@ class Space:
     Attributes:
       groups: settings that are raced together, by name of the group. A candidate adds one of them
         to the best of the groups before; the first adds none.
-      assumed: the mode of the given flags, where the default mode cannot run.
       memory: of the machine or a GPU; None if unknown.
       layout: the processes of a job; None for runs in one process.
     """
@@ -73,9 +73,21 @@ class Space:
     fixed: Settings
     groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
-    assumed: Settings = field(default_factory=dict)
     memory: Memory | None = None
     layout: JobLayout | None = None
+
+    @cached_property
+    def assumed(self) -> dict[str, str]:
+        """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
+
+        Flags by name; none where the default mode applies.
+        """
+        if self.layout is None or self.layout.ps or _MODE in self.fixed:
+            return {}
+        how = Processes.CONTROLLER if self.layout.controller else Processes.CLIENT_PER_WORKER
+        mode = next(one for one in BUILT_IN if one.processes is how and not one.uses_ps)
+        needs = {name: text for name, text in mode.needs.items() if name not in self.fixed}
+        return {_MODE: mode.name, **needs}
 
     @property
     def mode(self) -> str:
@@ -131,19 +143,6 @@ def _changes(settings: Settings) -> Iterator[str]:
         mode = registry.find(settings[_MODE])
         if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
             yield "consistency"  # towers train differently
-
-
-def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
-    """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
-
-    Flags by name; none where the default mode applies.
-    """
-    if layout is None or layout.ps or _MODE in fixed:
-        return {}
-    how = Processes.CONTROLLER if layout.controller else Processes.CLIENT_PER_WORKER
-    mode = next(one for one in BUILT_IN if one.processes is how and not one.uses_ps)
-    needs = {name: text for name, text in mode.needs.items() if name not in fixed}
-    return {_MODE: mode.name, **needs}
 
 
 def candidates_of(

@@ -15,12 +15,7 @@ from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
-from cnnbench.campaigns.bisect.session import (
-    BisectFolder,
-    Bisection,
-    lines,
-    no_difference,
-)
+from cnnbench.campaigns.bisect.session import BisectFolder, Bisection, lines, no_difference
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags

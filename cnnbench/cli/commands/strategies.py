@@ -151,9 +151,8 @@ def _run(
             done = sum(map(len, session.records.values()))
             measured = f"{done} of {options.rounds * len(cases)} processes measured"
             incomplete = f"{str(ended_early) or 'interrupted'}; {measured}"
-        rows = table.rows(session, found, tolerance)
         document = table.document(
-            *(session, rows, tolerance),
+            *(session, found, tolerance),
             command=command,
             begun=begun,
             facts=facts,
@@ -163,7 +162,7 @@ def _run(
         folder.summarise(document)
     if ended_early is not None:
         raise ended_early
-    return ExitCode.FAILED if table.failed(rows) else ExitCode.OK
+    return ExitCode.FAILED if table.failed(document.rows) else ExitCode.OK
 
 
 def _compare_weights(

@@ -15,16 +15,10 @@ from cnnbench.campaigns.launch.tasks import chief_flags
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.campaigns.tune import text
-from cnnbench.campaigns.tune.bench import TuneQuestion
+from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion, seed_of
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE, SearchSituation
-from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import tune
-from cnnbench.campaigns.tune.space import (
-    Space,
-    assumed_mode,
-    default_groups,
-    read_groups,
-)
+from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
 from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
     interrupt_on_signals,
@@ -204,7 +198,6 @@ def _question(
     given = Space(
         fixed=fixed,
         allowed=allowed,
-        assumed=assumed_mode(fixed, layout),
         memory=gpu_memory() if on_gpu else main_memory(),
         layout=layout,
     )

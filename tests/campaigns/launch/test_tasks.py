@@ -79,10 +79,10 @@ def test_a_job_is_described_by_the_checked_flags_of_its_chief():
 
 def test_output_is_shown_in_whole_lines(tmp_path):
     process, shown = session._Process(Task("worker"), None, tmp_path / "log"), []
-    for part in (b"first\nsec", b"ond", b" line\r\n 10 %\r 20 %\n", b"la", b"st"):
+    for part in (b"first\nsec", b"ond", b" line\r\n", b" 10 %\r 20 %\n", b"la", b"st"):
         with open(process.log, "ab") as log:
             log.write(part)
         shown.append([line.removeprefix("[worker:0] ") for line in process.news()])
     process.ended = Ended(0, 1.0)
-    assert shown == [["first"], [], ["second line", "20 %"], [], []]
+    assert shown == [["first"], [], ["second line"], ["20 %"], [], []]
     assert process.news() == ["[worker:0] last"]

@@ -27,21 +27,41 @@ def execute(words, log, timeout, grace=child.GRACE_SECONDS, **more):
     return child.execute(Command(words=words, log=log, **more), timeout, grace)
 
 
-def test_exit_status_and_output(tmp_path):
-    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(255)"
+ENDS = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(255)"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+LEAVES = """
+    import signal, sys, time
+    def leave(*_): print("good-bye", flush=True); sys.exit(130)
+    signal.signal(signal.SIGTERM, leave)
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.1)
+"""
+HEARS_NOTHING = """
+    import signal, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "timeout", "grace", "status", "said"),
+    [
+        (ENDS, PATIENCE, PATIENCE, 255, ["err", "out"]),
+        (KILLED, PATIENCE, PATIENCE, -signal.SIGKILL, []),
+        (LEAVES, 1.0, PATIENCE, 130, ["good-bye", "ready"]),
+        (HEARS_NOTHING, 0.3, 0.1, -signal.SIGKILL, []),
+    ],
+)
+def test_how_a_child_ends(tmp_path, code, timeout, grace, status, said):
     log = tmp_path / "log"
     log.write_text("old")
-    ended = execute(python(code), log, PATIENCE)
-    assert (ended.code, ended.timed_out, ended.error) == (255, False, None)
-    assert sorted(log.read_text().splitlines()) == ["err", "out"]
-    assert 1 << 20 < ended.max_rss_bytes < 1 << 33
+    ended = execute(python(code), log, timeout, grace)
+    assert (ended.code, ended.timed_out, ended.error) == (status, timeout < PATIENCE, None)
+    assert sorted(log.read_text().split()) == said
     assert 0 < ended.seconds < PATIENCE
-
-
-def test_a_child_that_dies_of_a_signal(tmp_path):
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    ended = execute(python(code), tmp_path / "log", PATIENCE)
-    assert (ended.code, ended.timed_out) == (-signal.SIGKILL, False)
+    if code is not HEARS_NOTHING:
+        assert 1 << 20 < ended.max_rss_bytes < 1 << 33
 
 
 def test_what_cannot_be_started(tmp_path):
@@ -50,31 +70,6 @@ def test_what_cannot_be_started(tmp_path):
     assert ended.error == "/no/such/program: No such file or directory"
     with pytest.raises(BenchmarkError, match=r"none/log: No such file"):
         execute(python("pass"), tmp_path / "none" / "log", PATIENCE)
-
-
-def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
-    code = """
-        import signal, sys, time
-        def leave(*_): print("good-bye", flush=True); sys.exit(130)
-        signal.signal(signal.SIGTERM, leave)
-        print("ready", flush=True)
-        while True:
-            time.sleep(0.1)
-    """
-    ended = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
-    assert (ended.code, ended.timed_out) == (130, True)
-    assert (tmp_path / "log").read_text().split() == ["ready", "good-bye"]
-
-
-def test_time_out_with_a_child_that_hears_nothing(tmp_path):
-    code = """
-        import signal, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(600)
-    """
-    ended = execute(python(code), tmp_path / "log", timeout=0.3, grace=0.1)
-    assert (ended.code, ended.timed_out) == (-signal.SIGKILL, True)
-    assert ended.seconds < PATIENCE
 
 
 def test_grandchildren_end_with_the_child(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
 import pytest
@@ -21,7 +21,6 @@ from cnnbench.records.strategies import (
     REFERENCE,
     UNKNOWN,
     StrategiesDocument,
-    StrategyRow,
 )
 
 TOLERANCE = 1e-4
@@ -66,38 +65,29 @@ def session(lenet_runs) -> StrategiesSession:
     return found
 
 
-def rows_of(session: StrategiesSession, **distances: tuple[float, str]) -> dict[str, StrategyRow]:
-    found = table.rows(session, {**DISTANCES, **distances}, TOLERANCE)
-    return {row.mode: row for row in found}
-
-
 def summary(
-    session: StrategiesSession,
-    rows: tuple[StrategyRow, ...] | None = None,
-    incomplete: str | None = None,
+    session: StrategiesSession, distances: Mapping[str, tuple[float, str]] = DISTANCES
 ) -> StrategiesDocument:
     return table.document(
         session,
-        tuple(rows_of(session).values()) if rows is None else rows,
+        distances,
         TOLERANCE,
         command=("cnnbench", "strategies"),
         begun=datetime(2026, 11, 20, tzinfo=timezone.utc),
         facts={"cpu_model": "Fast CPU"},
-        incomplete=incomplete,
     )
 
 
 def test_rows(session: StrategiesSession) -> None:
-    found = rows_of(session)
-    assert list(found) == list(SPEEDS)
-    server = found["parameter_server"]
+    alone, server, *_ = rows = summary(session).rows
+    assert [row.mode for row in rows] == list(SPEEDS)
     assert (server.images_per_sec, server.low, server.high) == (100.0, 80.0, 160.0)
     # The rounds are compared with one tower of their own: 1/4, 1/4 and 0.
     assert server.overhead == pytest.approx(0.25)
-    assert found[ONE_TOWER].overhead is None
+    assert alone.overhead is None
     assert (server.peak_memory_bytes, server.build_seconds) == (2**30, 2.0)
     assert (server.variables, server.variable_copies, server.reduction_operations) == (8, 16, 24)
-    assert [row.weights for row in found.values()] == [APART, REFERENCE, EQUAL, APART]
+    assert [row.weights for row in rows] == [APART, REFERENCE, EQUAL, APART]
 
 
 def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(session: StrategiesSession) -> None:
@@ -105,9 +95,8 @@ def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(session: Strateg
     for at, record in records.items():
         placement = dataclasses.replace(record.placement, device="gpu")
         records[at] = dataclasses.replace(record, placement=placement)
-    found = table.rows(session, {}, TOLERANCE)
-    assert found[1].overhead == pytest.approx(1.5)
-    assert found[1].weights == UNKNOWN
+    _, server, *_ = summary(session, {}).rows
+    assert (server.overhead, server.weights) == (pytest.approx(1.5), UNKNOWN)
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan")])
@@ -115,21 +104,19 @@ def test_weights_that_differ_fail_the_command_and_are_named(
     session: StrategiesSession, value: float
 ) -> None:
     session.problems.clear()
-    assert not table.failed(tuple(rows_of(session).values()))
-    found = tuple(rows_of(session, replicated=(value, "conv0/w")).values())
-    assert table.failed(found)
-    assert "weights of replicated differ from those of parameter_server: conv0/w by " in (
-        table.table_text(summary(session, found), CASES)
-    )
+    assert not table.failed(summary(session).rows)
+    found = summary(session, {**DISTANCES, "replicated": (value, "conv0/w")})
+    assert table.failed(found.rows)
+    text = table.table_text(found, CASES)
+    assert "weights of replicated differ from those of parameter_server: conv0/w by " in text
 
 
 def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    found = tuple(rows_of(session).values())
-    assert table.failed(found)
-    text = table.table_text(summary(session, found), CASES)
+    found = summary(session)
+    assert table.failed(found.rows)
+    text = table.table_text(found, CASES)
     assert KINDS["table of strategies"](text.encode())
-    assert KINDS["csv"](table.to_csv(found).encode())
     head, _, server, _, _, *below = text.splitlines()
     titles = ("mode", "median images/sec", "range", "overhead", "copies", "reduction ops")
     assert all(title in head for title in titles)
@@ -154,11 +141,12 @@ def test_six_processes_have_an_interval_in_a_narrow_terminal(
 def test_csv_and_json_have_all_digits(
     session: StrategiesSession, holds: Callable[..., None]
 ) -> None:
-    found = tuple(rows_of(session).values())
-    lines = list(csv.DictReader(table.to_csv(found).splitlines()))
+    made = summary(session)
+    text = table.to_csv(made.rows)
+    assert KINDS["csv"](text.encode())
+    lines = list(csv.DictReader(text.splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
     assert lines[3]["problem"] == "'=no good"
-    made = summary(session)
     assert StrategiesDocument.from_json(made.to_json()) == made
     holds("strategies", made.to_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
@@ -52,26 +53,25 @@ QUIET = [0.1 * factor for factor in (1, 1.01, 0.99, 1.02, 0.98, 1, 1.01)]
 NOISY = [0.1 * factor for factor in (1, 1.2, 0.85, 1.3, 0.9, 1, 1.1)]
 
 
+WILD = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
+
+
 @pytest.mark.parametrize(
-    ("second", "words"), [(QUIET, "7 of each side find"), (NOISY, "--repeats=")]
+    ("second", "words"),
+    [
+        (QUIET, r" \(a num_gpus=.\): 7 of each side find a change of -20 % in every configuration"),
+        (NOISY, r" \(a num_gpus=2\): to find .* more than now; a quieter machine, or again with "),
+        (WILD, r" more than now; use a quieter machine$"),  # hundreds of processes are no advice
+        ([0.1], r" \(a num_gpus=1\): 7 of each side find a change of -20 %"),
+    ],
 )
 def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
     made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": second})
-    text = advice(made, plan(TWO).cases, lambda repeats: f"again --repeats={repeats}")
-    assert words in text
-    assert "a change of -20 % in every configuration" in text
+    text = advice(made, plan(TWO).cases, lambda repeats: f"again with {repeats}")
+    assert re.search(words, text)
     if second is NOISY:
-        assert "(a num_gpus=2)" in text
-        needed = int(text.rpartition("=")[2])
-        assert needed > 7
-        assert f"{needed - 7} more than now" in text
-
-
-def test_hundreds_of_processes_are_no_advice(rows, plan):
-    wild = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
-    made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": wild})
-    text = advice(made, plan(TWO).cases, lambda repeats: "a command")
-    assert text.endswith("more than now; use a quieter machine")
+        needed = int(text.rpartition(" ")[2])
+        assert f" needs about {needed} of each side, {needed - 7} more than now" in text
 
 
 def test_no_advice_from_one_process_each(rows, plan):
@@ -105,35 +105,38 @@ def test_golden_table(rows, tmp_path, monkeypatch):
 BOUNDED = "entries: [{name: a, repeats: 3, flags: {model: lenet}, bounds: %s}]"
 
 
+THREE = [0.1, 0.2, 0.4]
+
+
 @pytest.mark.parametrize(
-    ("bounds", "code", "cell"),
+    ("bounds", "steps", "code", "cell"),
     [
-        ("{throughput: {min: 50}}", 0, "ok"),
-        ("{throughput: {min: 49.9, max: 50.1}, step_seconds: {max: 0.2}}", 0, "ok"),
-        ("{throughput: {min: 50.1}}", 1, "throughput 50.00 below 50.10"),
-        ("{throughput: {max: 49}}", 1, "throughput 50.00 above 49.00"),
-        ("{mfu: {min: 0.1}}", 3, "mfu unknown"),
-        ("{mfu: {min: 0.1}, throughput: {max: 1}}", 1, "mfu unknown; throughput 50.00 above 1.000"),
-        ("{final_loss: {max: 10}}", 0, "ok"),
+        ("{throughput: {min: 50}}", THREE, 0, "ok"),
+        ("{throughput: {min: 49.9, max: 50.1}, step_seconds: {max: 0.2}}", THREE, 0, "ok"),
+        ("{throughput: {min: 50.1}}", THREE, 1, "throughput 50.00 below 50.10"),
+        ("{throughput: {max: 49}}", THREE, 1, "throughput 50.00 above 49.00"),
+        ("{mfu: {min: 0.1}}", THREE, 3, "mfu unknown"),
+        (
+            "{mfu: {min: 0.1}, throughput: {max: 1}}",
+            THREE,
+            1,
+            "mfu unknown; throughput 50.00 above 1.000",
+        ),
+        ("{final_loss: {max: 10}}", THREE, 0, "ok"),
+        # A violated bound counts before a failed run, and that before an unknown value.
+        ("{throughput: {min: 99}}", [0.2, None], 1, "throughput 50.00 below 99.00"),
+        ("{mfu: {min: 1}}", [0.2, None], 4, "mfu unknown"),
     ],
 )
-def test_bounds_are_of_the_median_over_the_processes(rows, bounds, code, cell):
-    made = rows(BOUNDED % bounds, {"a": [0.1, 0.2, 0.4]})
+def test_bounds_are_of_the_median_over_the_processes(rows, bounds, steps, code, cell):
+    made = rows(BOUNDED % bounds, {"a": steps})
     assert exit_code(made) == code
-    (row,) = [line for line in table(made) if "3 ok" in line]
-    assert f"3 ok  {cell}  " in f"{row}  "
-
-
-def test_a_violated_bound_counts_before_a_failed_run_and_that_before_an_unknown(rows):
-    made = rows(BOUNDED % "{throughput: {min: 99}}", {"a": [0.2, None]})
-    assert exit_code(made) == 1
-    assert "below 99" in table(made)[1]
-    assert exit_code(rows(BOUNDED % "{mfu: {min: 1}}", {"a": [0.2, None]})) == 4
+    (row,) = [line for line in table(made) if line.startswith("a ")]
+    assert f"  {cell}  " in f"{row}  "
 
 
 def test_a_loss_that_is_no_number_is_within_no_bound(rows):
-    losses = (1.0, 1.0, math.nan)
-    made = rows(BOUNDED % "{final_loss: {max: 10}}", {"a": [0.2]}, losses=losses)
+    made = rows(BOUNDED % "{final_loss: {max: 10}}", {"a": [0.2]}, losses=(1.0, 1.0, math.nan))
     assert exit_code(made) == 1
 
 

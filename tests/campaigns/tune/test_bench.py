@@ -21,10 +21,10 @@ from cnnbench.campaigns.tune.bench import (
     Budget,
     Lengths,
     RaceBench,
+    TuneFolder,
     TuneQuestion,
 )
 from cnnbench.campaigns.tune.race import SearchOutcome, search
-from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Space
 from cnnbench.judge.compare import Policy
 from cnnbench.records.run import RunRecord

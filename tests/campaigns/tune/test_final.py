@@ -15,10 +15,9 @@ from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.tune import final, session
-from cnnbench.campaigns.tune.bench import Budget, RaceBench, TuneQuestion
+from cnnbench.campaigns.tune.bench import Budget, RaceBench, TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import Weights
-from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Policy

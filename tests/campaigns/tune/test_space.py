@@ -21,7 +21,6 @@ from cnnbench.campaigns.tune.dimensions import (
 from cnnbench.campaigns.tune.space import (
     Candidate,
     Space,
-    assumed_mode,
     candidates_of,
     default_groups,
     name_of,
@@ -52,8 +51,7 @@ def default_space(
     allowed: Collection[str] = (),
     layout: JobLayout | None = None,
 ) -> Space:
-    assumed = assumed_mode(fixed, layout)
-    given = Space(fixed=fixed, allowed=frozenset(allowed), assumed=assumed, layout=layout)
+    given = Space(fixed=fixed, allowed=frozenset(allowed), layout=layout)
     return replace(given, groups=default_groups(given, situation))
 
 
@@ -149,7 +147,7 @@ REDUCING = {"variable_update": "distributed_all_reduce"}
 def test_the_mode_of_a_job_whose_flags_name_none(
     fixed: dict[str, str], layout: JobLayout | None, mode: dict[str, str]
 ) -> None:
-    assert assumed_mode(fixed, layout) == mode
+    assert Space(fixed=fixed, layout=layout).assumed == mode
 
 
 def test_what_needs_more_memory_than_there_is_is_dropped() -> None:
