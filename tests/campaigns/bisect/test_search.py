@@ -1,13 +1,15 @@
-"""The search by itself, on histories that are lists."""
+"""The search by itself, on histories that are lists, and answers from verdicts."""
 
 from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, CommitSearch, Step
+from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, CommitSearch, Step, answer
+from cnnbench.judge.compare import Policy, Verdict
 
 
 class Line:
@@ -66,3 +68,27 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
     suspects, tries = found(1000, 900, skipped=set(range(400, 600)))
     assert suspects == {"900"}
     assert tries <= 10 + 9
+
+
+@pytest.mark.parametrize(
+    ("verdict", "about_speed", "about_work"),
+    [
+        (Verdict.SLOWER, BAD, GOOD),
+        (Verdict.FASTER, GOOD, GOOD),
+        (Verdict.SAME, GOOD, GOOD),
+        (Verdict.CHANGED_WORK, SKIP, BAD),
+        (Verdict.FAILED, SKIP, SKIP),
+        (Verdict.NOT_COMPARABLE, SKIP, SKIP),
+    ],
+)
+def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
+    entry = SimpleNamespace(main=SimpleNamespace(verdict=verdict))
+    assert answer(entry, Policy(), about_work=False) == about_speed
+    assert answer(entry, Policy(), about_work=True) == about_work
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(0.9, BAD), (1.0, SKIP), (1.1, SKIP)])
+def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(speed, expected):
+    base = [100.0 + pair for pair in range(8)]
+    main = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
+    assert answer(SimpleNamespace(main=main), Policy(), about_work=False) == expected
