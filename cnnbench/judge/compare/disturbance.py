@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -89,11 +89,15 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Number of pairs of `cnnbench ab` that were measured again, and the causes in words."""
-    lost: dict[object, tuple[tuple[str, str], ...]] = {}
+    lost: dict[object, list[tuple[str, str]]] = {}
     for one in measurements:
+        # An `AbPlace` that was not validated; both records of a pair have it.
         place = one.ab or {} if isinstance(one, RunRecord) else {}
-        if found := tuple(_lost_processes(place)):
-            lost[place.get("seed"), place.get("pair")] = found  # both records of a pair hold it
+        processes = place.get("lost")
+        ends = processes if isinstance(processes, (list, tuple)) else ()
+        found = [(str(e.get("side")), str(e.get("how"))) for e in ends if isinstance(e, Mapping)]
+        if found:
+            lost[place.get("seed"), place.get("pair")] = found
     if not lost:
         return 0, ""
     counted = Counter(one for those in lost.values() for one in those)
@@ -103,14 +107,6 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     ]
     pairs = count(len(lost), "pair was", "pairs were")
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
-
-
-def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Side and end of the lost processes of an `AbPlace` that was not validated."""
-    lost = place.get("lost")
-    for one in lost if isinstance(lost, (list, tuple)) else ():
-        if isinstance(one, Mapping):
-            yield str(one.get("side")), str(one.get("how"))
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:

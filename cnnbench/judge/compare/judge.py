@@ -205,7 +205,9 @@ def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
         found = count(fewest, "process", "processes")
-        reason = f"{found} in {side}; a verdict needs at least {_needed(case, policy)}"
+        needed = processes_needed(policy, 1, case.paired, case.metric)
+        reason = f"{found} in {side}; a verdict needs at least {needed} "
+        reason += "pairs" if case.paired else "on each side"
     elif case.paired and len(case.base) != len(case.new):
         reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
     else:
@@ -305,11 +307,6 @@ def _further(case: TwoSamples) -> float:
     return (case.share or 0.5) * (_FURTHER if case.paired else 1.0)
 
 
-def _needed(case: TwoSamples, policy: Policy) -> str:
-    needed = processes_needed(policy, 1, case.paired, case.metric)
-    return f"{needed} pairs" if case.paired else f"{needed} on each side"
-
-
 def _judgement(
     case: TwoSamples,
     found: Evidence,
@@ -347,24 +344,23 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
     )
 
 
-def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
+def processes_to_decide(configurations: int) -> int:
     """Processes per side that allow a verdict on every configuration of a suite.
 
     The fewest that can prove a change in each (Holm), and still in one of them if one process of a
     side falls behind all of the other side.
     """
-    count = processes_needed(policy, configurations)
+    count = processes_needed(_DEFAULT, configurations)
     # All values of one side except one exceed all of the other.
     while (
-        rank_tests.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count)) > policy.alpha
+        rank_tests.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count))
+        > _DEFAULT.alpha
     ):
         count += 1
     return count
 
 
-def processes_to_find(
-    change: float, scatter: float, configurations: int, policy: Policy = _DEFAULT
-) -> int:
+def processes_to_find(change: float, scatter: float, configurations: int) -> int:
     """Estimated processes per side that find a change in nine of ten experiments.
 
     By the normal approximation, see `needed`. The change must be significant after Holm, and its
@@ -374,13 +370,13 @@ def processes_to_find(
       change: as a share: -0.2 is 20 % slower; ValueError if within the floor.
       scatter: standard deviation of the logarithms of like processes.
     """
-    size, floor = abs(math.log1p(change)), math.log1p(policy.threshold)
+    size, floor = abs(math.log1p(change)), math.log1p(_DEFAULT.threshold)
     if size <= floor:
-        raise ValueError(f"change={change}: is within the threshold {policy.threshold}")
+        raise ValueError(f"change={change}: is within the threshold {_DEFAULT.threshold}")
     normal = NormalDist()
     chance = normal.inv_cdf(_CHANCE ** (1 / configurations))
-    certain = (normal.inv_cdf(1 - policy.alpha / 2 / configurations) + chance) / size
-    beyond = (normal.inv_cdf(1 - policy.alpha / 2) + chance) / (size - floor)
+    certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
+    beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
     count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
     # One more, because exact intervals of a few values are wider than the approximation.
-    return max(math.ceil(count) + 1, processes_needed(policy, configurations))
+    return max(math.ceil(count) + 1, processes_needed(_DEFAULT, configurations))

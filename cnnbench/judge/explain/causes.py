@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
@@ -80,13 +80,17 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """The parts, at least one, that a cause explains; see `Cause` for the other attributes."""
+    """The parts, at least one, that a cause explains; see `Cause` for the other attributes.
+
+    `facts` are flags and facts that differ; the cause follows from the first.
+    """
 
     kind: str
     parts: tuple[Part, ...]
     place: str
     text: str
     evidence: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
@@ -104,8 +108,8 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                     new=new,
                     spread=2 * times.error(sides.noise_of(claim.parts)),
                     place=claim.place,
-                    text=claim.text,
-                    evidence=(*claim.evidence, *_further(sides, claim)),
+                    text="; ".join((claim.text, *claim.facts[:1])),
+                    evidence=(*claim.facts, *claim.evidence, *_further(sides, claim)),
                 )
             )
             for part in claim.parts:
@@ -138,21 +142,19 @@ def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     # Operations of the input scatter; the wait of a program hardly does.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
-            facts = _facts(sides, _READING)
-            text = _with_fact("the step waits for input", facts)
-            yield Claim("input", some, "the input pipeline", text, facts)
+            text, facts = "the step waits for input", _facts(sides, _READING)
+            yield Claim("input", some, "the input pipeline", text, facts=facts)
             return
 
 
 def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Time of the program around the graph."""
     if PROGRAM in free and (sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM])):
-        facts = _facts(sides, _LOOPING)
-        text = _with_fact("the program takes it before or after the step's operations", facts)
+        text = "the program takes it before or after the step's operations"
         place = "the training loop, outside the graph"
         measured = measured_changes(sides.a.profiles, sides.b.profiles)
-        computing = (text_of(one) for one in measured if one.fact == CPU_TIME)
-        yield Claim("program", (PROGRAM,), place, text, (*facts, *computing))
+        computing = tuple(text_of(one) for one in measured if one.fact == CPU_TIME)
+        yield Claim("program", (PROGRAM,), place, text, computing, _facts(sides, _LOOPING))
 
 
 def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -184,9 +186,8 @@ def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     before, after = (side.flops(parts) for side in (sides.a, sides.b))
     longer = sides.together(parts).difference
     if (after - before) * longer > 0 and _have_one_direction(sides, parts):
-        text = _with_fact("batches of another size", facts)
-        evidence = (*facts, *_ratios(sides, parts, "FLOPs"))
-        yield Claim("batch", parts, "all operations", text, evidence)
+        evidence = tuple(_ratios(sides, parts, "FLOPs"))
+        yield Claim("batch", parts, "all operations", "batches of another size", evidence, facts)
 
 
 def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -199,8 +200,7 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
         if GAPS in free:  # fewer threads leave others
             parts = (*parts, GAPS)
-        text = _with_fact(_slower(sides, parts), facts)
-        yield Claim("threads", parts, "all operations", text, facts)
+        yield Claim("threads", parts, "all operations", _slower(sides, parts), facts=facts)
         return
     # Some operations are slower and others, whose threads no longer wait for each other, faster.
     same = (part for part in parts if libraries or not _differs(sides, part))
@@ -211,8 +211,7 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         size = {part: abs(sides.times[part].difference) for part in single}
         named = sorted(single, key=lambda part: -size[part])
         place = first_few([f"{part.layer}, {part.kind}" for part in named], _MOST, "; ")
-        text = _with_fact(_slower(sides, single), facts)
-        yield Claim("threads", single, place, text, facts)
+        yield Claim("threads", single, place, _slower(sides, single), facts=facts)
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
@@ -270,11 +269,10 @@ def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
-        facts = _facts(sides, _REDUCING)
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
-        evidence = (*facts, _changed(sides, parts))
-        parts, text = _with_gaps(sides, free, parts), _with_fact(text, facts)
-        yield Claim("reduction", parts, "the reduction of gradients", text, evidence)
+        evidence, facts = (_changed(sides, parts),), _facts(sides, _REDUCING)
+        parts = _with_gaps(sides, free, parts)
+        yield Claim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
 def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -290,17 +288,15 @@ def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
-        facts = _facts(sides, _UPDATING)
         text = "other operations on variables" if other else "the same operations on variables"
-        text = _with_fact(text, facts)
-        evidence = (*facts, _changed(sides, parts), *_ratios(sides, parts, "bytes"))
+        evidence = filter(None, (_changed(sides, parts), *_ratios(sides, parts, "bytes")))
         before, after = (
             {name for name in side.kernels(parts) if name.startswith("ResourceApply")}
             for side in (sides.a, sides.b)
         )
         place = "updates and copies of variables" if before == after else "the optimizer's update"
-        parts = _with_gaps(sides, free, parts)
-        yield Claim("copies", parts, place, text, tuple(filter(None, evidence)))
+        facts = _facts(sides, _UPDATING)
+        yield Claim("copies", _with_gaps(sides, free, parts), place, text, tuple(evidence), facts)
 
 
 def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -468,8 +464,3 @@ def _slower(sides: Sides, parts: Iterable[Part]) -> str:
 def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
     """Flags and facts of some names that differ: "xla: false in A, true in B"."""
     return tuple(map(text_of, changes_of(sides.a.profiles, sides.b.profiles, names)))
-
-
-def _with_fact(text: str, facts: Sequence[str]) -> str:
-    """A cause with the first flag or fact that it follows from."""
-    return f"{text}; {facts[0]}" if facts else text

@@ -291,7 +291,16 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
         if one.judgement is not None:
             tags[f"cnnbench.verdict.{one.metric.name}"] = one.judgement.verdict.word(one.metric)
     name = ", ".join(filter(None, (first.title, first.role, first.point or first.origin.short)))
-    metrics = [metric for one in figures for metric in _mlflow_metrics(one)]
+    metrics = [
+        {
+            "key": ".".join(filter(None, (one.metric.name, *part.split("_")))),
+            "value": value,
+            "timestamp": _milliseconds(one),
+            "step": 0,
+        }
+        for one in figures
+        for part, value in one.statistics().items()
+    ]
     params = _pairs({name: fact_text(value) for name, value in first.flags.items()})
     further = range(_PARAMS, len(params), _PARAMS)
     return {
@@ -302,12 +311,6 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
         ],
         "update": {"status": "FINISHED", "end_time": time},
     }
-
-
-def _mlflow_metrics(figure: Figure) -> Iterator[dict[str, object]]:
-    for name, value in figure.statistics().items():
-        key = ".".join(filter(None, (figure.metric.name, *name.split("_"))))
-        yield {"key": key, "value": value, "timestamp": _milliseconds(figure), "step": 0}
 
 
 def _milliseconds(figure: Figure) -> int:

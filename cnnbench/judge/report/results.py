@@ -58,8 +58,20 @@ class ProcessValues:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """A confidence interval of the median; None with too few values."""
-        return median_interval(self.values)
+        """Order statistics that cover the median with `CONFIDENCE`; None for fewer than `FEWEST`.
+
+        The sign test inverted, so it holds for every distribution (Hollander and Wolfe,
+        Nonparametric Statistical Methods, section 3.6).
+        """
+        ordered = sorted(self.values)
+        count = len(ordered)
+        # Integers, since binomial coefficients of 1,024 values exceed doubles.
+        ways, tail, outside = 1, 1, 0
+        while outside < count and 2 * tail / 2**count <= 1 - CONFIDENCE:
+            outside += 1
+            ways = ways * (count - outside + 1) // outside
+            tail += ways
+        return (ordered[outside - 1], ordered[count - outside]) if outside else None
 
     @property
     def spread(self) -> float | None:
@@ -67,25 +79,6 @@ class ProcessValues:
         if len(self.values) < 2 or not self.median:
             return None
         return (max(self.values) - min(self.values)) / self.median
-
-
-def median_interval(
-    values: Iterable[float], confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
-    """The interval of order statistics that covers the median with at least this confidence.
-
-    It inverts the sign test, so it holds for every distribution (Hollander and Wolfe, Nonparametric
-    Statistical Methods, section 3.6). 95 % needs six values.
-    """
-    ordered = sorted(values)
-    count = len(ordered)
-    # Integers, since binomial coefficients of 1,024 values exceed doubles.
-    ways, tail, outside = 1, 1, 0
-    while outside < count and 2 * tail / 2**count <= 1 - confidence:
-        outside += 1
-        ways = ways * (count - outside + 1) // outside
-        tail += ways
-    return (ordered[outside - 1], ordered[count - outside]) if outside else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.report.results import configurations, median_interval
+from cnnbench.judge.report.results import ProcessValues, configurations
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ from cnnbench.judge.report.results import configurations, median_interval
 )
 def test_interval_of_the_median_by_hand(values, interval):
     # 6 values: 2 / 2^6 = 3.1 % outside. 9: 2 (1 + 9) / 2^9 = 3.9 %.
-    assert median_interval(values) == interval
+    assert ProcessValues(values).interval == interval
 
 
 @pytest.mark.parametrize("count", [6, 8, 12, 25, 60, 1023, 1024, 2000])
 def test_interval_is_that_of_the_sign_test(count):
     values = [float(i) for i in range(count)]
-    low, high = median_interval(values)
+    low, high = ProcessValues(tuple(values)).interval
     # As many values below the interval as the sign test would still take for chance.
     rank = int(low)
     assert high == count - 1 - rank
@@ -40,7 +40,7 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     true = stats.lognorm(0.5).median()
     hits = 0
     for _ in range(500):
-        low, high = median_interval([draw.lognormvariate(0, 0.5) for _ in range(8)])
+        low, high = ProcessValues(tuple(draw.lognormvariate(0, 0.5) for _ in range(8))).interval
         hits += low <= true <= high
     assert hits / 500 >= 0.98  # 99.2 % in truth, less three standard deviations of the draws
 

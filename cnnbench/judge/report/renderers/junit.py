@@ -82,7 +82,8 @@ def _numbers(entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement = result.judgement
     base = result.metric.value_text(judgement.base_median)
     new = result.metric.value_text(judgement.new_median)
+    change, interval, p, runs = wording.cells(entry, result)[4:]
     return (
-        f"base {base}, new {new}, change {wording.change(result)} ({wording.interval(result)}), "
-        f"p {wording.p_value(result)}, runs {wording.runs(entry)}: {judgement.reason}"
+        f"base {base}, new {new}, change {change} ({interval}), p {p}, runs {runs}: "
+        f"{judgement.reason}"
     )

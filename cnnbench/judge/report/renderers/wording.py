@@ -86,17 +86,6 @@ def interval(result: MetricResult) -> str:
     return result.metric.range_text(low, high)
 
 
-def p_value(result: MetricResult) -> str:
-    """The p value after Holm."""
-    found = result.judgement.p_adjusted
-    return NONE if found is None else f"{found:.2g}"
-
-
-def runs(entry: ComparedConfiguration) -> str:
-    """Numbers of processes of both sides."""
-    return f"{len(entry.base)}+{len(entry.new)}"
-
-
 def confidence(comparison: Comparison) -> str:
     """Confidence of the intervals, as in "96 %"."""
     return f"{100 * comparison.policy.confidence:.4g} %"
@@ -156,8 +145,9 @@ def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
 
 
 def cells(entry: ComparedConfiguration, result: MetricResult) -> tuple[str, ...]:
-    """Cells of a row below `head`; names are not escaped."""
+    """Cells of a row below `head`; names are not escaped, p is that after Holm."""
     judgement, metric = result.judgement, result.metric
+    p = judgement.p_adjusted
     return (
         verdict(result),
         entry.name,
@@ -165,8 +155,8 @@ def cells(entry: ComparedConfiguration, result: MetricResult) -> tuple[str, ...]
         metric.value_text(judgement.new_median, unit=False),
         change(result),
         interval(result),
-        p_value(result),
-        runs(entry),
+        NONE if p is None else f"{p:.2g}",
+        f"{len(entry.base)}+{len(entry.new)}",
     )
 
 
