@@ -36,12 +36,6 @@ def test_repeats_come_together_in_order_of_their_start(runs):
     assert ids(found) == [[one.run_id for one in made]]
 
 
-def test_equal_configurations_are_matched_whatever_their_order(runs):
-    base = [runs(flags={"batch_size": size}) for size in (8, 16)]
-    new = [runs(flags={"batch_size": size}) for size in (16, 8)]
-    assert matched(base, new) == [("lenet 16", "lenet 16"), ("lenet 8", "lenet 8")]
-
-
 def test_what_only_one_side_has_stays_alone(runs):
     shared = {"model": "resnet20"}
     base = [runs(flags=shared), runs()]

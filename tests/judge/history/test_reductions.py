@@ -45,15 +45,9 @@ def test_a_series_for_each_row(history):
     (step,) = trend(xring, BANDWIDTH).steps
     assert (step.last_good.name, step.first_bad.name, step.worse) == ("c5", "c6", True)
     assert step.change == pytest.approx(-0.2, abs=0.01)
-
-
-def test_seconds_are_worth_as_much_the_other_way_round(history):
-    metric = METRICS["reduction_seconds"]
-    _, xring = all_series(entries(history), metric)
     # 8 MB * 2 * 3/4 at 6 GB/s
-    assert xring.points[0].value == pytest.approx(0.002)
-    (step,) = trend(xring, metric).steps
-    assert (step.worse, step.change) == (True, pytest.approx(0.25, abs=0.01))
+    _, seconds = all_series(entries(history), METRICS["reduction_seconds"])
+    assert seconds.points[0].value == pytest.approx(0.002)
 
 
 def test_metrics_are_of_their_kind(history, by_commit):
@@ -85,10 +79,3 @@ def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions):
     assert copy.empty[0].runs[0].error.startswith("WrongSums: 1 of ")
     assert (len(xring.points), len(xring.empty)) == (1, 0)
     assert xring.points[0].failed == 0
-
-
-def test_a_process_that_left_nothing_is_told(reductions):
-    failed = reductions(error=("OutOfMemory", "SIGKILL"), flags={"sizes": ["4096"]})
-    (one,) = all_series(entries([failed]), BANDWIDTH)
-    assert one.configuration == "all-reduces of 4096, 4 cpu"
-    assert one.empty[0].runs[0].error == "OutOfMemory: SIGKILL"

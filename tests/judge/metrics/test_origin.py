@@ -147,12 +147,6 @@ def test_facts_of_any_type_are_read(made):
     assert [one.name for one in configurations([record])] == ["lenet, batch 8, 1 cpu"]
 
 
-def test_labels_beside_the_commit_are_notes(made):
-    subjects = [Subject(revision="a" * 40, labels={"job": str(n)}) for n in range(6)]
-    (one,) = configurations(made([(subject, {}, 100.0) for subject in subjects]))
-    assert len(one.records) == 6
-
-
 def test_what_varies_names_configurations_and_points(made):
     gate = [
         Subject(revision="a" * 40, dirty=False, side="a"),

@@ -252,9 +252,11 @@ def test_rows_of_a_chart_are_named_by_what_differs(full_runs):
         full_runs(100),
         full_runs(110, flags={"precision": "bf16"}),
         full_runs(120, flags={"batch_size": 16}),
+        full_runs(900, flags={"forward_only": True}),
     ]
     found = [one for one in charts(report_of(*records)) if one.title.endswith(": throughput")]
-    assert [one.title for one in found] == ["lenet, 1 cpu: throughput"]
+    titles = ["lenet, 1 cpu: throughput", "lenet, inference: throughput"]
+    assert [one.title for one in found] == titles
     assert [row.label for row in found[0].rows] == [
         "batch 8, fp32",
         "batch 8, bf16",
@@ -335,13 +337,6 @@ def test_a_profile_of_an_earlier_version_has_no_timeline(full_runs):
     found = step_profile(full_runs, timeline=None)
     report = report_of(studies=[found])
     assert "timeline" not in {one.key for one in report.sections}
-
-
-def test_a_timeline_is_read_as_it_was_written(full_runs, tmp_path):
-    found = step_profile(full_runs)
-    (tmp_path / "profile.json").write_text(found.to_json())
-    loaded = load([str(tmp_path)])
-    assert (loaded.studies, loaded.skipped) == ((found,), ())
 
 
 def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report):
@@ -509,10 +504,13 @@ def test_markdown_is_golden(report):
     assert text == golden(GOLDEN, text)
 
 
-def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(folder, tmp_path):
-    for index, one in enumerate((*folder.everything, *folder.studies)):
+def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(
+    folder, full_runs, tmp_path
+):
+    studies = (*folder.studies, step_profile(full_runs))
+    for index, one in enumerate((*folder.everything, *studies), start=10):
         (tmp_path / f"{index}.json").write_text(one.to_json())
-    assert load([str(tmp_path)]).studies == folder.studies
+    assert load([str(tmp_path)]).studies == studies
     first, _, tuned, last = (one.to_dict() for one in folder.studies)
     for name, document in {
         "a": {**first, "rows": []},
@@ -527,7 +525,7 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(folder, 
     }.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     loaded = load([str(tmp_path)])
-    assert loaded.studies == folder.studies
+    assert loaded.studies == studies
     assert [one.reason for one in loaded.defects] == [
         "not a roofline: rows: none",
         "not a roofline: rows[0].seconds: -1.0 is not an amount",

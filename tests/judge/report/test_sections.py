@@ -186,22 +186,6 @@ def test_without_a_baseline_nothing_is_judged(full_runs):
     assert "--baseline" in answer.details[0]
 
 
-def test_fastest_is_of_one_kind_of_work(full_runs):
-    records = (
-        full_runs(100),
-        full_runs(90, devices=2),
-        full_runs(900, flags={"forward_only": True}),
-    )
-    report = report_of(*records)
-    found = {row["configuration"]: row["median images/sec"] for row in rows(report, "reach")}
-    assert found == {
-        "lenet, batch 8, 1 cpu": "100.0",
-        "lenet, batch 8, 1 cpu, forward_only": "900.0",
-    }
-    titles = [chart.title for chart in charts(report) if "throughput" in chart.title]
-    assert titles == ["lenet, batch 8: throughput", "lenet, inference: throughput"]
-
-
 def test_one_peak_per_machine_and_number_format(full_runs):
     def measured(peak, **parts):
         source = "measured: matmul 512x512x512 float32"
