@@ -126,15 +126,16 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     )
     yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixture(results, unlike)
-    runs: Iterable[Row] = (
-        {
+    runs = []
+    for configuration, one in described if unlike else ():
+        row: dict[str, TableCell | str] = {
             "started (UTC)": TableCell(time_text(one.started_at), kinds="steady"),
             "configuration": configuration,
             "run": one.run_id[:8],
-            **{name: readable_fact(name, one.environment.get(name, "")) for name in unlike},
         }
-        for configuration, one in (described if unlike else ())
-    )
+        for name in unlike:  # records from elsewhere may have a fact of any name
+            row.setdefault(name, readable_fact(name, one.environment.get(name, "")))
+        runs.append(row)
     yield table(runs, title="Different from run to run", folded=True)
 
 
