@@ -235,9 +235,13 @@ def test_no_raw_bytes(full_runs):
 
 def test_facts_that_decide_speed_are_pointed_at(full_runs):
     governors = ("performance", "powersave")
-    records = tuple(full_runs(100, environment={"cpu_governor": one}) for one in governors)
-    blocks = section(report_of(*records), "environment").blocks
+    # A fact of any name hides no other column.
+    records = [full_runs(100, environment={"cpu_governor": one, "run": one}) for one in governors]
+    report = report_of(*records)
+    blocks = section(report, "environment").blocks
     assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
+    (first, _) = rows(report, "environment", 1)
+    assert (first["cpu_governor"], first["run"]) == ("performance", records[0].run_id[:8])
 
 
 def test_a_forward_pass_has_no_losses(full_runs):
