@@ -169,8 +169,10 @@ class Bench:
             (ended,) = campaign.run([measuring(side, path, log)], limit)
             campaign.end(label, ended.message or headline(ended.record), ended.seconds)
             if ended.status != "ok":
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                said = ["its last lines of output:" if lines else "it printed nothing"]
                 command = " ".join(("cnnbench", "run", *flags))
-                pytest.fail(f"{command}: {ended.message}\n{_tail(log)}")
+                pytest.fail("\n".join([f"{command}: {ended.message}", *said, *lines[-_LOG_LINES:]]))
             records.append(ended.record)
             paths.append(path)
         return Result(tuple(records), tuple(paths), baseline)
@@ -251,13 +253,14 @@ def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
     if isinstance(baseline, Result):
         return baseline.records, "the baseline"
     label, reason = os.fspath(baseline), "it holds no run records"
-    records: tuple[RunRecord, ...] = ()
+    records: tuple[RunRecord, ...] | None = ()
     try:
-        saved = _saved(Path(label))
-        loaded = None if saved is not None else load_records([label])
-        if loaded is not None and loaded.defects:
-            raise UsageError(str(loaded.defects[0]))
-        records = loaded.records if loaded is not None else saved or ()
+        records = _saved(Path(label))
+        if records is None:
+            loaded = load_records([label])
+            if loaded.defects:
+                raise UsageError(str(loaded.defects[0]))
+            records = loaded.records
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", str(error))
     if not records:
@@ -284,12 +287,3 @@ def _reasons(comparison: Comparison) -> str:
         if entry.main.verdict.undecided
     ]
     return "cnnbench: " + "; ".join(reasons)
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return (
-        "\n".join(["its last lines of output:", *lines[-_LOG_LINES:]])
-        if lines
-        else "it printed nothing"
-    )

@@ -128,18 +128,17 @@ def too_many(more: int) -> bool:
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
-    """A change with a word for its sign: "13.2 % slower (10.1 to 16.0 %)"."""
-    assert judgement.change is not None
-    better = (judgement.change > 0) == metric.higher_is_better
-    text = f"{metric.change_text(abs(judgement.change), signed=False)} "
-    text += metric.better if better else metric.worse
-    if judgement.low is None or judgement.high is None:
-        return text
-    if judgement.low < 0 < judgement.high:
-        return f"{text} ({metric.range_text(judgement.low, judgement.high)})"
-    ends = sorted(abs(end) for end in (judgement.low, judgement.high))
-    low, high = (metric.change_text(end, signed=False) for end in ends)
-    return f"{text} ({low.rsplit(' ', 1)[0]} to {high})"
+    """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
+    change, low, high = judgement.change, judgement.low, judgement.high
+    assert change is not None
+    assert low is not None
+    assert high is not None
+    word = metric.better if (change > 0) == metric.higher_is_better else metric.worse
+    size, *ends = (
+        metric.change_text(abs(one), signed=False)
+        for one in (change, *sorted((low, high), key=abs))
+    )
+    return f"{size} {word} ({ends[0].rsplit(' ', 1)[0]} to {ends[1]})"
 
 
 def judge(
