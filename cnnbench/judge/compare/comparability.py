@@ -31,10 +31,9 @@ from cnnbench.judge.metrics.measurement import (
     MeasuredReduction,
     Measurement,
     Origin,
-    environment_facts,
     fact_text,
+    process_facts,
     readable_fact,
-    subject_facts,
 )
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import started
@@ -185,8 +184,7 @@ def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
 
 
 def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
-    yield from environment_facts(record.environment)
-    yield from subject_facts(record.subject)
+    yield from process_facts(record)
     if record.model is not None:
         yield "model_parameters", str(record.model.parameters)
         yield "model_trainable_parameters", str(record.model.trainable_parameters)

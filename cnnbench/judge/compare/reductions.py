@@ -26,8 +26,7 @@ from cnnbench.judge.metrics.measurement import (
     PEER,
     MeasuredReduction,
     Measurement,
-    environment_facts,
-    subject_facts,
+    process_facts,
 )
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import ErrorInfo
@@ -194,7 +193,7 @@ def _empty(record: AllReduceRecord) -> MeasuredReduction:
         config=config,
         explicit_flags=record.explicit_flags,
         environment=record.environment,
-        facts=(*environment_facts(record.environment), *subject_facts(record.subject)),
+        facts=process_facts(record),
         subject=record.subject,
     )
 

@@ -16,7 +16,6 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
-from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL, Primitive, StepProfile
 
 CPU_TIME = "CPU time of a step"
@@ -98,10 +97,6 @@ def _values(name: str, values: Iterable[str]) -> str:
     return " or ".join(readable_fact(name, one) for one in values) or NONE
 
 
-def _of_record(value: Callable[[RunRecord], float | None]) -> Callable[[StepProfile], float | None]:
-    return lambda profile: value(profile.record)
-
-
 def _found(name: str, profile: StepProfile) -> Any:
     conditions = profile.record.conditions
     return None if conditions is None else conditions.during.get(name)
@@ -128,28 +123,24 @@ def _seconds(value: float) -> str:
     return f"{number(value)} s"
 
 
-def _milliseconds(value: float) -> str:
-    return f"{number(1e3 * value)} ms"
-
-
 def _mhz(value: float) -> str:
     return f"{integer(value)} MHz"
 
 
 _QUANTITIES: tuple[ComparedQuantity, ...] = (
     ComparedQuantity(
-        "time to build", _of_record(lambda r: r.startup_seconds.build), _seconds, _NOTICEABLE
+        "time to build", lambda p: p.record.startup_seconds.build, _seconds, _NOTICEABLE
     ),
     ComparedQuantity(
-        "first step", _of_record(lambda r: r.startup_seconds.first_step), _seconds, _NOTICEABLE
+        "first step", lambda p: p.record.startup_seconds.first_step, _seconds, _NOTICEABLE
     ),
     ComparedQuantity(
-        "peak memory", _of_record(lambda r: r.measured.peak_memory_bytes), binary, _NOTICEABLE
+        "peak memory", lambda p: p.record.measured.peak_memory_bytes, binary, _NOTICEABLE
     ),
     ComparedQuantity(
         CPU_TIME,
-        _of_record(lambda r: fmean(r.step_cpu_seconds) if r.step_cpu_seconds else None),
-        _milliseconds,
+        lambda p: fmean(p.record.step_cpu_seconds) if p.record.step_cpu_seconds else None,
+        lambda seconds: f"{number(1e3 * seconds)} ms",
         _NOTICEABLE,
     ),
     ComparedQuantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -226,14 +226,13 @@ def all_series(
     _check_by(by, found)
     configurations = labels(entry.configuration for entry in found)
     machines = machine_names(entry.origin for entry in found)
-    name = _namer(by)
     groups: dict[tuple[str, str], _Points] = {}
     chosen = []
     for entry in found:
         place = (configurations[entry.configuration.key], machines[entry.origin])
         if _is_wanted(entry, *place, wanted):
             chosen.append(entry)
-            point = (name(entry), entry.origin)
+            point = (_point_of(entry, by), entry.origin)
             groups.setdefault(place, {}).setdefault(point, []).append(entry)
     revisions = Revisions(chosen, order)
     all_points = {place: _points(points, metric) for place, points in groups.items()}
@@ -289,18 +288,14 @@ def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
     raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
 
 
-def _namer(by: str) -> Callable[[HistoryEntry], str]:
+def _point_of(entry: HistoryEntry, by: str) -> str:
     if by == "run":
-        return lambda entry: entry.run_id
-    if by == "day":
-        return _day
-    if by == "commit":
-        return lambda entry: entry.commit or _day(entry)
-    return lambda entry: entry.labels.get(by) or entry.facts.get(by, "") or "unknown"
-
-
-def _day(entry: HistoryEntry) -> str:
-    return entry.started.strftime("%Y-%m-%d")
+        return entry.run_id
+    if by == "commit" and entry.commit:
+        return entry.commit
+    if by in ("commit", "day"):
+        return f"{entry.started:%Y-%m-%d}"
+    return entry.labels.get(by) or entry.facts.get(by, "") or "unknown"
 
 
 def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
@@ -353,7 +348,7 @@ _Revision: TypeAlias = tuple[str, str, bool | None, str]
 
 
 def _revision(entry: HistoryEntry) -> _Revision:
-    return (*entry.origin.code, "" if entry.commit else _day(entry))
+    return (*entry.origin.code, "" if entry.commit else _point_of(entry, "day"))
 
 
 class Revisions:

@@ -88,24 +88,20 @@ def short_commit(text: str) -> str:
     return text[:_COMMIT] if whole else text
 
 
-def subject_facts(subject: Subject | None) -> tuple[tuple[str, str], ...]:
-    """Names and texts of the facts about the measured code."""
-    if subject is None:
-        return ()
-    named = {
-        "subject_repository": subject.repository,
-        "subject_revision": subject.revision and short_commit(subject.revision),
-        "subject_dirty": subject.dirty,
-    }
-    return tuple((name, fact_text(value)) for name, value in named.items() if value is not None)
-
-
-def environment_facts(environment: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Names and texts of the facts of a process; commits are shortened."""
-    return tuple(
+def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str], ...]:
+    """Names and texts of the facts about a process and the measured code; commits are shortened."""
+    facts = [
         (name, fact_text(value)[:_COMMIT] if name == "git_commit" else fact_text(value))
-        for name, value in environment.items()
-    )
+        for name, value in record.environment.items()
+    ]
+    if (subject := record.subject) is not None:
+        named = {
+            "subject_repository": subject.repository,
+            "subject_revision": subject.revision and short_commit(subject.revision),
+            "subject_dirty": subject.dirty,
+        }
+        facts += [(name, fact_text(value)) for name, value in named.items() if value is not None]
+    return tuple(facts)
 
 
 Machine: TypeAlias = tuple[tuple[str, str], ...]
