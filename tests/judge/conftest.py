@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -129,6 +130,12 @@ class FullRuns:
     def of(self, *speeds, **parts):
         """A run for each speed."""
         return [self(speed, **parts) for speed in speeds]
+
+    def with_peak(self, peak, source="measured: x", **parts):
+        """A run of 100 images/sec with another peak of its devices, measured by itself."""
+        run = self(100, **parts)
+        own = {"peak_flops_per_sec": peak, "peak_flops_source": source}
+        return dataclasses.replace(run, measured=dataclasses.replace(run.measured, **own))
 
 
 @pytest.fixture(scope="session")

@@ -365,22 +365,16 @@ def test_sides_of_an_experiment_are_no_picture_of_the_machine(full_runs):
 
 
 def test_the_peak_that_a_roofline_measured_counts_for_all(full_runs):
-    given = full_runs(1).measured
-    own = dataclasses.replace(given, peak_flops_per_sec=1e12, peak_flops_source="measured: x")
-    high = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
-    profiled = roofline(full_runs(100, measured=high, flags={"batch_size": 16}))
-    (row,) = rows(report_of(full_runs(100, measured=own), studies=[profiled]), "mfu")
+    profiled = roofline(full_runs.with_peak(2e12, flags={"batch_size": 16}))
+    (row,) = rows(report_of(full_runs.with_peak(1e12), studies=[profiled]), "mfu")
     assert row["peak, GFLOP/s"] == "2,000"
     assert row["source of the peak"] == "measured: x, the highest of 2 processes"
 
 
 def test_bounds_are_those_of_the_one_peak_of_the_page(full_runs):
-    given = full_runs(1).measured
-    own = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
-    low = dataclasses.replace(given, peak_flops_per_sec=1.2e12, peak_flops_source="measured: x")
-    profiled = roofline(full_runs(100, measured=low)).at_peak(1.2e12, "measured: x")
+    profiled = roofline(full_runs.with_peak(1.2e12)).at_peak(1.2e12, "measured: x")
     alone = report_of(studies=[profiled])
-    beside = report_of(full_runs(100, measured=own), studies=[profiled])
+    beside = report_of(full_runs.with_peak(2e12), studies=[profiled])
     (bound,) = (row["of the bound"] for row in rows(alone, "roofline"))
     assert bound == "76.9 %"  # 50 ms of 65
     (bound,) = (row["of the bound"] for row in rows(beside, "roofline"))

@@ -14,7 +14,7 @@ from cnnbench.judge.report.document import Charts, Table, Text
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.records.load import Loaded
-from cnnbench.records.parts import Measured, ModelInfo, StartupSeconds
+from cnnbench.records.parts import Measured, StartupSeconds
 from cnnbench.records.subject import Subject
 
 
@@ -125,10 +125,7 @@ def test_modes(full_runs, flags, mode):
 
 
 def test_a_peak_that_nobody_knows_is_pointed_out(full_runs):
-    unknown = dataclasses.replace(
-        full_runs(100).measured, peak_flops_per_sec=None, peak_flops_source=None
-    )
-    report = report_of(full_runs(100, measured=unknown))
+    report = report_of(full_runs.with_peak(None, None))
     assert "--peak_flops" in section(report, "mfu").remark.text
 
 
@@ -161,13 +158,8 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs
 
 
 def test_another_network_is_an_answer_and_no_change(full_runs):
-    wider = ModelInfo(
-        name="lenet",
-        parameters=40,
-        trainable_parameters=40,
-        forward_flops_per_image=2 * 10**9,
-        training_flops_per_image=12 * 10**9,
-    )
+    sizes = {"parameters": 40, "training_flops_per_image": 12 * 10**9}
+    wider = dataclasses.replace(full_runs(1).model, **sizes)
     base, new = full_runs.of(100, 101, 99, 100), full_runs.of(432, 433, 431, 432, model=wider)
     report = report_of(*new, base=base)
     answer = report.answers[0]
@@ -187,13 +179,7 @@ def test_without_a_baseline_nothing_is_judged(full_runs):
 
 
 def test_one_peak_per_machine_and_number_format(full_runs):
-    def measured(peak, **parts):
-        source = "measured: matmul 512x512x512 float32"
-        own = dataclasses.replace(
-            full_runs(100).measured, peak_flops_per_sec=peak, peak_flops_source=source
-        )
-        return full_runs(100, measured=own, **parts)
-
+    measured = full_runs.with_peak
     other = {"cpu_model": "Other CPU"}
     records = (
         *(measured(peak) for peak in (78e9, 152e9, 100e9)),
