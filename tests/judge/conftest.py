@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 import pytest
+from step_profiles import Profiles
 
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
@@ -88,6 +89,12 @@ def series_of():
         )
 
     return make
+
+
+@pytest.fixture
+def profiles(lenet_runs):
+    """Makes profiles of processes on a machine with other programs."""
+    return Profiles(lenet_runs())
 
 
 class FullRuns:

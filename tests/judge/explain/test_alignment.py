@@ -189,8 +189,7 @@ def plain_layers(kinds):
     )
 
 
-def test_an_inserted_layer_is_named_and_those_behind_it_are_not(lenet_runs):
-    profiles = Profiles(lenet_runs())
+def test_an_inserted_layer_is_named_and_those_behind_it_are_not(profiles):
     inserted = [*FOUR[:3], ("convolution 1x1", 0), FOUR[3]]
     rows = {
         part._replace(layer="conv4") if part.layer == "conv3" else part: row
@@ -210,8 +209,7 @@ def test_an_inserted_layer_is_named_and_those_behind_it_are_not(lenet_runs):
     assert abs(shown["conv3", CONV, FORWARD].difference) < 1e-3  # conv4 of B
 
 
-def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(lenet_runs):
-    profiles = Profiles(lenet_runs())
+def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(profiles):
     renamed = tuple(dataclasses.replace(one, name=f"part/{one.name}") for one in plain_layers(FOUR))
     rows = {
         part._replace(layer=f"part/{part.layer}") if part.layer.startswith("conv") else part: (
@@ -225,8 +223,7 @@ def test_a_slower_layer_of_renamed_scopes_is_named_by_both_names(lenet_runs):
     assert "part/conv2 in B" in cause.evidence
 
 
-def test_another_network_is_compared_by_kind(lenet_runs):
-    profiles = Profiles(lenet_runs())
+def test_another_network_is_compared_by_kind(profiles):
     dense = tuple(
         ProfiledLayer(name=f"affine{n}", kind="dense", shapes=((8, 8),), parameters=64, flops=1)
         for n in range(5)

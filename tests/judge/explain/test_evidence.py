@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from step_profiles import CONV, Profiles, changed, network, with_records
+from step_profiles import CONV, changed, network, with_records
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.facts import primitive_changes
@@ -50,11 +50,6 @@ def slower_everywhere(factor=1.4):
 
 def slower_kernel():
     return changed(lambda part: part == Part("conv2", CONV, TO_KERNEL), 1.7)
-
-
-@pytest.fixture
-def profiles(lenet_runs):
-    return Profiles(lenet_runs())
 
 
 def facts(found):

@@ -102,11 +102,6 @@ PLANTED = {
 
 
 @pytest.fixture
-def profiles(lenet_runs):
-    return Profiles(lenet_runs())
-
-
-@pytest.fixture
 def calm(lenet_runs):
     """Profiles of processes on an idle machine."""
     return Profiles(lenet_runs(), load=0.0)
