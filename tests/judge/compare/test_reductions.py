@@ -9,7 +9,7 @@ import pytest
 from cnnbench.errors import ExitCode
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.judge.compare import Policy, Verdict, compare_records
-from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.reductions import defaults
 from cnnbench.judge.compare.reductions import reductions as rows_of
 from cnnbench.judge.metrics.measurement import COPY, PEER
@@ -157,6 +157,14 @@ def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_pu
         *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),
         *("iterations", "verbose"),
     }
+
+
+def test_flags_by_which_rows_differ_are_in_their_names(reductions):
+    made = [
+        row for calls in (1, 5) for row in rows_of(reductions(6.0, flags={"iters_per_step": calls}))
+    ]
+    named = labels(map(Configuration.of, made))
+    assert sorted(named.values()) == [f"{XRING}, iters_per_step={calls}" for calls in (1, 5)]
 
 
 @pytest.mark.parametrize(
