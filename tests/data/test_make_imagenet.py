@@ -41,7 +41,7 @@ def test_every_image_comes_out_once_with_its_label(sources, small_set):
 
 
 def test_equal_input_gives_equal_files(sources, small_set, tmp_path):
-    again = SMALL["imagenet"].make(sources("imagenet"), tmp_path / "again")
+    again = SMALL["imagenet"].make(sources("imagenet"), tmp_path / "new" / "again")
     for path in small_set("imagenet").iterdir():
         assert (again / path.name).read_bytes() == path.read_bytes()
 

@@ -143,6 +143,26 @@ def test_arrays_are_one_stream_that_goes_on_where_it_was_left(dataset, shards, r
         assert_same(read(spec, 6, shards, done=done, first=shards - 1), wanted)
 
 
+def shifted_by_seed(example, seed):
+    return {**example, "image": example["image"] + tf.random.stateless_uniform([], seed)}
+
+
+def test_draws_of_an_exact_pass_depend_on_the_example_alone(small_set):
+    spec = SMALL["cifar10"].spec(
+        small_set("cifar10"), "validation", batch=2, preprocess=shifted_by_seed, seed=5
+    )
+
+    def images(shards, index):
+        own = dataclasses.replace(spec, num_shards=shards, shard_index=index)
+        with make_input(own, ["CPU:0"]) as source:
+            batches = [source.next() for _ in range(2)]
+        return np.concatenate([tower.features for (tower,) in batches])
+
+    whole = images(1, 0)
+    for index in (0, 1):
+        np.testing.assert_array_equal(images(2, index)[:2], whole[index::2])
+
+
 @pytest.mark.parametrize(("make", "towers"), [(alike_imagenet, 2), (alike_coco, 1)])
 def test_draws_depend_on_the_row_of_the_global_batch_alone(make, towers, tmp_path):
     """All records are the same here, so that files dealt out differently make no difference."""
