@@ -66,7 +66,7 @@ class StepTimeLevel:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of a series of `steps` steps.
+    """The steady state of a series of `steps` steps, the first `warmup_steps` of which warm up.
 
     Attributes:
       start: index of its first step; None if it was not reached or the series is too short.
@@ -79,14 +79,20 @@ class SteadyState:
     shape: Shape
     levels: tuple[StepTimeLevel, ...]
     steps: int
+    warmup_steps: int = 0
 
     @property
     def reached(self) -> bool:
         """Whether the series ends in a steady state."""
         return self.start is not None
 
+    @property
+    def unsteady_timed_steps(self) -> int | None:
+        """Steps after the warm-up and before the steady state; None if it was not reached."""
+        return None if self.start is None else max(0, self.start - self.warmup_steps)
 
-def steady_state(seconds: Sequence[float]) -> SteadyState:
+
+def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
     """Finds the steady state of a series of step times, oldest first.
 
     Of more than 150 steps the medians of batches are searched first, and then the steps around the
@@ -95,8 +101,9 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     """
     known = [i for i, value in enumerate(seconds) if math.isfinite(value) and value > 0]
     values = [seconds[i] for i in known]
+    steps = len(seconds), warmup_steps
     if len(values) < MIN_STEPS:
-        return SteadyState(None, Shape.TOO_SHORT, (), len(seconds))
+        return SteadyState(None, Shape.TOO_SHORT, (), *steps)
     levels = _levels(values, 0, len(values))
     last = levels[-1].seconds
     start = _beginning(levels, last)
@@ -111,8 +118,8 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
         StepTimeLevel(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels
     )
     if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
-        return SteadyState(None, Shape.NOT_STEADY, shown, len(seconds))
-    return SteadyState(known[start], _shape(levels, start, last), shown, len(seconds))
+        return SteadyState(None, Shape.NOT_STEADY, shown, *steps)
+    return SteadyState(known[start], _shape(levels, start, last), shown, *steps)
 
 
 def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel]:

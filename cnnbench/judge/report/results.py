@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TypeAlias, TypeVar
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.steady_state import Shape
+from cnnbench.base.stats.steady_state import Shape, SteadyState
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import Group, groups
@@ -22,7 +22,7 @@ from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
 from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
-from cnnbench.records.run import RunRecord, RunSteadyState, run_steady_state, share_of_peak
+from cnnbench.records.run import RunRecord, run_steady_state, share_of_peak
 from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument
@@ -148,10 +148,10 @@ class Configured:
         return self.sample("throughput")
 
     @cached_property
-    def steady_states(self) -> tuple[RunSteadyState, ...]:
+    def steady_states(self) -> tuple[SteadyState, ...]:
         """Steady states of the runs with enough steps."""
         found = map(run_steady_state, self.good)
-        return tuple(state for state in found if state.series.shape is not Shape.TOO_SHORT)
+        return tuple(state for state in found if state.shape is not Shape.TOO_SHORT)
 
     def flag(self, name: str) -> object:
         """The resolved value of a flag."""

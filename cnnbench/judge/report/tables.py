@@ -104,7 +104,7 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
                 **RUNS.cells(run_row(record)),
                 "throughput_images_per_sec": speed(record),
                 "median_step_seconds": step(record),
-                "steady_state": steady.series.shape.value,
+                "steady_state": steady.shape.value,
                 "unsteady_timed_steps": steady.unsteady_timed_steps,
                 "command": shlex.join(record.command),
             }

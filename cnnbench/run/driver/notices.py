@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
-from cnnbench.base.stats.steady_state import Shape, StepTimeLevel
+from cnnbench.base.stats.steady_state import Shape, SteadyState, StepTimeLevel
 from cnnbench.base.text.numbers import binary, number, percent
-from cnnbench.records.run import RunRecord, RunSteadyState, Summary, run_steady_state
+from cnnbench.records.run import RunRecord, Summary, run_steady_state
 
 
 def summary_lines(summary: Summary) -> list[str]:
@@ -126,38 +126,38 @@ def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
     None where the series is too short to tell.
     """
     found = run_steady_state(record)
-    if found.series.shape is Shape.TOO_SHORT or not found.timed_steps:
+    if found.shape is Shape.TOO_SHORT or not record.step_seconds:
         return None
-    if found.series.start is None:
+    if found.start is None:
         text = "step times reached no steady state"
-        if len(found.series.levels) > 1:
-            before, last = found.series.levels[-2:]
+        if len(found.levels) > 1:
+            before, last = found.levels[-2:]
             place = _place(found, last.start)
             text += f": the last change, {_change(before, last)}, came at {place}"
         return f"{text}; a longer run or a quieter machine would give a clearer result", True
     unsteady = found.unsteady_timed_steps
     if not unsteady:
-        where = _place(found, found.series.start)
+        where = _place(found, found.start)
         return f"step times are steady from {where} on", False
     return _late(record, found, unsteady), True
 
 
-def _late(record: RunRecord, found: RunSteadyState, unsteady: int) -> str:
-    assert found.series.start is not None
+def _late(record: RunRecord, found: SteadyState, unsteady: int) -> str:
+    assert found.start is not None
     text = (
-        f"step times are steady only from {_place(found, found.series.start)} on, after "
-        f"{unsteady} of {found.timed_steps} timed steps"
+        f"step times are steady only from {_place(found, found.start)} on, after "
+        f"{unsteady} of {len(record.step_seconds)} timed steps"
     )
-    earlier = [level for level in found.series.levels if level.stop <= found.series.start]
-    if found.series.shape is Shape.SLOWDOWN and earlier:
-        return f"{text}, and slower than before: {_change(earlier[-1], found.series.levels[-1])}"
+    earlier = [level for level in found.levels if level.stop <= found.start]
+    if found.shape is Shape.SLOWDOWN and earlier:
+        return f"{text}, and slower than before: {_change(earlier[-1], found.levels[-1])}"
     if record.warmup_status == "fixed":
         needed = found.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
     return text
 
 
-def _place(found: RunSteadyState, index: int) -> str:
+def _place(found: SteadyState, index: int) -> str:
     if index < found.warmup_steps:
         return f"warm-up step {index + 1}"
     return f"step {index - found.warmup_steps + 1}"

@@ -285,12 +285,12 @@ def _is_unsteady(one: Configured) -> bool:
 def _warmup(one: Configured) -> Row:
     counts = sorted({len(record.warmup_step_seconds) for record in one.good})
     starts = [
-        max(1, state.series.start - state.warmup_steps + 1)
+        max(1, state.start - state.warmup_steps + 1)
         for state in one.steady_states
-        if state.series.start is not None
+        if state.start is not None
     ]
     ends = dict.fromkeys((min(starts), max(starts))) if starts else ()
-    shapes = Counter(state.series.shape.value for state in one.steady_states)
+    shapes = Counter(state.shape.value for state in one.steady_states)
     order = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
     tone = "unsure" if _is_unsteady(one) else ""
     return {
