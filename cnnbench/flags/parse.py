@@ -16,7 +16,7 @@ from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.declare import FlagSpec, parted
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
@@ -65,8 +65,7 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
         if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
             given["cluster"] = "mpi"
         notices += (_INSTEAD_OF_HOROVOD,)
-    known = {spec.name for spec in FLAGS}
-    params = Params(**{name: value for name, value in given.items() if name in known})
+    params, _ = parted(Params, given)
     if params.cluster != "flags":
         check_each(params)
         for name in ADDRESSES:

@@ -176,8 +176,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    hint = "; those of one side into --a or --b"
-    given, stray, common = sides.parse(command, _SPECS, "ab ...", hint)
+    given, stray, common = sides.parse(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
             f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "

@@ -100,7 +100,7 @@ HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Runs a bisection; after a UsageError nothing has been measured."""
-    given, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD", "")
+    given, ends, flags = sides.parse(argv, _SPECS, "bisect GOOD BAD")
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")

@@ -77,8 +77,7 @@ HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Explains a difference; after a UsageError nothing has been run."""
-    hint = "; those of one side into --a or --b"
-    given, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...", hint)
+    given, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**given)
     variables = sides.variables_of(options)
     if paths and len(paths) != 2:

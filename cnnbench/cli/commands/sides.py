@@ -58,20 +58,22 @@ class SideFlags:
 
 
 def parse(
-    argv: Sequence[str], specs: Sequence[FlagSpec], usage: str, hint: str
+    argv: Sequence[str], specs: Sequence[FlagSpec], usage: str
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Flags of a command, other arguments, and the flags of runs of all sides.
 
-    Refused flags of runs get the place named where they belong: after `usage`, which begins with
-    the command, or as `hint` says, which completes a sentence.
+    Of refused flags of runs, names the place where they belong: after `usage`, which begins with
+    the command, or in the flags of a side.
     """
     words, common = split_at_dashes(argv)
     try:
         given, arguments = parse_command(words, specs)
     except UsageError:
-        of_runs = {spec.name: spec for spec in FLAGS}
+        own = {spec.name for spec in specs}
+        of_runs = {spec.name: spec for spec in FLAGS if spec.name not in own}
         for name, _, (word, *_) in split(words, of_runs):
-            if name in of_runs and not any(name == spec.name for spec in specs):
+            if name in of_runs:
+                hint = "; those of one side into --a or --b" if "a" in own else ""
                 raise UsageError(
                     f"--{name} is a flag of the sides, not of {usage.split()[0]}: flags of both "
                     f"go behind --, as in cnnbench {usage} -- {word}{hint}"
