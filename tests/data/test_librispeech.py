@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import wave
 
 import numpy as np
@@ -54,11 +55,22 @@ def test_silence_and_a_single_frame_stay_finite():
     ],
 )
 def test_what_is_too_long_for_the_model_is_named(tmp_path, cpu_devices, sizes, message):
-    path = tmp_path / "librispeech-validation-00000-of-00001"
-    write_records(path, [serialize(wav(sound(4800)), "hello", "a")])
-    spec = SMALL["librispeech"].spec(tmp_path, "validation", **utterances(**sizes))
-    with (
-        pytest.raises(DataError, match=message),
-        make_input(spec, cpu_devices[:1]) as inputs,
-    ):
+    read_one(tmp_path, cpu_devices, sound(4800), "hello", message, **sizes)
+
+
+def test_equal_letters_need_a_frame_between_them(tmp_path, cpu_devices):
+    four = sound(320 + 3 * 160)  # frames
+    read_one(tmp_path, cpu_devices, four, "abab", None)
+    read_one(tmp_path, cpu_devices, four, "abb", None)
+    message = "record 0: the transcript of 4 letters is longer than its audio of 4 frames"
+    read_one(tmp_path, cpu_devices, four, "abba", message)
+
+
+def read_one(folder, devices, samples, text, message, **sizes):
+    """Reads the record of an utterance, which the message refuses."""
+    path = folder / "librispeech-validation-00000-of-00001"
+    write_records(path, [serialize(wav(samples), text, "a")])
+    spec = SMALL["librispeech"].spec(folder, "validation", **utterances(**sizes))
+    refused = pytest.raises(DataError, match=message) if message else contextlib.nullcontext()
+    with refused, make_input(spec, devices[:1]) as inputs:
         inputs.next()
