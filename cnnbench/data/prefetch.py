@@ -305,6 +305,7 @@ class _Prefetcher:
         self._stopping = True
         self._room.release()
         self._thread.join(self._JOIN_SECONDS)
+        self._ready = queue.SimpleQueue()  # frees the memory of batches that nobody takes
         self._error = self._error or RuntimeError("the input has been closed")
 
     def _fill(self, produce: Callable[[], Copying]) -> None:
