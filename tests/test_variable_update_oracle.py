@@ -5,8 +5,6 @@ helpers/oracle.py has the network and the arithmetic.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from covering import covering_pairs
@@ -15,12 +13,11 @@ from short_runs import build
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-def record_of(**flags: object) -> RunRecord:
+def record_of(**flags):
     own = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
     if flags.get("variable_update") == "mirrored_strategy":
@@ -31,7 +28,7 @@ def record_of(**flags: object) -> RunRecord:
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
 
 
-def run(**flags: object) -> tuple[float, ...]:
+def run(**flags):
     return record_of(**flags).losses
 
 
@@ -43,7 +40,7 @@ MODES = (
 OPTIMIZERS = sorted(RULES)
 
 
-def fits(mode: str, devices: int, optimizer: str, *_: object) -> bool:
+def fits(mode, devices, optimizer, *_):
     """Each mode has one tower and a larger number, and two of the optimizers."""
     number = MODES.index(mode)
     some = (OPTIMIZERS[number % 4], OPTIMIZERS[(number + 1) % 4])
@@ -57,9 +54,7 @@ def fits(mode: str, devices: int, optimizer: str, *_: object) -> bool:
         allowed=fits,
     ),
 )
-def test_losses_equal_the_oracle(
-    mode: str, devices: int, optimizer: str, decay: float, reduction: str, place: str
-) -> None:
+def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, place):
     losses = run(
         num_gpus=devices,
         optimizer=optimizer,
@@ -84,16 +79,14 @@ def test_losses_equal_the_oracle(
         (1, {"variable_update": "multi_worker_mirrored_strategy"}),
     ],
 )
-def test_cross_device_operations_train_like_the_oracle(
-    devices: int, flags: dict[str, object]
-) -> None:
+def test_cross_device_operations_train_like_the_oracle(devices, flags):
     given = {"variable_update": "mirrored_strategy", "optimizer": "adam", "weight_decay": 0.0625}
     losses = run(num_gpus=devices, gradient_reduction="sum", **{**given, **flags})
     expected = expected_losses(slopes(devices), "replicated", "adam", 0.0625, "sum")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_rings_of_more_devices_train_like_the_oracle(tmp_path: Path) -> None:
+def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     """In a process of their own: collectives over two sets of devices end each other."""
     devices = 3
     common = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
@@ -119,7 +112,7 @@ def test_rings_of_more_devices_train_like_the_oracle(tmp_path: Path) -> None:
     ("text", "devices"),
     [("tree/collective", 3), ("pscpu/xring#2", 4), ("copy:1:rechd:1K:pscpu#2", 8)],
 )
-def test_a_spec_trains_like_the_oracle(text: str, devices: int) -> None:
+def test_a_spec_trains_like_the_oracle(text, devices):
     losses = run(
         num_gpus=devices,
         optimizer="momentum",
@@ -158,9 +151,7 @@ STAGES = {
         ("everything", 8, "sum", False),
     ],
 )
-def test_stages_do_not_change_training(
-    name: str, devices: int, reduction: str, relaxed: bool
-) -> None:
+def test_stages_do_not_change_training(name, devices, reduction, relaxed):
     losses = run(
         num_gpus=devices,
         optimizer="momentum",
@@ -181,9 +172,7 @@ def test_stages_do_not_change_training(
     ("devices", "decay", "optimizer", "place"),
     [(1, 0, "momentum", "gpu"), (2, 0.0625, "sgd", "cpu"), (3, 0.0625, "momentum", "gpu")],
 )
-def test_staged_variables_are_read_one_step_late(
-    devices: int, decay: float, optimizer: str, place: str
-) -> None:
+def test_staged_variables_are_read_one_step_late(devices, decay, optimizer, place):
     losses = run(
         num_gpus=devices,
         optimizer=optimizer,
@@ -199,7 +188,7 @@ def test_staged_variables_are_read_one_step_late(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision: str) -> None:
+def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision):
     losses = run(num_gpus=2, weight_decay=0.0625, precision=precision, staged_vars=True)
     expected = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean", staged=True)
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
@@ -210,9 +199,7 @@ def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision: str) -> N
     ("spec", "precision", "compact"),
     covering_pairs(["xring", "pscpu"], ["bf16", "fp16"], [False, True]),
 )
-def test_gradients_in_sixteen_bits_follow_the_oracle(
-    spec: str, precision: str, compact: bool
-) -> None:
+def test_gradients_in_sixteen_bits_follow_the_oracle(spec, precision, compact):
     losses = run(
         num_gpus=3,
         optimizer="momentum",
@@ -234,9 +221,7 @@ def test_gradients_in_sixteen_bits_follow_the_oracle(
         for kind in ((("bf16", "fp16")[n % 2], False), ("fp16", True))
     ],
 )
-def test_sixteen_bit_losses_follow_the_oracle(
-    mode: str, optimizer: str, precision: str, fp16_vars: bool
-) -> None:
+def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_vars):
     losses = run(
         num_gpus=2,
         optimizer=optimizer,
@@ -254,7 +239,7 @@ def test_sixteen_bit_losses_follow_the_oracle(
 @pytest.mark.parametrize(
     "mode", ["parameter_server", "distributed_replicated", "mirrored_strategy"]
 )
-def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode: str) -> None:
+def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode):
     # Below 1 numbers are 2^-11 apart in fp16, and no gradient here is as large as 8.
     flags = {"num_gpus": 2, "variable_update": mode, "init_learning_rate": 2.0**-15}
     flags |= {"precision": "fp16", "weight_decay": 0.25}
@@ -273,7 +258,7 @@ SIXTEEN_BITS: dict[str, dict[str, object]] = {
 BY_ALGORITHMS = ("replicated", "distributed_all_reduce", "collective_all_reduce")
 
 
-def kinds_of(number: int, mode: str) -> list[str]:
+def kinds_of(number, mode):
     """Two of three for all modes, and one of two for those that pack."""
     common = [kind for n, kind in enumerate(["plain", "variables", "wide"]) if n != number % 3]
     return [*common, ("packed", "buckets")[number % 2]] if mode in BY_ALGORITHMS else common
@@ -287,9 +272,7 @@ def kinds_of(number: int, mode: str) -> list[str]:
         for kind in kinds_of(number, mode)
     ],
 )
-def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(
-    mode: str, devices: int, kind: str
-) -> None:
+def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(mode, devices, kind):
     flags = {"variable_update": mode, "num_gpus": devices, **SIXTEEN_BITS[kind]}
     if mode == "mirrored_strategy":
         flags["cross_device_ops"] = "reduction_to_one_device"
@@ -308,7 +291,7 @@ def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(
         assert not copy.numpy()[[0, 2]].any()
 
 
-def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:
+def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it():
     losses = run(num_gpus=2, weight_decay=0.0625, loss_type_to_report="base_loss")
     total = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean")
     assert losses[0] == pytest.approx(total[0] - 0.0625 * 5 / 2, rel=1e-5)
@@ -316,7 +299,7 @@ def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
-def test_plain_descent_divides_the_rate_and_no_gradient(mode: str) -> None:
+def test_plain_descent_divides_the_rate_and_no_gradient(mode):
     more = {"num_gpus": 2, "variable_update": mode}
     made = {
         optimizer: record_of(optimizer=optimizer, **more).placement.reduction_operations
@@ -325,7 +308,7 @@ def test_plain_descent_divides_the_rate_and_no_gradient(mode: str) -> None:
     assert made["sgd"] < made["momentum"]
 
 
-def test_gradients_are_clipped_after_reduction_and_decay() -> None:
+def test_gradients_are_clipped_after_reduction_and_decay():
     c = slopes(2).mean()
     weights, expected = np.array([1.0, 2.0]), []
     for _ in range(STEPS):
@@ -336,7 +319,7 @@ def test_gradients_are_clipped_after_reduction_and_decay() -> None:
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_fp16_loss_scale_does_not_change_the_update() -> None:
+def test_fp16_loss_scale_does_not_change_the_update():
     # Powers of two are exact, so only overflow or a forgotten division would show.
     first = run(num_gpus=2, precision="fp16", fp16_loss_scale=1.0)
     second = run(num_gpus=2, precision="fp16", fp16_loss_scale=256.0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_cifar10
-from forked import Forked, cnnbench
+from forked import cnnbench
 from oracle import PLUGIN, RATE, STEPS, expected_losses, sent_by_all, slopes
 from worker_runs import (
     filled,
@@ -35,7 +34,7 @@ ONE_PROCESS = {"variable_update": "replicated", "device": "cpu"}
 BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 
 
-def of(model: str, **flags: object) -> dict[str, object]:
+def of(model, **flags):
     own = {"model": model, "model_plugin": str(PLUGINS / f"{model}_plugin.py")}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_batches": 3}
     return {**own, **flags}
@@ -126,7 +125,7 @@ SAVED = of("normal", optimizer="momentum", num_batches=2)
 SAVING = {"workers": {}, "strategy": BY_STRATEGY}
 
 
-def write_data(folder: Path) -> None:
+def write_data(folder):
     """Data sets, and what one process has trained on one of them."""
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (11, 32, 32, 3), np.uint8)
@@ -155,7 +154,7 @@ SHARED_OUT = {
 }
 
 
-def write_records(folder: Path, files: list[list[int]]) -> None:
+def write_records(folder, files):
     """Training records of black images, with these labels in each file."""
     folder.mkdir()
     jpeg = tf.io.encode_jpeg(tf.zeros([64, 64, 3], tf.uint8)).numpy()
@@ -170,7 +169,7 @@ def write_records(folder: Path, files: list[list[int]]) -> None:
                 writer.write(example.SerializeToString())
 
 
-def of_all_runs(folder: Path) -> dict[str, list[dict[str, object]]]:
+def of_all_runs(folder):
     """What two workers make of every run, by its name; one start of TensorFlow for all."""
     write_data(folder)
     runs: dict[str, dict[str, object]] = {
@@ -194,26 +193,24 @@ def of_all_runs(folder: Path) -> dict[str, list[dict[str, object]]]:
 
 
 @pytest.fixture(scope="module")
-def made(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, list[dict[str, object]]]]:
+def made(tmp_path_factory):
     return made_once(tmp_path_factory, "workers", of_all_runs)
 
 
 @pytest.fixture(scope="module")
-def folder(made) -> Path:
+def folder(made):
     """The folder of all runs, with the data that they read and what they have saved."""
     return made[0]
 
 
 @pytest.fixture(scope="module")
-def results(made) -> dict[str, list[dict[str, object]]]:
+def results(made):
     """See `of_all_runs`."""
     return made[1]
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_losses_equal_the_oracle(name: str, results) -> None:
+def test_losses_equal_the_oracle(name, results):
     _, towers, changes = BY_HAND[name]
     c = slopes(2 * towers)
     expected = expected_losses(
@@ -224,7 +221,7 @@ def test_losses_equal_the_oracle(name: str, results) -> None:
         assert (worker["towers"], worker["global_batch"]) == (2 * towers, 4 * towers)
 
 
-def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
+def test_a_step_sends_what_rings_of_both_workers_send(results):
     # One bucket of both gradients, and the loss with the wish to stop, two scalars each.
     messages, size = sent_by_all("collective", Tensor(2), 2, 1)
     for worker in results["one tower each"]:
@@ -239,7 +236,7 @@ def test_a_step_sends_what_rings_of_both_workers_send(results) -> None:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_workers_do_what_one_process_does(name: str, results) -> None:
+def test_workers_do_what_one_process_does(name, results):
     flags = dict(COMPARED[name])
     flags |= {"num_gpus": 2 * flags.get("num_gpus", 1), **ONE_PROCESS}
     expected = outcome(flags)
@@ -256,8 +253,8 @@ def test_workers_do_what_one_process_does(name: str, results) -> None:
 
 @pytest.mark.parametrize("name", MOMENTS)
 def test_moments_over_workers_leave_the_weights_and_averages_of_one_process(
-    name: str, results, folder: Path, tmp_path: Path
-) -> None:
+    name, results, folder, tmp_path
+):
     flags, changes = MOMENTS[name]
     expected = outcome({**flags, **ONE_PROCESS, **changes, "train_dir": str(tmp_path)})
     for worker in results[name]:
@@ -268,9 +265,7 @@ def test_moments_over_workers_leave_the_weights_and_averages_of_one_process(
         np.testing.assert_allclose(found[key], value, rtol=2e-3, atol=5e-4, err_msg=key)
 
 
-def test_checkpoints_interchange_although_workers_share_no_folder(
-    results, folder: Path, tmp_path: Path
-) -> None:
+def test_checkpoints_interchange_although_workers_share_no_folder(results, folder, tmp_path):
     one = {**SAVED, **ONE_PROCESS, "num_gpus": 2, "train_dir": str(tmp_path)}
     expected = {"saved": outcome(one), "resumed": outcome({**one, "num_batches": 4})}
     for name in SAVING:
@@ -284,7 +279,7 @@ def test_checkpoints_interchange_although_workers_share_no_folder(
         assert by_one["losses"][0] < expected["saved"]["losses"][0]
 
 
-def test_an_evaluation_counts_every_example_once(results, folder: Path) -> None:
+def test_an_evaluation_counts_every_example_once(results, folder):
     flags = {**EVALUATED, **ONE_PROCESS, "data_dir": str(folder / "cifar")}
     (expected,) = outcome({**flags, "train_dir": str(folder / "evaluated0")})["evaluations"]
     assert expected["examples"] == 11
@@ -293,12 +288,12 @@ def test_an_evaluation_counts_every_example_once(results, folder: Path) -> None:
             assert worker["evaluations"] == [pytest.approx(expected, rel=1e-5)]
 
 
-def rows(read: list[list[list[int]]]) -> list[int]:
+def rows(read):
     return [label for step in read for batch in step for label in batch]
 
 
 @pytest.mark.parametrize("name", ["auto", "data", "manual"])
-def test_d9_workers_share_out_the_batches_of_one_process(name: str, results, folder: Path) -> None:
+def test_d9_workers_share_out_the_batches_of_one_process(name, results, folder):
     flags = filled({**READING, **SHARED_OUT[name], **ONE_PROCESS, "num_gpus": 2}, folder=folder)
     for flag in {"auto_shard_policy", "input_sharding"} & flags.keys():
         del flags[flag]
@@ -309,7 +304,7 @@ def test_d9_workers_share_out_the_batches_of_one_process(name: str, results, fol
     assert sorted(rows(first[:2]) + rows(second[:2])) == sorted({*rows(first), *rows(second)})
 
 
-def test_d9_d10_workers_read_everything_or_their_own_part(results) -> None:
+def test_d9_d10_workers_read_everything_or_their_own_part(results):
     first, second = results["off"]
     assert first == second
     assert sorted(rows(first)) == list(range(8))
@@ -317,13 +312,13 @@ def test_d9_d10_workers_read_everything_or_their_own_part(results) -> None:
     assert sorted(first + second) == list(range(8))
 
 
-def test_d9_workers_share_out_whole_files(results) -> None:
+def test_d9_workers_share_out_whole_files(results):
     first, second = map(rows, results["file"])
     assert {*first} == {1, 2, 3, 6, 7, 8}
     assert {*second} == {4, 5}
 
 
-def test_what_ends_a_run_ends_it_in_all_workers(results) -> None:
+def test_what_ends_a_run_ends_it_in_all_workers(results):
     first, second = results["steady"]
     assert len(first["warmup_losses"]) == len(second["warmup_losses"]) > 9
     for worker in results["lost"]:
@@ -331,7 +326,7 @@ def test_what_ends_a_run_ends_it_in_all_workers(results) -> None:
         assert len(worker["losses"]) == len(results["lost"][0]["losses"]) < 9
 
 
-def test_copies_of_different_workers_are_compared(results) -> None:
+def test_copies_of_different_workers_are_compared(results):
     for worker in results["one tower each"]:
         assert (worker["replica_checks"], worker["error"]) == (1 + STEPS // 2, "")
     for worker in results["bent"]:
@@ -340,7 +335,7 @@ def test_copies_of_different_workers_are_compared(results) -> None:
         assert "on worker 1 differs from worker 0" in worker["error"]
 
 
-def workers_of(ports: list[int], *flags: str) -> list[tuple[Callable[[], object], list[str]]]:
+def workers_of(ports, *flags):
     """The program of each worker of a run that would last for minutes."""
     hosts = ",".join(f"localhost:{port}" for port in ports)
     common = ["--variable_update=collective_all_reduce"]
@@ -355,7 +350,7 @@ EVALUATING = ("--num_batches=2", "--num_warmup_batches=0", "--num_eval_batches=1
 EVALUATING += ("--eval_during_training_every_n_steps=2",)
 
 
-def until_running(folder: Path, process: Forked) -> None:
+def until_running(folder, process):
     for _ in range(600):
         if "\n100\t" in (folder / "out0").read_text():
             return
@@ -368,9 +363,7 @@ def until_running(folder: Path, process: Forked) -> None:
     ("name", "status", "flags"),
     [("SIGKILL", 4, ENDLESS), ("SIGQUIT", 130, ENDLESS), ("SIGTERM", 130, EVALUATING)],
 )
-def test_a_worker_that_ends_ends_the_others(
-    name: str, status: int, flags: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_worker_that_ends_ends_the_others(name, status, flags, tmp_path):
     record = tmp_path / "record.json"
     with ReservedPorts(2) as ports:
         programs = workers_of(ports.numbers, *flags, f"--result_json={record}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ PS = {"variable_update": "parameter_server"}
 REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xring"}
 
 
-def of(model: str, **flags: object) -> dict[str, object]:
+def of(model, **flags):
     own = {"model": model, "model_plugin": PLUGIN.replace("oracle_", f"{model}_")}
     return {**ALL, **own, "num_batches": 3, **flags}
 
@@ -47,17 +45,17 @@ EVALUATED |= {"num_batches": 2, "eval_during_training_every_n_steps": 1, "num_ev
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, object]]]:
+def made(tmp_path_factory):
     return made_once(tmp_path_factory, "controller", of_all_runs)
 
 
 @pytest.fixture(scope="module")
-def results(made) -> dict[str, dict[str, object]]:
+def results(made):
     """See `of_all_runs`."""
     return made[1]
 
 
-def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
+def of_all_runs(folder):
     """What the controller makes of every run; one start of TensorFlow for all."""
     images = np.random.default_rng(5).integers(0, 256, (11, 32, 32, 3), np.uint8)
     for subset in ("train", "validation"):
@@ -75,7 +73,7 @@ def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
     return dict(zip(runs, found, strict=True))
 
 
-def test_two_towers_of_each_worker_train_as_the_oracle_says(results) -> None:
+def test_two_towers_of_each_worker_train_as_the_oracle_says(results):
     for name, reduction in (("oracle", "mean"), ("reduced", "sum")):
         found = results[name]
         expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, reduction)
@@ -88,7 +86,7 @@ def test_two_towers_of_each_worker_train_as_the_oracle_says(results) -> None:
     assert results["reduced"]["sent"] == [2 * 3 + 2 + 1, 4 * 9]
 
 
-def test_no_function_overtakes_what_was_written_before_it(results) -> None:
+def test_no_function_overtakes_what_was_written_before_it(results):
     losses = results["oracle"]["losses"]
     assert results["shadows"]["losses"] == pytest.approx(losses, rel=1e-5)
     assert results["saved"]["losses"] == pytest.approx(losses[:RESUMED_AT], rel=1e-5)
@@ -100,7 +98,7 @@ def test_no_function_overtakes_what_was_written_before_it(results) -> None:
     assert late == pytest.approx(punctual, rel=1e-6)
 
 
-def test_parts_of_files_that_end_early_fail_nothing(made) -> None:
+def test_parts_of_files_that_end_early_fail_nothing(made):
     """An error of the other worker's process would cancel what else is under way there."""
     folder, results = made
     assert [one["examples"] for one in results["evaluated files"]["evaluations"]] == [11, 11]
@@ -109,11 +107,11 @@ def test_parts_of_files_that_end_early_fail_nothing(made) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Callable[[dict[str, object]], dict[str, object]]:
+def alone():
     """What one process with four towers makes of flags, once for all modes."""
     made: dict[str, dict[str, object]] = {}
 
-    def run(flags: dict[str, object]) -> dict[str, object]:
+    def run(flags):
         own = {**flags, "num_gpus": 4, "device": "cpu", "variable_update": "replicated"}
         own.pop("all_reduce_spec", None)
         key = json.dumps(own)
@@ -125,7 +123,7 @@ def alone() -> Callable[[dict[str, object]], dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_a_job_does_what_one_process_does(name: str, results, alone) -> None:
+def test_a_job_does_what_one_process_does(name, results, alone):
     expected, found = alone(COMPARED[name]), results[name]
     tolerance = 2e-2 if "infinity" in name else 1e-5  # fp16
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=tolerance)

@@ -1,13 +1,10 @@
 """A process that cannot meet the others ends with its line, and TensorFlow is never imported."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +19,7 @@ COLLECTIVE = (*MODEL, "--variable_update=collective_all_reduce")
 
 
 @pytest.fixture
-def unimportable(tmp_path: Path) -> Path:
+def unimportable(tmp_path):
     """A folder for PYTHONPATH whose TensorFlow and Keras leave a file and never load."""
     folder = tmp_path / "stand-ins"
     folder.mkdir()
@@ -42,9 +39,7 @@ CASES = (
 
 
 @pytest.mark.timeout(SECONDS + 30)
-def test_nothing_is_loaded_before_the_processes_have_met(
-    unimportable: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_loaded_before_the_processes_have_met(unimportable, tmp_path):
     """All of them wait at the same time, each for a job of its own."""
     with ReservedPorts(2 * len(CASES)) as ports, contextlib.ExitStack() as stack:
         started = []

@@ -1,7 +1,5 @@
 """Processes of a job meet: in any order, or with a reason that names who is to blame."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

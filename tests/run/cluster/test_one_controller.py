@@ -1,7 +1,5 @@
 """Jobs with one process that makes the step of all workers: real processes, named when lost."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

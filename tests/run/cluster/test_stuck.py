@@ -1,7 +1,5 @@
 """Real processes whose input hangs although they are alive."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

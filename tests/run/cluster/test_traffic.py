@@ -1,7 +1,5 @@
 """What a step sends: TensorFlow's own graphs, the record's number and the formulas agree."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -13,7 +11,7 @@ from cnnbench.lab.predict.workload import Tensor
 LENET = {"model": "lenet", "batch_size": 1, "weight_decay": 0.0}
 
 
-def job(workers: int, mode: str, spec: str = "", ps: int = 0) -> dict[str, object]:
+def job(workers, mode, spec="", ps=0):
     given = {"all_reduce_spec": spec} if spec else {}
     return {**LENET, "variable_update": mode, "workers": workers, "ps": ps, **given}
 
@@ -32,12 +30,12 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def counts() -> dict[str, dict[str, object]]:
+def counts():
     return dict(zip(CASES, counts_of([case for case, _ in CASES.values()]), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_messages_and_bytes_of_a_step(name: str, counts) -> None:
+def test_messages_and_bytes_of_a_step(name, counts):
     case, (small, large) = CASES[name]
     found, workers = counts[name], case["workers"]
     # Scalars: the loss of every worker but one, and the rate to every other process with updates.

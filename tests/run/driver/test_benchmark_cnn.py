@@ -10,7 +10,6 @@ import math
 import os
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -39,7 +38,7 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def files(tmp_path_factory):
     """What a run with checkpoints leaves, by name."""
     folder = tmp_path_factory.mktemp("trained")
     run(train_dir=str(folder))
@@ -47,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def trained(files: dict[str, bytes], tmp_path: Path) -> str:
+def trained(files, tmp_path):
     """The checkpoints of a run of 2 + 4 steps."""
     folder = tmp_path / "train"
     folder.mkdir()
@@ -56,7 +55,7 @@ def trained(files: dict[str, bytes], tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
+def test_a_record_holds_every_step_and_what_the_defaults_became():
     record = run(num_gpus=2).record
     assert record.status == "ok"
     assert len(record.warmup_step_seconds) == len(record.warmup_losses) == 2
@@ -79,10 +78,8 @@ def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
 
 
-def test_the_record_names_the_revision_of_the_users_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def git(*arguments: str) -> str:
+def test_the_record_names_the_revision_of_the_users_repository(tmp_path, monkeypatch):
+    def git(*arguments):
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         done = subprocess.run(
             ["git", *who, *arguments], check=True, capture_output=True, text=True, timeout=60
@@ -102,7 +99,7 @@ def test_the_record_names_the_revision_of_the_users_repository(
     assert record.environment.get("git_commit") != revision
 
 
-def test_what_is_printed_is_recorded() -> None:
+def test_what_is_printed_is_recorded():
     """test_console.py has the lines themselves."""
     record, lines, _ = run(display_every=2)
     assert lines[-2] == f"total images/sec: {record.summary().total_images_per_sec:.2f}"
@@ -111,7 +108,7 @@ def test_what_is_printed_is_recorded() -> None:
     assert [row[2] for row in rows] == [f"{record.losses[step]:.3f}" for step in (0, 1, 3)]
 
 
-def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch):
     rates = []
     monkeypatch.setattr(TrainStep, "set_learning_rate", lambda self, rate: rates.append(rate))
     run(learning_rate_schedule="cosine", init_learning_rate=0.04, minimum_learning_rate=0.02)
@@ -120,16 +117,14 @@ def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     assert rates == pytest.approx(expected)
 
 
-def test_smoothed_labels_are_for_training(trained: str) -> None:
+def test_smoothed_labels_are_for_training(trained):
     evaluate = {"eval": True, "train_dir": trained, "num_eval_batches": 1}
     plain, smoothed = (run(**evaluate, label_smoothing=share).record for share in (0.0, 0.5))
     assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
-    scaled: bool, tmp_path: Path, holds: Callable[..., None]
-) -> None:
+def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(scaled, tmp_path, holds):
     path = tmp_path / "record.json"
     out = io.StringIO()
     flags = {**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
@@ -147,13 +142,13 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
     holds("run", json.loads(path.read_text()))
 
 
-def test_allow_nonfinite_goes_on() -> None:
+def test_allow_nonfinite_goes_on():
     record = run(init_learning_rate=1e9, allow_nonfinite=True, num_batches=5).record
     assert record.status == "ok"
     assert not math.isfinite(record.losses[-1])
 
 
-def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> None:
+def test_record_and_csv_agree(tmp_path, holds):
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
     for _ in range(2):
@@ -167,9 +162,7 @@ def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> Non
     assert rows.iloc[1]["run_id"] == record.run_id
 
 
-def test_the_peak_of_memory_is_that_of_the_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
     monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
     monkeypatch.setattr(peak_flops, "peak", lambda *of: measured.append("matrix product"))
@@ -178,18 +171,18 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(
     assert record.measured.peak_memory_bytes == 7
 
 
-def test_more_gpus_than_there_are_is_refused() -> None:
+def test_more_gpus_than_there_are_is_refused():
     with pytest.raises(FlagError, match=r"--num_gpus=2: TensorFlow sees 0 GPU"):
         run(device="gpu", num_gpus=2)
 
 
-def test_auto_falls_back_to_the_cpu_and_says_so() -> None:
+def test_auto_falls_back_to_the_cpu_and_says_so():
     record, _, err = run(device="auto")
     assert record.placement.device == record.config["device"] == "cpu"
     assert "no GPU visible" in err
 
 
-def test_an_old_line_for_one_dnn_trains_in_nchw() -> None:
+def test_an_old_line_for_one_dnn_trains_in_nchw():
     flags = {**TINY, "model": "lenet", "data_name": "imagenet"}
     plain = BenchmarkCNN(Params(**flags)).run()
     with pytest.warns(UserWarning, match="oneDNN is built in"):
@@ -199,7 +192,7 @@ def test_an_old_line_for_one_dnn_trains_in_nchw() -> None:
     assert record.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
-def test_nchw_on_a_cpu_without_such_a_convolution_is_refused() -> None:
+def test_nchw_on_a_cpu_without_such_a_convolution_is_refused():
     """oneDNN has NCHW convolutions of float16 on CPUs with instructions for it only."""
     image, kernel = tf.zeros([1, 3, 8, 8], tf.float16), tf.zeros([3, 3, 3, 4], tf.float16)
     refused = pytest.raises(FlagError, match="Conv2D of float16 takes NHWC only")
@@ -213,7 +206,7 @@ def test_nchw_on_a_cpu_without_such_a_convolution_is_refused() -> None:
         run(device="auto", data_format="NCHW", precision="fp16")
 
 
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
     optimizer = "adam"
     whole = run(num_batches=14, optimizer=optimizer).record
     run(num_batches=4, optimizer=optimizer, train_dir=str(tmp_path))
@@ -226,7 +219,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> N
     assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
 
 
-def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path: Path) -> None:
+def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path):
     """Each of ten images once an epoch, though every epoch skips two records."""
     noise = tf.random.stateless_uniform([10, 8, 8, 3], (1, 2), maxval=256, dtype=tf.int32)
     images = [tf.io.encode_jpeg(tf.cast(image, tf.uint8)).numpy() for image in noise]
@@ -246,8 +239,8 @@ def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path: Path) -
     assert len(set(losses)) == 20
 
 
-def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained: str) -> None:
-    def state() -> dict[str, int]:
+def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained):
+    def state():
         return {path.name: path.stat().st_mtime_ns for path in Path(trained).iterdir()}
 
     with FolderLock(Path(trained)):
@@ -259,13 +252,13 @@ def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained: st
 
 
 def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
-    tmp_path: Path, limits: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, limits, monkeypatch
+):
     """It removed what the first one was saving, even if it was refused for other reasons."""
     limits(outputs, _RESTART_SECONDS=0.0)
     write, refusals = Checkpoints._write, []
 
-    def saving(self: Checkpoints, prefix: str, directory: str, global_step: int) -> None:
+    def saving(self, prefix, directory, global_step):
         part = Path(f"{prefix}_temp") / "part-00000-of-00001"
         part.parent.mkdir()
         part.touch()
@@ -285,9 +278,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path, monkeypatch):
     said = io.StringIO()
     held = (Params(train_dir=str(tmp_path)), ResultFiles(None, None, RUNS), Messages(said))
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
@@ -295,7 +286,7 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
     with outputs.held(*held):
         pass
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
@@ -309,9 +300,7 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
     ]
 
 
-def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
-    tmp_path: Path, little_disk: Callable[[int], contextlib.AbstractContextManager[None]]
-) -> None:
+def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(tmp_path, little_disk):
     out = io.StringIO()
     csv_path = tmp_path / "r.csv"
     files = {"result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
@@ -324,9 +313,7 @@ def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
 
 
 @pytest.mark.parametrize("isa", [["avx2"], ["avx2", "avx512_fp16"]])
-def test_fp16_is_warned_about_on_cpus_without_it(
-    isa: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fp16_is_warned_about_on_cpus_without_it(isa, monkeypatch):
     facts = {**benchmark_cnn.environment.collect(), "cpu_isa": isa}
     monkeypatch.setattr(benchmark_cnn.environment, "collect", lambda: facts)
     warned = "warning: --precision=fp16 runs on a CPU" in run(num_batches=1, precision="fp16").err
@@ -334,7 +321,7 @@ def test_fp16_is_warned_about_on_cpus_without_it(
 
 
 @pytest.mark.parametrize("last", [4, 6])
-def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) -> None:
+def test_a_run_killed_after_its_last_step_is_ended(tmp_path, last):
     """Saved in every step; killed with the checkpoint of the last one, or of one after it."""
     flags = {"train_dir": str(tmp_path), "save_model_steps": 1, "max_ckpts_to_keep": 0}
     run(**flags)
@@ -355,23 +342,23 @@ def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) ->
     assert RunRecord.from_json(record.to_json()) == record
 
 
-def test_a_job_that_went_further_is_refused(trained: str) -> None:
+def test_a_job_that_went_further_is_refused(trained):
     with pytest.raises(FlagError, match=r"num_batches=3: the checkpoint .* is at step 6"):
         run(train_dir=trained, num_batches=3)
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(2, {8, 10}), (0, {4, 6, 8, 10})])
-def test_old_checkpoints_are_deleted(keep: int, kept: set[int], tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted(keep, kept, tmp_path):
     run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=keep, train_dir=str(tmp_path))
     assert {int(p.stem.split("-")[1]) for p in tmp_path.glob("*.index")} == kept
 
 
-def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
+def test_evaluating_without_a_checkpoint_fails(tmp_path):
     with pytest.raises(BenchmarkError, match="no checkpoint"):
         run(eval=True, train_dir=str(tmp_path))
 
 
-def test_an_evaluation_prints_what_it_records(trained: str) -> None:
+def test_an_evaluation_prints_what_it_records(trained):
     record, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4)
     (one,) = record.evaluations
     assert record.summary().total_images_per_sec > 0
@@ -379,7 +366,7 @@ def test_an_evaluation_prints_what_it_records(trained: str) -> None:
     assert f"{accuracies} [{one.examples} examples]" in lines
 
 
-def test_forward_only() -> None:
+def test_forward_only():
     record = run(forward_only=True, num_gpus=2).record
     assert record.losses == (0.0,) * 4
     flops = record.model.forward_flops_per_image
@@ -387,7 +374,7 @@ def test_forward_only() -> None:
     assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)
 
 
-def test_the_seed_decides_the_losses() -> None:
+def test_the_seed_decides_the_losses():
     first, again, other = (run(tf_random_seed=seed).record for seed in (1, 1, 99))
     assert first.losses == pytest.approx(again.losses, rel=1e-5)
     assert first.losses != pytest.approx(other.losses, rel=1e-4)
@@ -414,12 +401,8 @@ HYBRID = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:
     ],
 )
 def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
-    flags: dict[str, object],
-    reduced: tuple[str, ...],
-    copies: int,
-    reduces: bool | None,
-    trained: str,
-) -> None:
+    flags, reduced, copies, reduces, trained
+):
     given = {"variable_update": "replicated", "num_gpus": 2, "num_batches": 1, **flags}
     if "eval" in flags:
         given["train_dir"] = trained
@@ -439,12 +422,10 @@ def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
         assert (placement.reduction_operations >= 6) == reduces
 
 
-def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(monkeypatch):
     text = "Gradients for grouped convolutions are not supported on CPU."
 
-    def fails(step: TrainStep) -> None:
+    def fails(step):
         raise tf.errors.InvalidArgumentError(None, None, text)
 
     monkeypatch.setattr(TrainStep, "__call__", fails)

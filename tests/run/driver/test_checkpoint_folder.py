@@ -1,7 +1,5 @@
 """Which files are a checkpoint, what is deleted, and that nothing sound is ever ignored."""
 
-from __future__ import annotations
-
 import fcntl
 from pathlib import Path
 
@@ -24,7 +22,7 @@ INDEX_END = bytes.fromhex("57fb808b247547db")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Three checkpoints, the last in two data files."""
     for step in (5, 10):
         (tmp_path / f"model.ckpt-{step}.index").write_bytes(INDEX_END)
@@ -35,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -50,8 +48,8 @@ def names(folder: Path) -> list[str]:
 )
 @pytest.mark.parametrize("state", [None, b"", b"\xff\x00", b'model_checkpoint_path: "model.ck'])
 def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
-    folder: Path, lost: tuple[str, ...], newest: int, state: bytes | None
-) -> None:
+    folder, lost, newest, state
+):
     if state is not None:
         (folder / "checkpoint").write_bytes(state)
     for name in lost:
@@ -60,7 +58,7 @@ def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
 
 
 @pytest.mark.parametrize("written", [b"", INDEX_END[:7], INDEX_END + b"x", b"x" * 99])
-def test_an_index_that_was_being_written_is_none(folder: Path, written: bytes) -> None:
+def test_an_index_that_was_being_written_is_none(folder, written):
     (folder / "model.ckpt-100.index").write_bytes(written)
     assert latest(str(folder)) == f"{folder}/model.ckpt-10"
 
@@ -68,25 +66,25 @@ def test_an_index_that_was_being_written_is_none(folder: Path, written: bytes) -
 @pytest.mark.parametrize(
     "left", ["model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001", "other-7.index"]
 )
-def test_parts_of_a_checkpoint_are_no_fresh_start(tmp_path: Path, left: str) -> None:
+def test_parts_of_a_checkpoint_are_no_fresh_start(tmp_path, left):
     (tmp_path / left).touch()
     with pytest.raises(BenchmarkError, match=f"no complete checkpoint .*{left}"):
         latest(str(tmp_path))
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_nothing_there(tmp_path):
     assert latest(str(tmp_path)) is None
     assert latest(str(tmp_path / "nowhere")) is None
     assert latest(str(tmp_path / "model.ckpt-5")) is None
 
 
-def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BenchmarkError, match="file cannot be read: Not a directory"):
         latest(str(tmp_path / "file"))
 
 
-def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder: Path) -> None:
+def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
     (folder / "model.ckpt-10.index").unlink()
     (folder / "model.ckpt-7_temp").mkdir()
     (folder / "model.ckpt-7_temp" / "part-00000-of-00001").touch()
@@ -104,7 +102,7 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder: Path) 
     assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-100")
 
 
-def test_a_file_that_another_process_is_writing_there_is_left_alone(folder: Path) -> None:
+def test_a_file_that_another_process_is_writing_there_is_left_alone(folder):
     """As of an evaluation whose --result_json is in the folder."""
     waiting = folder / ".cnnbench-12-0123456789ab.tmp"
     with waiting.open("w") as file:
@@ -113,7 +111,7 @@ def test_a_file_that_another_process_is_writing_there_is_left_alone(folder: Path
         assert waiting.exists()
 
 
-def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder: Path) -> None:
+def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder):
     (folder / "model.ckpt-100.index").unlink()
     tidy(str(folder), keep=0)
     assert {name.split(".")[1] for name in names(folder) if "." in name} == {
@@ -128,13 +126,11 @@ def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder: Path) -> None
     ]
 
 
-def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_cleaning_a_folder_that_is_not_there(tmp_path):
     clean(str(tmp_path / "nowhere"))
 
 
-def test_a_run_resumes_without_its_state_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_resumes_without_its_state_file(tmp_path, capsys):
     flags = [*RUN, f"--train_dir={tmp_path}", "--save_model_steps=2"]
     assert main([*flags, "--num_batches=4"]) == 0
     (tmp_path / "checkpoint").unlink()
@@ -149,9 +145,7 @@ def test_a_run_resumes_without_its_state_file(
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run*", "run\\1", "run\udcff"])
-def test_paths_that_tensorflow_misreads_are_refused(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paths_that_tensorflow_misreads_are_refused(tmp_path, name, capsys):
     assert main([*RUN, f"--train_dir={tmp_path}/{name}"]) == 2
     assert "--train_dir=" in capsys.readouterr().err
     assert names(tmp_path) == []

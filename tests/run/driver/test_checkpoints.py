@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,7 @@ from covering import covering_pairs
 from short_runs import build
 
 from cnnbench.cli import main
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.checkpoints import Checkpoints
-from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -48,11 +45,11 @@ MODES: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory):
+def built(tmp_path_factory):
     """A run of each mode, three steps of Adam done; and its checkpoint."""
 
     @functools.cache
-    def make(mode: str) -> tuple[BuiltRun, str]:
+    def make(mode):
         folder = str(tmp_path_factory.mktemp(mode))
         made = build("poison", train_dir=folder, optimizer="adam", batch_size=2, **MODES[mode])
         for _ in range(3):
@@ -62,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory):
     return make
 
 
-def state(made: BuiltRun) -> dict[str, TowerVariable]:
+def state(made):
     return {**made.checkpoints._variables, **made.checkpoints._slots}
 
 
@@ -71,7 +68,7 @@ PAIRS = list(zip([*MODES][-1:] + [*MODES][:-1], MODES, strict=True))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-to-".join)
-def test_every_mode_restores_what_another_saved(pair: tuple[str, str], built) -> None:
+def test_every_mode_restores_what_another_saved(pair, built):
     (source, path), (target, _) = (built(mode) for mode in pair)
     expected = {name: v.primary.numpy() for name, v in state(source).items()}
     assert {"conv0/kernel/m", "conv0/kernel/v", "optimizer/beta1_power"} <= expected.keys()
@@ -91,9 +88,7 @@ def test_every_mode_restores_what_another_saved(pair: tuple[str, str], built) ->
 
 
 @pytest.mark.parametrize("narrow", [True, False])
-def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(
-    narrow: bool, saved: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(narrow, saved, capsys):
     fp16 = ["--precision=fp16", "--fp16_vars"]
     steps = [f"--train_dir={saved}", "--quiet_conditions=all"]
     assert run("--num_batches=4", *steps, *(fp16 if narrow else [])) == 0
@@ -110,14 +105,14 @@ OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
 
 
 @pytest.fixture(scope="module")
-def optimized(tmp_path_factory: pytest.TempPathFactory):
+def optimized(tmp_path_factory):
     """A run with each optimizer, a step done; where its checkpoints are; the state they hold.
 
     Checkpoint 2 is as earlier versions wrote them, without the name of the optimizer.
     """
 
     @functools.cache
-    def make(optimizer: str) -> tuple[BuiltRun, str, dict[str, np.ndarray]]:
+    def make(optimizer):
         folder = tmp_path_factory.mktemp(optimizer)
         made = build("oracle", optimizer=optimizer, train_dir=str(folder), num_gpus=2)
         made.step().loss.numpy()
@@ -132,9 +127,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("before", "now", "named"), covering_pairs(OPTIMIZERS, OPTIMIZERS, [True, False])
 )
-def test_an_optimizer_takes_over_its_own_state_alone(
-    before: str, now: str, named: bool, optimized
-) -> None:
+def test_an_optimizer_takes_over_its_own_state_alone(before, now, named, optimized):
     _, path, state = optimized(before)
     target, _, _ = optimized(now)
     for slot in target.slots.values():
@@ -147,17 +140,17 @@ def test_an_optimizer_takes_over_its_own_state_alone(
             assert copy.numpy() == (state[name] if before == now else -7.0)
 
 
-def test_an_evaluation_asks_for_no_optimizer(optimized) -> None:
+def test_an_evaluation_asks_for_no_optimizer(optimized):
     made, path, _ = optimized("rmsprop")
     for step in (1, 2):
         assert not Checkpoints(made.manager).restore(f"{path}-{step}").notices
 
 
-def run(*flags: str) -> int:
+def run(*flags):
     return main([*TRIVIAL, *flags])
 
 
-def test_a_restored_step_computes_with_the_restored_values(tmp_path: Path) -> None:
+def test_a_restored_step_computes_with_the_restored_values(tmp_path):
     made = build("oracle", train_dir=str(tmp_path), num_gpus=2, staged_vars=True)
     path = made.checkpoints.save(str(tmp_path), 0)
     losses = [float(made.step().loss.numpy()) for _ in range(3)]
@@ -167,7 +160,7 @@ def test_a_restored_step_computes_with_the_restored_values(tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def files(tmp_path_factory):
     """What a run of two steps saves, by name of the file."""
     folder = tmp_path_factory.mktemp("saved")
     assert run(f"--train_dir={folder}") == 0
@@ -175,7 +168,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def saved(files: dict[str, bytes], tmp_path: Path) -> Path:
+def saved(files, tmp_path):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     return tmp_path
@@ -184,7 +177,7 @@ def saved(files: dict[str, bytes], tmp_path: Path) -> Path:
 INDEX, DATA = "model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001"
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+def refusal(capsys, *flags):
     capsys.readouterr()
     assert run("--quiet_conditions=all", *flags) == 4
     errors = [line for line in capsys.readouterr().err.splitlines() if " error: " in line]
@@ -203,12 +196,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     ],
     ids=["index-empty", "index-half", "data-empty", "data-half", "data-byte"],
 )
-def test_a_damaged_checkpoint_is_named(
-    name: str,
-    damage: Callable[[bytes], bytes],
-    saved: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_damaged_checkpoint_is_named(name, damage, saved, capsys):
     (saved / name).write_bytes(damage((saved / name).read_bytes()))
     line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
     if name == DATA:
@@ -217,7 +205,7 @@ def test_a_damaged_checkpoint_is_named(
         assert f"{saved} holds no complete checkpoint model.ckpt-*, but {DATA}" in line
 
 
-def test_a_foreign_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_checkpoint_is_named(tmp_path, capsys):
     path = str(tmp_path / "model.ckpt-2")
     tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(path)
     for mode in (["--eval", "--num_eval_batches=1"], ["--forward_only"]):
@@ -225,7 +213,7 @@ def test_a_foreign_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFix
         assert f"checkpoint {path} lacks 7 of 7 variables (first: affine0/kernel)" in line
 
 
-def test_another_shape_is_named(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_shape_is_named(saved, capsys):
     line = refusal(capsys, "--data_name=imagenet", "--num_batches=9", f"--train_dir={saved}")
     assert (
         "model.ckpt-2 holds affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
@@ -237,7 +225,7 @@ PLUGIN = f"--model_plugin={Path(__file__).parents[2] / 'plugins' / 'backbone_plu
 
 
 @pytest.fixture(scope="module")
-def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def backbones(tmp_path_factory):
     """A folder with a checkpoint of the classifier and one of the wide classifier."""
     folder = tmp_path_factory.mktemp("backbones")
     for name in ("classifier", "wide"):
@@ -245,9 +233,7 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_backbone_starts_from_a_checkpoint_of_its_own(
-    backbones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_backbone_starts_from_a_checkpoint_of_its_own(backbones, tmp_path, capsys):
     flags = [PLUGIN, "--model=detector", f"--train_dir={tmp_path}", "--init_learning_rate=0"]
     flags += ["--num_gpus=2", "--variable_update=independent", "--weight_decay=0"]
     assert run(*flags, f"--backbone_model_path={backbones / 'classifier'}") == 0
@@ -263,9 +249,7 @@ def test_a_backbone_starts_from_a_checkpoint_of_its_own(
     assert "backbone of" not in capsys.readouterr().err
 
 
-def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
-    saved: Path, backbones: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(saved, backbones, capsys):
     flags = [PLUGIN, "--model=detector"]
     line = refusal(capsys, *flags, f"--backbone_model_path={saved}")
     assert f"{saved}/model.ckpt-2 lacks 7 of 7 variables (first: conv0/kernel); it is not" in line
@@ -273,7 +257,7 @@ def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
     assert "holds conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
 
 
-def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path: Path) -> None:
+def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path):
     """Batches of two, three and two examples, and a checkpoint without a number of examples."""
     made, _ = built("replicated")
     manager = made.manager

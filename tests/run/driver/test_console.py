@@ -1,7 +1,5 @@
 """Standard output against captured runs of tf_cnn_benchmarks, byte by byte."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

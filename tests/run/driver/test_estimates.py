@@ -1,9 +1,5 @@
 """Estimates of memory and duration, and what becomes of a run by them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from cnnbench.errors import FlagError
@@ -13,7 +9,6 @@ from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
-    RunWork,
     batch_limits,
     estimate,
     total_of_job,
@@ -25,13 +20,13 @@ GIB = 2**30
 SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
 
 
-def estimated(**flags) -> MemoryEstimate:
+def estimated(**flags):
     params = Params(**{**SHARED, **flags})
     return estimate(params, make_plan(params), "cpu")
 
 
-def test_what_a_run_keeps_beside_its_activations() -> None:
-    def total(**flags) -> int:
+def test_what_a_run_keeps_beside_its_activations():
+    def total(**flags):
         return estimated(**flags).total
 
     weights = sum(one.bytes for one in make_plan(Params(model="alexnet")).spec.variables)
@@ -64,7 +59,7 @@ def test_what_a_run_keeps_beside_its_activations() -> None:
         ),
     ],
 )
-def test_all_processes_of_a_job_count(flags: dict[str, str], serving: int, copies: int) -> None:
+def test_all_processes_of_a_job_count(flags, serving, copies):
     job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
     plan = make_plan(job)
     weights = sum(one.bytes for one in plan.spec.variables)
@@ -72,7 +67,7 @@ def test_all_processes_of_a_job_count(flags: dict[str, str], serving: int, copie
     assert besides == serving * PROCESS_BYTES + copies * weights
 
 
-def test_a_batch_counts_once_per_device() -> None:
+def test_a_batch_counts_once_per_device():
     flags = {"model": "resnet20", "data_name": "cifar10", "batch_size": 64}
     found = estimated(**flags, num_gpus=2)
     assert found.batch == 64
@@ -91,7 +86,7 @@ def test_a_batch_counts_once_per_device() -> None:
         (Memory(64 * GIB, 60 * GIB), "quiet"),
     ],
 )
-def test_refused_warned_or_quiet(there: Memory, result: str) -> None:
+def test_refused_warned_or_quiet(there, result):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
     params = Params(model="trivial", batch_size=64)
     if result == "refused":
@@ -104,16 +99,14 @@ def test_refused_warned_or_quiet(there: Memory, result: str) -> None:
         assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
 
-def test_variables_alone_ask_for_fewer_devices() -> None:
+def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     params = Params(model="trivial", num_gpus=8)
     with pytest.raises(FlagError, match=r"--num_gpus=8: .*; lower --num_gpus"):
         estimates.check(needed, Memory(4 * GIB, 3 * GIB), params)
 
 
-def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(
-    made_up_machine: Path,
-) -> None:
+def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
     kilobytes = f"MemTotal: {4 << 20} kB\nMemAvailable: {3 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
@@ -128,12 +121,12 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(
     assert batch_limits(on_gpus, make_plan(on_gpus)) is None
 
 
-def work(**flags) -> RunWork:
+def work(**flags):
     params = Params(**{"device": "cpu", "model": "lenet", "num_batches": 30, **flags})
     return work_of(params, make_plan(params))
 
 
-def test_steps_images_devices_and_evaluations_are_work() -> None:
+def test_steps_images_devices_and_evaluations_are_work():
     one = work(num_warmup_batches=10)
     assert (one.kind, one.dtype, one.steps) == ("cpu", "float32", 40)
     # Devices on the CPU share it.
@@ -146,7 +139,7 @@ def test_steps_images_devices_and_evaluations_are_work() -> None:
     assert evaluated.flops > one.flops
 
 
-def test_seconds_follow_from_the_speed_of_the_device(limits) -> None:
+def test_seconds_follow_from_the_speed_of_the_device(limits):
     assert 1e8 < estimates.cpu_rate() < 1e14
     assert estimates.cpu_rate() == estimates.cpu_rate()  # measured once
     limits(estimates, cpu_rate=lambda: 1e11)

@@ -1,7 +1,5 @@
 """--export_dir: what is written serves by itself and says what an evaluation says."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -32,19 +30,19 @@ CLASSIFIER = {
 }
 
 
-def run(*flags: str, **own: object) -> int:
+def run(*flags, **own):
     given = {**CLASSIFIER, "num_warmup_batches": 0, "progress": "off", **own}
     return main([*(f"--{name}={value}" for name, value in given.items()), *flags])
 
 
-def evaluation_logits(images: tf.Tensor, **flags: object) -> np.ndarray:
+def evaluation_logits(images, **flags):
     """What an evaluation of the newest checkpoint computes of some images."""
     built = BenchmarkCNN(Params.from_dict({**CLASSIFIER, "eval": True, **flags})).build()
     evaluator = built.evaluator
     built.checkpoints.restore(f"{flags['train_dir']}/model.ckpt-3")
 
     @tf.function(autograph=False)
-    def logits(images: tf.Tensor) -> tf.Tensor:
+    def logits(images):
         return forward(
             evaluator._model,
             evaluator._plan.spec.num_classes,
@@ -61,9 +59,7 @@ def evaluation_logits(images: tf.Tensor, **flags: object) -> np.ndarray:
     ("mode", "precision"),
     [("parameter_server", "bf16"), ("independent", "fp32")],
 )
-def test_a_saved_model_says_what_the_evaluation_says(
-    mode: str, precision: str, tmp_path: Path
-) -> None:
+def test_a_saved_model_says_what_the_evaluation_says(mode, precision, tmp_path):
     flags = {"variable_update": mode, "precision": precision, "train_dir": str(tmp_path / "train")}
     made = tmp_path / "deep" / "export"
     more = {"num_gpus": 2, "optimizer": "momentum", "init_learning_rate": 0.1}
@@ -84,7 +80,7 @@ def test_a_saved_model_says_what_the_evaluation_says(
     np.testing.assert_allclose(served["probabilities"], chances, rtol=1e-2)
 
 
-def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path: Path) -> None:
+def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path):
     made = tmp_path / "export"
     flags = {"num_gpus": 3, "variable_update": "replicated", "optimizer": "adam"}
     assert run(**flags, export_dir=made) == 0
@@ -105,7 +101,7 @@ def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path
     assert not kinds & {"PyFunc", "EagerPyFunc", "AssignVariableOp", "IteratorGetNext"}
 
 
-def test_an_export_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+def test_an_export_takes_the_place_of_an_older_one(tmp_path):
     made = tmp_path / "export"
     outputs = []
     for seed in (1, 2):
@@ -115,7 +111,7 @@ def test_an_export_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     assert not np.allclose(*outputs)
 
 
-def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
+def test_several_inputs_and_outputs_keep_their_names(tmp_path):
     given = {**WEATHER, "device": "cpu", "num_batches": 1, "num_warmup_batches": 0}
     given["export_dir"] = tmp_path / "export"
     assert main([f"--{name}={value}" for name, value in given.items()]) == 0
@@ -131,9 +127,7 @@ def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
     ("name", "dataset"),
     [("vit_b16", "imagenet"), ("swin_t", "imagenet"), ("nasnet", "cifar10"), ("ncf", "ratings")],
 )
-def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(
-    name: str, dataset: str
-) -> None:
+def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(name, dataset):
     model, classes = cut(registry.get_model(name, dataset)), find_dataset(dataset, None).num_classes
     if isinstance(model, NasNet):
         model.size = dataclasses.replace(model.size, cells=3, filters=8)
@@ -141,7 +135,7 @@ def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(
     signature = {one.name: tf.TensorSpec([None, *one.sizes], one.dtype) for one in features}
 
     @tf.function(autograph=False)
-    def serve(**given: tf.Tensor) -> tf.Tensor:
+    def serve(**given):
         return forward(
             model,
             classes,
@@ -153,7 +147,7 @@ def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(
     assert serve.get_concrete_function(**signature).structured_outputs.shape[0] is None
 
 
-def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path: Path, capsys) -> None:
+def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path, capsys):
     plugin = tmp_path / "fixed.py"
     plugin.write_text(
         "from cnnbench.models import LearningRateSpec, Model, register_model\n"

@@ -1,7 +1,5 @@
 """A tower that fails while others wait for it in a collective ends the run with its error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from forked import Forked, cnnbench
@@ -9,7 +7,7 @@ from forked import Forked, cnnbench
 PLUGIN = Path(__file__).parents[2] / "plugins/failing_plugin.py"
 
 
-def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path: Path) -> None:
+def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):
     flags = [
         *("--model=fails_to_run", f"--model_plugin={PLUGIN}", "--device=cpu", "--num_gpus=2"),
         *("--num_batches=2", "--num_warmup_batches=0", "--quiet_conditions=all", "--progress=off"),

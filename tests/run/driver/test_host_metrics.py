@@ -1,7 +1,5 @@
 """Metrics of all rows, computed in a process of their own while the run goes on."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

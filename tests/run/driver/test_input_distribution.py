@@ -1,12 +1,7 @@
 """--input_distribution=strategy: the same batches on the same devices as towers get."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +13,6 @@ from cnnbench.data import CIFAR10
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -32,19 +26,19 @@ MANUAL = {"input_distribution": "strategy", "input_sharding": "manual"}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cifar10")
     images = np.random.default_rng(3).integers(0, 256, (50, 32, 32, 3), np.uint8)
     write_cifar10(folder, images, np.arange(50) % 10, files=2)
     return folder
 
 
-def build(files: Path, **flags: object) -> BuiltRun:
+def build(files, **flags):
     reading = {"data_name": "cifar10", "data_dir": str(files), "batch_size": 4}
     return short_runs.build("trivial", forward_only=True, **reading, **flags)
 
 
-def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[str]]]:
+def batches(files, **flags):
     """The images of four steps, as a resumed run has them too, and the devices of the last."""
     built = build(files, **flags)
     steps = [built.inputs.next() for _ in range(4)]
@@ -59,7 +53,7 @@ def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[s
 
 
 @pytest.fixture(scope="module")
-def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str]]]]:
+def wanted(files):
     """The batches of so many towers without a strategy."""
     return functools.cache(
         lambda towers: batches(files, variable_update="replicated", num_gpus=towers)
@@ -79,9 +73,7 @@ def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str
     ],
     ids=lambda flags: "-".join(str(value) for value in flags.values()),
 )
-def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
-    flags: dict[str, object], files: Path, wanted
-) -> None:
+def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(flags, files, wanted):
     # One worker reads everything whatever is sharded between workers.
     expected, devices = wanted(flags["num_gpus"])
     found, places = batches(files, **flags)
@@ -90,7 +82,7 @@ def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
         np.testing.assert_array_equal(one, other)
 
 
-def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path, wanted) -> None:
+def test_an_input_per_replica_leaves_later_ones_as_they_are(files, wanted):
     expected, devices = wanted(2)
     for more in ({"input_replication": "per_replica"}, {}):
         found, places = batches(files, **MIRRORED, **MANUAL, **more)
@@ -99,7 +91,7 @@ def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path, wanted)
             np.testing.assert_array_equal(one, other)
 
 
-def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
+def test_closed_or_begun_anew_it_starts_over(files):
     built = build(files, **MIRRORED, input_distribution="strategy")
     first = built.inputs.next()[0].labels.numpy()
     built.inputs.restart()
@@ -111,9 +103,7 @@ def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
     ("data_name", "words"),
     [("imagenet", "2 training files for 3 workers"), ("cifar10", "reads the files of data set")],
 )
-def test_d9_files_are_shared_out_where_there_are_enough(
-    data_name: str, words: str, files: Path, tmp_path: Path
-) -> None:
+def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files, tmp_path):
     for number in range(2):
         with tf.io.TFRecordWriter(str(tmp_path / f"train-{number:05d}-of-00002")) as writer:
             writer.write(b"")
@@ -145,7 +135,7 @@ def test_d9_files_are_shared_out_where_there_are_enough(
     ],
     ids=str,
 )
-def test_what_a_step_takes_of_a_worker_s_stream(fields: dict[str, Any], examples: int) -> None:
+def test_what_a_step_takes_of_a_worker_s_stream(fields, examples):
     strategy = SimpleNamespace(num_replicas_in_sync=3)
     spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
     assert InputDistribution(strategy=strategy, **fields).examples_per_step(spec) == examples

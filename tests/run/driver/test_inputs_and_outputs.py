@@ -1,7 +1,5 @@
 """Models with several inputs and outputs, losses and metrics of their own, a second head."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

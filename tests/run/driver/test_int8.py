@@ -1,7 +1,5 @@
 """--precision=int8 from the command line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

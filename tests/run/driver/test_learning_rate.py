@@ -1,7 +1,5 @@
 """Learning rates of the schedules, among them those of tf_cnn_benchmarks."""
 
-from __future__ import annotations
-
 import pytest
 
 from cnnbench.errors import FlagError

@@ -1,7 +1,5 @@
 """A process joins the others of its job."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import socket

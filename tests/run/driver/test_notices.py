@@ -1,7 +1,5 @@
 """What is said about step times when a run is over."""
 
-from __future__ import annotations
-
 import pytest
 
 from cnnbench.records.measurements import Measurements

@@ -1,7 +1,5 @@
 """Batches, epochs, warm-up, evaluation points and aggregation."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -26,7 +24,7 @@ from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
         (None, 0.001, 32, 100, (1, 0.32)),
     ],
 )
-def test_batches_and_epochs(batches, epochs, batch, examples, expected) -> None:
+def test_batches_and_epochs(batches, epochs, batch, examples, expected):
     assert batches_and_epochs(batches, epochs, batch, examples) == pytest.approx(expected)
 
 
@@ -55,7 +53,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         **{"model_plugin": "plug.py", "job_name": "worker", "worker_hosts": "a:1,b:1"},
     )
 
-    def facts(source: str = ONE_LAYER, folder: str = "one", **changes: str) -> dict[str, str]:
+    def facts(source=ONE_LAYER, folder="one", **changes):
         for name, value in {"BATCH": "4", "RATE": "1", "WIDTH": "2", "STRIDE": "1"}.items():
             monkeypatch.setenv(name, changes.get(name, value))
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -65,7 +63,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
             plugins.forget(file)
         return make_plan(params).agreed(params)
 
-    def differing(**of: str) -> set[str]:
+    def differing(**of):
         one, other = facts(), facts(folder="two", **of)
         assert one.keys() == other.keys()
         return {name for name in one if one[name] != other[name]}
@@ -109,7 +107,7 @@ def test_warm_up(flags, expected):
         ({"eval_during_training_at_specified_epochs": (0.02, 0.15)}, {1, 8}),
     ],
 )
-def test_evaluation_points(flags, steps) -> None:
+def test_evaluation_points(flags, steps):
     plan = make_plan(
         Params(model="resnet20", data_name="cifar10", batch_size=1000, num_batches=10, **flags)
     )
@@ -118,13 +116,13 @@ def test_evaluation_points(flags, steps) -> None:
     assert plan.num_eval_batches == 10
 
 
-def test_batches_are_per_device() -> None:
+def test_batches_are_per_device():
     plan = make_plan(Params(model="resnet50", num_gpus=3))
     assert (plan.batch_per_device, plan.global_batch) == (64, 192)
     assert plan.num_epochs == pytest.approx(100 * 192 / 1281167)
 
 
-def test_evaluation_counts_validation_images() -> None:
+def test_evaluation_counts_validation_images():
     params = Params(
         model="resnet20",
         data_name="cifar10",
@@ -139,8 +137,8 @@ def test_evaluation_counts_validation_images() -> None:
     assert not plan.trains
 
 
-def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
-    def batches(**flags) -> int:
+def test_the_evaluation_is_as_long_as_the_training_unless_told():
+    def batches(**flags):
         return make_plan(Params(eval_during_training_every_n_steps=1, **flags)).num_eval_batches
 
     assert batches() == 100
@@ -154,7 +152,7 @@ def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
     # 40 batches of 256 for a pass over 10,000 images, 16 of which are padding.
     [(0.00001, 1), (0.5, 20), (1, 40), (1.5, 60), (2, 80), (3, 120), (25.6, 1024)],
 )
-def test_passes_of_an_evaluation_are_whole_batches_each(epochs: float, batches: int) -> None:
+def test_passes_of_an_evaluation_are_whole_batches_each(epochs, batches):
     small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 256}
     during = {"eval_during_training_every_n_steps": 1, "num_batches": 2}
     own = make_plan(Params(**small, **during, num_eval_epochs=epochs))
@@ -184,21 +182,21 @@ AGGREGATION = [
 
 
 @pytest.mark.parametrize(("flag", "value", "field", "expected"), AGGREGATION)
-def test_an_aggregation_flag_sets_its_field(flag, value, field, expected) -> None:
+def test_an_aggregation_flag_sets_its_field(flag, value, field, expected):
     assert expected != getattr(AggregationSpec(), field)
     plan = make_plan(Params.from_dict({flag: value}))
     assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
 
 
-def test_without_flags_nothing_is_done_to_gradients() -> None:
+def test_without_flags_nothing_is_done_to_gradients():
     assert make_plan(Params()).aggregation == AggregationSpec()
     for precision in ("fp16", "bf16"):
         wide = Params(precision=precision, compact_gradient_transfer=False)
         assert make_plan(wide).aggregation == AggregationSpec()
 
 
-def test_collectives_between_processes_send_buckets_unless_told_otherwise() -> None:
-    def buckets(**flags) -> int:
+def test_collectives_between_processes_send_buckets_unless_told_otherwise():
+    def buckets(**flags):
         params = Params(variable_update="collective_all_reduce", **flags)
         return make_plan(params).aggregation.gradient_bucket_bytes
 
@@ -209,7 +207,7 @@ def test_collectives_between_processes_send_buckets_unless_told_otherwise() -> N
     assert plan.aggregation.all_reduce == parse_all_reduce_spec("collective")
 
 
-def test_every_aggregation_flag_and_field_has_been_tried() -> None:
+def test_every_aggregation_flag_and_field_has_been_tried():
     assert {flag for flag, *_ in AGGREGATION} - {"precision"} == {*_AGGREGATING} - {
         "compact_gradient_transfer"
     }
@@ -217,7 +215,7 @@ def test_every_aggregation_flag_and_field_has_been_tried() -> None:
     assert {field for _, _, field, _ in AGGREGATION} == fields
 
 
-def test_an_old_line_evaluates_ssd300_with_a_flag_for_training_alone() -> None:
+def test_an_old_line_evaluates_ssd300_with_a_flag_for_training_alone():
     line = ["--model=ssd300", "--eval", "--train_dir=d", "--print_training_accuracy=True"]
     parsed = parse_args(line)
     assert any("--print_training_accuracy" in notice for notice in parsed.notices)

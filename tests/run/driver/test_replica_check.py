@@ -1,10 +1,7 @@
 """--check_replica_consistency: clean runs of every mode, and one bit of one copy that is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +38,7 @@ RELAXED = {
 }
 
 
-def flags(**more: object) -> dict[str, object]:
+def flags(**more):
     return {**TINY, **more}
 
 
@@ -50,9 +47,7 @@ def flags(**more: object) -> dict[str, object]:
     [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
     + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
 )
-def test_a_clean_run_passes_and_says_how_often_it_was_checked(
-    mode: dict[str, object], towers: int
-) -> None:
+def test_a_clean_run_passes_and_says_how_often_it_was_checked(mode, towers):
     shared = ("parameter_server", "independent")
     copies = towers > 1 and mode["variable_update"] not in shared
     params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
@@ -84,17 +79,17 @@ class Spoiled:
         return result
 
 
-def flip_lowest_bit(variable: tf.Variable) -> None:
+def flip_lowest_bit(variable):
     value = np.array(variable.numpy())  # copies of a variable may share memory
     value.view(f"u{value.itemsize}").reshape(-1)[-1] ^= 1
     variable.assign(value)
 
 
 @pytest.fixture
-def spoil(monkeypatch: pytest.MonkeyPatch):
+def spoil(monkeypatch):
     """Spoils, in later runs, the copies that a function finds, after so many steps."""
 
-    def spoil(find, after: int) -> None:
+    def spoil(find, after):
         build = BenchmarkCNN.build
 
         def spoiled(self):
@@ -110,7 +105,7 @@ def weight(built, tower):
     return trained(built.manager, tower)[2]
 
 
-def test_one_bit_of_one_copy_is_named(spoil, tmp_path: Path, capsys) -> None:
+def test_one_bit_of_one_copy_is_named(spoil, tmp_path, capsys):
     towers = 3
     spoil(lambda built: [weight(built, towers - 1)], WARMUP + 2)
     path = tmp_path / "record.json"
@@ -127,7 +122,7 @@ def test_one_bit_of_one_copy_is_named(spoil, tmp_path: Path, capsys) -> None:
     assert record.measured.replica_checks == 2
 
 
-def test_a_slot_and_every_tower_that_differs_are_named(spoil) -> None:
+def test_a_slot_and_every_tower_that_differs_are_named(spoil):
     def slots(built):
         return [built.slots["optimizer/beta1_power"].copies[tower] for tower in (1, 3)]
 
@@ -141,15 +136,15 @@ def test_a_slot_and_every_tower_that_differs_are_named(spoil) -> None:
         BenchmarkCNN(Params.from_dict(params)).run()
 
 
-def test_relaxed_consistency_with_an_automatic_loss_scale_is_checked_too(spoil) -> None:
+def test_relaxed_consistency_with_an_automatic_loss_scale_is_checked_too(spoil):
     spoil(lambda built: [weight(built, 0)], WARMUP + 2)
     with pytest.raises(ReplicaDivergenceError, match="tower 1 differs"):
         BenchmarkCNN(Params.from_dict(flags(**RELAXED, num_gpus=2))).run()
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int64])
-def test_bits_are_compared_whatever_they_mean(dtype: tf.DType, cpu_devices) -> None:
-    def check(values) -> None:
+def test_bits_are_compared_whatever_they_mean(dtype, cpu_devices):
+    def check(values):
         copies = []
         for device, value in zip(cpu_devices, values, strict=False):
             with tf.device(device):

@@ -17,9 +17,7 @@ from cnnbench.run.driver.scenarios import _resume_input
         (True, 40, 4),  # ten updates by three workers
     ],
 )
-def test_an_input_goes_on_behind_the_examples_of_earlier_runs(
-    asynchronous: bool, examples: int, steps: int
-) -> None:
+def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, examples, steps):
     job = SimpleNamespace(num_workers=3)
     plan = SimpleNamespace(global_batch=4, asynchronous=asynchronous, job=job)
     asked: list[object] = []

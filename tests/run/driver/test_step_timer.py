@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import pytest
 
-from cnnbench.data.copies import ReadEvents
 from cnnbench.run.driver.step_timer import LoopTime, LoopTimer, StepLoop, StepTime
 
 
@@ -19,28 +18,28 @@ class Device:
     `held` real seconds after the call. Time is scripted; every thread has its own.
     """
 
-    def __init__(self, work: float, enqueue: float, fetch: float, held: float = 0.0) -> None:
+    def __init__(self, work, enqueue, fetch, held=0.0):
         self.free_at = 0.0
         self.work, self.enqueue, self.fetch, self.held = work, enqueue, fetch, held
         self._own = threading.local()
 
     @property
-    def now(self) -> float:
+    def now(self):
         return getattr(self._own, "now", 0.0)
 
     @now.setter
-    def now(self, now: float) -> None:
+    def now(self, now):
         self._own.now = now
 
-    def clocks(self) -> StepTime:
+    def clocks(self):
         return StepTime(self.now, 0.0)
 
-    def launch(self) -> float:
+    def launch(self):
         self.now += self.fetch + self.enqueue
         self.free_at = max(self.free_at, self.now) + self.work
         return self.free_at
 
-    def read(self, launched: float, events: ReadEvents) -> float:
+    def read(self, launched, events):
         time.sleep(self.held)
         end = self.free_at
         events.issued()
@@ -50,10 +49,10 @@ class Device:
         return end
 
 
-def run(device: Device, lag: int, steps: int, **pauses):
+def run(device, lag, steps, **pauses):
     steps_done: list[tuple[int, float]] = []
 
-    def done(step: int, spent: StepTime, end: float) -> None:
+    def done(step, spent, end):
         device.now = max(device.now, end) if lag else end  # this thread has waited for a reader
         steps_done.append((step, spent.seconds))
 
@@ -61,7 +60,7 @@ def run(device: Device, lag: int, steps: int, **pauses):
     return loop.run(steps, done, **pauses), steps_done
 
 
-def test_without_lag_a_step_is_input_launch_and_work() -> None:
+def test_without_lag_a_step_is_input_launch_and_work():
     count, done = run(Device(work=10, enqueue=1, fetch=2), lag=0, steps=3)
     assert count == 3
     assert done == [(1, 13), (2, 13), (3, 13)]
@@ -69,7 +68,7 @@ def test_without_lag_a_step_is_input_launch_and_work() -> None:
 
 # Copied later, the result of a step would wait for the step behind it, too.
 @pytest.mark.parametrize("held", [0.0, 0.03])
-def test_with_lag_the_device_never_waits_for_the_host(held: float) -> None:
+def test_with_lag_the_device_never_waits_for_the_host(held):
     device = Device(work=10, enqueue=1, fetch=2, held=held)
     _, done = run(device, lag=1, steps=4)
     # The first step includes its launch; from then on the device is busy all the time.
@@ -77,11 +76,11 @@ def test_with_lag_the_device_never_waits_for_the_host(held: float) -> None:
     assert device.now == 43
 
 
-def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
+def test_steps_end_in_order_though_a_later_read_returns_first():
     last = threading.Event()
     ticks = iter(range(100))
 
-    def take(handle: int, events: ReadEvents) -> int:
+    def take(handle, events):
         events.issued()
         if handle == 0:
             assert last.wait(30)
@@ -97,18 +96,18 @@ def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
     assert seen == [(1, 2.0, 0), (2, pytest.approx(1e-6), 1)]
 
 
-def test_with_lag_a_slow_host_shows_in_the_step_time() -> None:
+def test_with_lag_a_slow_host_shows_in_the_step_time():
     _, done = run(Device(work=1, enqueue=3, fetch=4), lag=1, steps=4)
     assert sum(seconds for _, seconds in done) == 4 * 7 + 1
     assert done[1] == (2, 7)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(lag: int) -> None:
+def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(lag):
     device = Device(work=10, enqueue=1, fetch=2)
     in_flight: list[bool] = []
 
-    def pause(step: int) -> bool:
+    def pause(step):
         in_flight.append(device.now < device.free_at)
         device.now += 1000
         return step == 6  # which ends the loop
@@ -121,12 +120,12 @@ def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(lag: int)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_what_was_launched_before_an_error_is_measured(lag: int) -> None:
+def test_what_was_launched_before_an_error_is_measured(lag):
     device = Device(work=10, enqueue=1, fetch=0)
     launches = iter(range(3))
     measured: list[int] = []
 
-    def launch() -> float:
+    def launch():
         next(launches)
         return device.launch()
 
@@ -136,16 +135,16 @@ def test_what_was_launched_before_an_error_is_measured(lag: int) -> None:
     assert measured == [1, 2, 3]
 
 
-def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs() -> None:
+def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs():
     device = Device(work=10, enqueue=1, fetch=0)
     ended = threading.Event()
 
-    def read(launched: float, events: ReadEvents) -> float:
+    def read(launched, events):
         events.issued()
         assert ended.wait(60)
         return device.read(launched, events)
 
-    def launch() -> float:
+    def launch():
         if device.free_at:
             raise KeyboardInterrupt
         return device.launch()
@@ -156,7 +155,7 @@ def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs() -> N
     assert time.monotonic() - began < 30
     ended.set()
 
-    def fail(handle: int, events: ReadEvents) -> int:
+    def fail(handle, events):
         raise ArithmeticError(f"step {handle}")
 
     with pytest.raises(ArithmeticError, match="step 0"):
@@ -164,10 +163,10 @@ def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs() -> N
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
+def test_cpu_time_of_a_step_is_without_that_of_pauses(lag):
     clock = [0.0]
 
-    def spend(seconds: float) -> bool:
+    def spend(seconds):
         clock[0] += seconds
         return False
 
@@ -187,14 +186,14 @@ def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
     assert all(spent.seconds >= 0.01 for spent in times)
 
 
-def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time() -> None:
-    def burn() -> None:
+def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time():
+    def burn():
         """Computes until the calling thread has used that much CPU time."""
         end = time.thread_time() + 0.1
         while time.thread_time() < end:
             pass
 
-    def both() -> None:
+    def both():
         other = threading.Thread(target=burn)
         other.start()
         burn()
@@ -207,11 +206,11 @@ def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time() -> None:
     assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
 
 
-def test_what_is_away_counts_neither_as_wall_time_nor_as_cpu_time(monkeypatch) -> None:
+def test_what_is_away_counts_neither_as_wall_time_nor_as_cpu_time(monkeypatch):
     now = [LoopTime(100.0, 7.0, 3.0)]
     monkeypatch.setattr(LoopTime, "now", lambda: now[0])
 
-    def spend(wall: float, user: float, system: float) -> None:
+    def spend(wall, user, system):
         before = now[0]
         now[0] = LoopTime(before.wall + wall, before.user + user, before.system + system)
 

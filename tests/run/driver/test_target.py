@@ -1,15 +1,10 @@
 """--stop_at: the metric and value that end a training, and its older spelling."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
-from short_runs import Ran
 
 from cnnbench import Params
 from cnnbench.cli import main
@@ -21,7 +16,7 @@ from cnnbench.run.driver.plan import make_plan
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
-def planned(model: str, **flags: Any) -> Target | None:
+def planned(model, **flags):
     params = Params(model=model, dataset_plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
     validate(params)
     return make_plan(params).target
@@ -42,14 +37,12 @@ def planned(model: str, **flags: Any) -> Target | None:
         ("forecast", " median_off : 1e1 ", "median_off", True),
     ],
 )
-def test_a_metric_is_found_among_those_of_the_model(
-    model: str, text: str, metric: str, lower: bool
-) -> None:
+def test_a_metric_is_found_among_those_of_the_model(model, text, metric, lower):
     value = float(text.rpartition(":")[2])
     assert planned(model, stop_at=text) == Target(metric=metric, value=value, lower_is_better=lower)
 
 
-def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300() -> None:
+def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300():
     assert planned("resnet50", stop_at_top_1_accuracy=0.7) == Target(metric="top_1", value=0.7)
     assert planned("ssd300", stop_at_top_1_accuracy=0.212) == Target(metric="map", value=0.212)
     assert planned("resnet50") is None
@@ -68,13 +61,8 @@ def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300() 
     ],
 )
 def test_plug_ins_declare_the_metrics_of_all_rows(
-    body: str,
-    status: int,
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    quick_start: None,
-) -> None:
+    body, status, words, tmp_path, capsys, quick_start
+):
     flags = own_forecast(tmp_path, body)
     metric = "worst_off" if "worst_off" in body else "median_off"
     found = main(
@@ -89,13 +77,13 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 
-def run(**flags: Any) -> Ran:
+def run(**flags):
     """A training of eight steps, evaluated after every second."""
     sizes = {"batch_size": 4, "num_batches": 8, "num_warmup_batches": 0}
     return short_runs.run(**{**sizes, "quiet_conditions": "all", **DURING, **flags})
 
 
-def forecast(**flags: Any) -> Ran:
+def forecast(**flags):
     return run(**WEATHER, **flags)
 
 
@@ -123,9 +111,7 @@ def forecast(**flags: Any) -> Ran:
         ({"stop_at": "loss:0"}, 8, None, {"stop_at": "loss:0", "stop_at_top_1_accuracy": None}),
     ],
 )
-def test_training_ends_at_the_target(
-    flags: dict[str, Any], steps: int, line: str | None, config: dict[str, Any], quick_start: None
-) -> None:
+def test_training_ends_at_the_target(flags, steps, line, config, quick_start):
     record, lines, _ = run(**flags)
     assert len(record.step_seconds) == steps
     assert [text for text in lines if text.startswith("Stopping")] == ([line] if line else [])
@@ -143,7 +129,7 @@ def test_training_ends_at_the_target(
         assert RunRecord.from_dict(document).summary().time_to_accuracy_seconds is None
 
 
-def test_a_metric_of_all_rows_ends_a_training(quick_start: None) -> None:
+def test_a_metric_of_all_rows_ends_a_training(quick_start):
     record, lines, _ = forecast(stop_at="median_off:1000")
     assert len(record.step_seconds) == 2
     assert "Stopping, as eval median_off at most 1000.0 was reached" in lines
@@ -157,8 +143,8 @@ def test_a_metric_of_all_rows_ends_a_training(quick_start: None) -> None:
     [("rain_hits:0", 2), ("median_off:1000", 4), ("median_off:-1", 8)],
 )
 def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
-    target: str, steps: int, quick_start: None
-) -> None:
+    target, steps, quick_start
+):
     record, lines, _ = forecast(stop_at=target, collect_eval_results_async=True)
     assert len(record.step_seconds) == steps
     assert len([line for line in lines if line.startswith("Stopping")]) == (steps < 8)
@@ -169,9 +155,7 @@ def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
         assert record.summary().time_to_accuracy_seconds == first
 
 
-def test_the_older_spelling_of_another_metric_is_explained(
-    tmp_path: Path, quick_start: None
-) -> None:
+def test_the_older_spelling_of_another_metric_is_explained(tmp_path, quick_start):
     flags = own_forecast(tmp_path, "top_1_accuracy = 'rain_hits'")
     record, lines, notices = run(**flags, stop_at_top_1_accuracy=0.0)
     assert (

@@ -1,7 +1,5 @@
 """The training scenario with scripted step times: no device, no waiting."""
 
-from __future__ import annotations
-
 import io
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Short runs from the command line."""
 
-from __future__ import annotations
-
 import pytest
 
 from cnnbench.cli import main

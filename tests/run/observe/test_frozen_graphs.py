@@ -1,7 +1,5 @@
 """--freeze_when_forward_only: weights as constants of the graph."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

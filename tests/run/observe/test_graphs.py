@@ -1,7 +1,5 @@
 """--graph_file and --partitioned_graph_file_prefix."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

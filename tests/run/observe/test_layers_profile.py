@@ -1,7 +1,5 @@
 """--profile_layers: time, memory and FLOPs by layer."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """--benchmark_log_dir, and the times of evaluations in records."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -33,12 +31,12 @@ SSD = (
 )
 
 
-def parsed(text: str) -> list[dict[str, Any]]:
+def parsed(text):
     lines = text.splitlines()
     return [json.loads(line.removeprefix(PREFIX)) for line in lines if line.startswith(PREFIX)]
 
 
-def planned(**flags: Any) -> tuple[Params, list[str], MLPerfLog]:
+def planned(**flags):
     """The log of a run that is planned and not made, and its lines so far."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
     validate(params)
@@ -54,11 +52,11 @@ def planned(**flags: Any) -> tuple[Params, list[str], MLPerfLog]:
     return params, lines, MLPerfLog(params, plan, schedule, lines.append)
 
 
-def values_of(lines: list[str]) -> dict[str, Any]:
+def values_of(lines):
     return {line["key"]: line["value"] for line in parsed("\n".join(lines))}
 
 
-def test_resnet_has_the_keys_of_its_rules() -> None:
+def test_resnet_has_the_keys_of_its_rules():
     _, lines, _ = planned(
         **{"model": "resnet50_v1.5", "batch_size": 64, "num_gpus": 2, "num_epochs": 41.0},
         **{"optimizer": "momentum", "weight_decay": 5e-5, "variable_update": "replicated"},
@@ -81,7 +79,7 @@ def test_resnet_has_the_keys_of_its_rules() -> None:
     assert found["train_samples"] == 1_281_167
 
 
-def test_a_model_s_own_schedule_is_logged_and_not_its_first_step() -> None:
+def test_a_model_s_own_schedule_is_logged_and_not_its_first_step():
     # ImageNet's ResNets climb from 0 for five epochs, to 0.128 per 256 images.
     _, lines, _ = planned(model="resnet50_v1.5", batch_size=64, bn_stats="sync", num_gpus=2)
     found = values_of(lines)
@@ -98,7 +96,7 @@ def test_a_model_s_own_schedule_is_logged_and_not_its_first_step() -> None:
     assert not any(key.startswith("sgd_") for key in found)
 
 
-def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy() -> None:
+def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
     _, lines, log = planned(
         **{"model": "ssd300", "batch_size": 8, "piecewise_learning_rate_schedule": "0;40;1;50;0"},
         **{"num_learning_rate_warmup_epochs": 1.0, "stop_at_top_1_accuracy": 0.212},
@@ -122,7 +120,7 @@ def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy() -> None:
     assert parsed(lines[-1])[0]["metadata"] == {"status": "success"}
 
 
-def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path: Path) -> None:
+def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path):
     for subset in ("train", "validation"):
         with tf.io.TFRecordWriter(str(tmp_path / f"coco-{subset}-00000-of-00001")) as writer:
             for _ in range(5):
@@ -139,13 +137,13 @@ def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("model", "metric"), [("ncf", "hit_rate_10"), ("deepspeech2", "word_error_rate")]
 )
-def test_accuracy_is_what_a_model_is_judged_by(model: str, metric: str) -> None:
+def test_accuracy_is_what_a_model_is_judged_by(model, metric):
     _, lines, log = planned(model=model)
     log.evaluated(Evaluation(global_step=1, examples=1, images_per_sec=1.0, metrics={metric: 0.25}))
     assert values_of(lines)["eval_accuracy"] == 0.25
 
 
-def test_a_log_keeps_to_the_rules(tmp_path: Path, run: Any) -> None:
+def test_a_log_keeps_to_the_rules(tmp_path, run):
     folder, record = write_weather(tmp_path, 40, 53), tmp_path / "record.json"
     _, err = run(
         *(f"--{name}={value}" for name, value in WEATHER.items()),
@@ -203,9 +201,7 @@ def test_a_log_keeps_to_the_rules(tmp_path: Path, run: Any) -> None:
         (["--init_learning_rate=1e30"], 4, ["block_start", "block_stop", "run_stop"], "aborted"),
     ],
 )
-def test_a_log_ends_with_what_became_of_the_training(
-    flags: list[str], code: int, end: list[str], status: str, run: Any
-) -> None:
+def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, run):
     during = ["--eval_during_training_every_n_steps=2", "--num_eval_batches=2"]
     out, err = run("--ml_perf_compliance_logging", *during, *flags, code=code)
     assert PREFIX not in out
@@ -225,7 +221,5 @@ def test_a_log_ends_with_what_became_of_the_training(
         *((2, 4, 5, 2, 5), (1, 4, 5, 2, 4), (3, 4, 5, 2, 9)),
     ],
 )
-def test_padding_is_no_example(
-    batches: int, batch: int, examples: int, shards: int, counted: int
-) -> None:
+def test_padding_is_no_example(batches, batch, examples, shards, counted):
     assert evaluated_examples(batches, batch, examples, shards) == counted

@@ -1,7 +1,5 @@
 """The log of oneDNN: lines of its versions, whole steps, and what a real process prints."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

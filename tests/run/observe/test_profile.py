@@ -1,7 +1,5 @@
 """--trace_file and --tfprof_file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

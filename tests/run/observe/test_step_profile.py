@@ -1,7 +1,5 @@
 """--profile_json: the time of steps by layer, kind and direction."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """--summary_verbosity: event files, read with TensorFlow's own classes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

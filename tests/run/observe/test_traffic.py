@@ -1,7 +1,5 @@
 """How collectives run, as the traced graph tells it."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Plug-ins that import TensorFlow at the top: quiet, and the import counts as start-up."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,11 +9,11 @@ from cnnbench.base.interrupts import SIGNALS
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
 
 
-def write(text: str) -> None:
+def write(text):
     os.write(2, text.encode())
 
 
-def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch) -> None:
+def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     with without_info_lines():
         write("I0000 00:00:1795162120.891879   13488 port.cc:153] oneDNN is on\n")
@@ -28,10 +28,10 @@ def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch) -> 
     assert [line[:5] for line in lines] == ["E0000", "W0000", "after"]
 
 
-def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -> None:
+def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
-    def load() -> None:
+    def load():
         with without_info_lines():
             write("E0000 broken library\n")
             raise ImportError
@@ -41,21 +41,21 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -
     assert capfd.readouterr().err == "E0000 broken library\n"
 
 
-def test_log_level_0_shows_everything(capfd, monkeypatch) -> None:
+def test_log_level_0_shows_everything(capfd, monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
     with without_info_lines():
         write("I0000 details\n")
     assert capfd.readouterr().err == "I0000 details\n"
 
 
-def work(number: int, done: list[str]) -> None:
+def work(number, done):
     with uninterrupted():
         os.kill(os.getpid(), number)
         done.append("the block")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_delivered_after_the_block(number: int) -> None:
+def test_a_signal_is_delivered_after_the_block(number):
     done: list[str] = []
     before = signal.signal(number, signal.default_int_handler)
     try:

@@ -1,7 +1,5 @@
 """Published peaks by name and type, and the measured rate of the CPU."""
 
-from __future__ import annotations
-
 import re
 import sys
 from types import SimpleNamespace

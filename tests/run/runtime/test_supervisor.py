@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,15 +55,13 @@ try:
 # Not in one sleep: a signal just before it would be heard after it.
 WAIT = "for _ in range(600): time.sleep(0.1)"
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start():
     """Starts a supervised program; everything is killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(body: str, before: str = "", **environment: str) -> subprocess.Popen[str]:
+    def start(body, before="", **environment):
         code = textwrap.dedent(PROGRAM).format(body=body, before=before)
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -84,7 +81,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def child_of(process: subprocess.Popen[str]) -> int:
+def child_of(process):
     assert process.stdout is not None
     assert process.stdout.readline() == "before\n"
     _, child, parent = process.stdout.readline().split()
@@ -115,9 +112,7 @@ def child_of(process: subprocess.Popen[str]) -> int:
         ),
     ],
 )
-def test_what_python_says_passes_and_all_else_is_told(
-    start: Start, body: str, code: int, words: str | None
-) -> None:
+def test_what_python_says_passes_and_all_else_is_told(start, body, code, words):
     process = start(body)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
@@ -143,7 +138,7 @@ os.read(read, 1)
 """
 
 
-def test_what_another_process_runs_is_not_named(start: Start) -> None:
+def test_what_another_process_runs_is_not_named(start):
     process = start("os.abort()", before=ANOTHER)
     _, err = process.communicate(timeout=60)
     assert err.startswith("cnnbench: error: ended by SIGABRT: native code gave up")
@@ -156,9 +151,7 @@ def test_what_another_process_runs_is_not_named(start: Start) -> None:
         *((signal.SIGINT, False), (signal.SIGQUIT, True), (signal.SIGQUIT, False)),
     ],
 )
-def test_a_signal_interrupts_the_child_once(
-    start: Start, number: signal.Signals, to_group: bool
-) -> None:
+def test_a_signal_interrupts_the_child_once(start, number, to_group):
     process = start(WAIT)
     child_of(process)
     (os.killpg if to_group else os.kill)(process.pid, number)
@@ -167,7 +160,7 @@ def test_a_signal_interrupts_the_child_once(
     assert (out, err) == ("interrupted\n", "")
 
 
-def test_a_child_does_not_outlive_its_parent(start: Start) -> None:
+def test_a_child_does_not_outlive_its_parent(start):
     process = start(WAIT)
     child = child_of(process)
     process.kill()
@@ -193,9 +186,7 @@ OLD_FATAL = "2026-11-24 10:00:00.139305: F tensorflow/core/tensor.cc:84] Check f
         (FATAL.format("Unexpected Event status: 1"), False, "a GPU failed: Unexpected Event st"),
     ],
 )
-def test_the_reason_is_what_native_code_said(
-    start: Start, line: str, held: bool, told: str
-) -> None:
+def test_the_reason_is_what_native_code_said(start, line, held, told):
     body = f"""
     from cnnbench.run.runtime.native import without_info_lines
     with without_info_lines() if {held} else contextlib.nullcontext():
@@ -210,7 +201,7 @@ def test_the_reason_is_what_native_code_said(
     assert log == [line, "*** stack ***", "    @ 0x7f31 f()"]
 
 
-def test_output_of_native_code_is_not_waited_for_at_the_end(start: Start) -> None:
+def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     body = """
     import subprocess
     os.write(2, b"early\\n")
@@ -225,7 +216,7 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start: Start) -> Non
     assert process.stderr.readline() == "early\n"
 
 
-def test_nobody_is_supervised_twice(start: Start) -> None:
+def test_nobody_is_supervised_twice(start):
     process = start("print('alone', flush=True); os._exit(7)", **{GUARDED: "1"})
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 7
@@ -233,7 +224,7 @@ def test_nobody_is_supervised_twice(start: Start) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "allreduce"])
-def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
+def test_a_real_run_that_tensorflow_ends(tmp_path, command):
     record = tmp_path / "record.json"
     flags = {"run": ("--model=trivial", "--num_batches=1"), "allreduce": ("--sizes=4K",)}[command]
     out, err = tmp_path / "out", tmp_path / "err"
@@ -295,9 +286,7 @@ FORK = "os.chdir('/'); os.fork()"
         ("run", {"made": FORK, "built": FORK, "run": FORK}, 0, ""),
     ],
 )
-def test_a_plug_in_that_ends_or_copies_the_process(
-    tmp_path: Path, command: str, parts: dict[str, str], code: int, told_of: str
-) -> None:
+def test_a_plug_in_that_ends_or_copies_the_process(tmp_path, command, parts, code, told_of):
     source = DYING.format(**dict.fromkeys(("loaded", "made", "built", "run"), "pass") | parts)
     (tmp_path / "own.py").write_text(source)
     flags = ("--model=dying", "--device=cpu", "--num_batches=1", "--num_warmup_batches=0")
@@ -338,9 +327,7 @@ NUMPY = "supervisor.watched()"
         (NUMPY, "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
     ],
 )
-def test_planning_and_measuring_have_a_parent_each(
-    first: str, planned: str, body: str, code: int, words: str
-) -> None:
+def test_planning_and_measuring_have_a_parent_each(first, planned, body, code, words):
     finished = subprocess.run(
         [sys.executable, "-c", PLANNED.format(first=first, planned=planned, body=body)],
         capture_output=True,
@@ -355,8 +342,8 @@ def test_planning_and_measuring_have_a_parent_each(
     assert finished.stdout.count("interrupted") == (code == 130)
 
 
-def test_nothing_forks_once_the_program_is_over() -> None:
-    def lost(error: Exception) -> None:
+def test_nothing_forks_once_the_program_is_over():
+    def lost(error):
         raise AssertionError(error)
 
     with supervisor.offered():

@@ -45,7 +45,7 @@ from cnnbench.run.runtime.tensorflow import (
         ({"num_intra_threads": 4, "num_inter_threads": 2}, "gpu", 16, (4, 2)),
     ],
 )
-def test_thread_counts(flags, kind, cores, expected) -> None:
+def test_thread_counts(flags, kind, cores, expected):
     assert thread_counts(Settings.of(Params(**flags)), kind, cores) == expected
 
 
@@ -60,7 +60,7 @@ def test_thread_counts(flags, kind, cores, expected) -> None:
         ({"num_gpus": 2, "gpu_thread_mode": "global"}, "gpu", 12),
     ],
 )
-def test_input_threads(flags, kind, expected, cpus) -> None:
+def test_input_threads(flags, kind, expected, cpus):
     cpus(range(16))
     assert input_threads(Settings.of(Params(**flags)), kind) == expected
 
@@ -91,7 +91,7 @@ def test_input_threads(flags, kind, expected, cpus) -> None:
         ),
     ],
 )
-def test_environment(flags, before, after, monkeypatch, tmp_path) -> None:
+def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
         export_environment(Settings.of(Params(**flags)))
@@ -100,12 +100,12 @@ def test_environment(flags, before, after, monkeypatch, tmp_path) -> None:
             assert os.environ.get(name) == expected, name
 
 
-def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
+def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
     """The same step loses the same and adds nothing to it; a file that is torn is named."""
     cache = tmp_path / "cache"
     path, errors = tmp_path / "record.json", tmp_path / "err"
 
-    def run(code: int = 0) -> list[float]:
+    def run(code=0):
         flags = ["--model=trivial", "--data_name=cifar10", "--batch_size=2", "--device=cpu"]
         flags += ["--num_batches=1", "--num_warmup_batches=0", "--xla_compile", "--peak_flops=1e12"]
         flags += [f"--xla_cache_dir={cache}", f"--result_json={path}"]
@@ -113,7 +113,7 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
         losses: list[float] = json.loads(path.read_text())["losses"]
         return losses
 
-    def kept() -> dict[str, int]:
+    def kept():
         return {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
 
     losses = run()

@@ -1,7 +1,5 @@
 """The turns of one process, as it sees them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,9 +1,6 @@
 """Whole runs with an automatic loss scale: record, notices, checkpoints, failures."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 import short_runs
@@ -16,13 +13,13 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 FLAGS = {"num_warmup_batches": 0, "precision": "fp16", "fp16_enable_auto_loss_scale": True}
 
 
-def run(**flags: object) -> tuple[RunRecord, str]:
+def run(**flags):
     record, _, err = short_runs.run(**{**FLAGS, **flags})
     return record, err
 
 
 @pytest.mark.parametrize("mode", ["replicated", "independent"])
-def test_a_scale_that_overflows_settles(mode: str) -> None:
+def test_a_scale_that_overflows_settles(mode):
     flags = {"num_gpus": 2, "num_warmup_batches": 2, "num_batches": 16, "fp16_loss_scale": CAP}
     record, err = run(**flags, variable_update=mode)
     record = RunRecord.from_json(record.to_json())
@@ -46,7 +43,7 @@ def test_a_scale_that_overflows_settles(mode: str) -> None:
     ) in err
 
 
-def test_steps_that_go_well_raise_the_scale_silently_in_the_table_and_say_so_at_the_end() -> None:
+def test_steps_that_go_well_raise_the_scale_silently_in_the_table_and_say_so_at_the_end():
     record, err = run(num_batches=6, fp16_inc_loss_scale_every_n=2, fp16_loss_scale=4.0)
     assert record.loss_scaling.skipped_steps == ()
     assert record.loss_scaling.end == 32.0
@@ -63,16 +60,14 @@ def test_steps_that_go_well_raise_the_scale_silently_in_the_table_and_say_so_at_
         ({"precision": "bf16"}, None),
     ],
 )
-def test_a_scale_is_recorded_if_it_can_change(
-    flags: dict[str, object], scales: tuple[float, float] | None
-) -> None:
+def test_a_scale_is_recorded_if_it_can_change(flags, scales):
     record, err = run(num_batches=2, **flags)
     scaling = record.loss_scaling
     assert (scaling and (scaling.start, scaling.end)) == scales
     assert "loss scale" not in err
 
 
-def test_scale_and_counter_go_on_after_a_resume(tmp_path: Path) -> None:
+def test_scale_and_counter_go_on_after_a_resume(tmp_path):
     flags = {"fp16_inc_loss_scale_every_n": 5, "train_dir": str(tmp_path)}
     first, _ = run(num_batches=7, fp16_loss_scale=64.0, **flags)
     assert first.loss_scaling.end == 128.0  # and two of the next five good steps are done
@@ -86,7 +81,7 @@ def test_scale_and_counter_go_on_after_a_resume(tmp_path: Path) -> None:
         first = rest
 
 
-def test_checkpoints_with_and_without_a_scale_are_taken(tmp_path: Path) -> None:
+def test_checkpoints_with_and_without_a_scale_are_taken(tmp_path):
     run(num_batches=2, train_dir=str(tmp_path), fp16_enable_auto_loss_scale=False)
     record, err = run(num_batches=4, train_dir=str(tmp_path), fp16_loss_scale=32.0)
     assert "has no loss scale; --fp16_loss_scale is its first value" in err

@@ -1,11 +1,8 @@
 """A copy of the first tower is what a trace of the tower would be."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +11,9 @@ import tensorflow as tf
 from data_sets import WEATHER
 
 from cnnbench.models import LearningRateSpec, Model, register_model
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step import train_step
 from cnnbench.run.step.copied_tower import CopiedTowers
-from cnnbench.run.step.tower import Tower, TowerResult
+from cnnbench.run.step.tower import Tower
 
 ROOT = Path(__file__).parents[3]
 POISON = {"model": "poison"}
@@ -29,7 +25,7 @@ class Drawing(Model):
     name, dataset, image_size, batch_size = "drawing", "imagenet", 8, 2
     learning_rate = LearningRateSpec(1.0)
 
-    def build(self, net: Any, images: Any) -> Any:
+    def build(self, net, images):
         x = net.conv(images, 4, 3, 2, batch_norm=True)
         x = net.add(x, net.drop_path(net.conv(x, 4, 3, batch_norm=True), 0.5))
         return net.logits(net.dropout(net.flatten(x), 0.5))
@@ -56,14 +52,12 @@ register_model("drawing", "imagenet", Drawing)
     ],
     ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),
 )
-def test_a_step_of_copies_is_the_step_that_would_be_traced(
-    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_copies_is_the_step_that_would_be_traced(flags, monkeypatch):
     flags = {"num_gpus": 2, "batch_size": 2, **flags}
     traced = []
     trace = Tower.__call__
 
-    def counted(tower: Tower, *args: Any) -> TowerResult:
+    def counted(tower, *args):
         traced.append(tower)
         return trace(tower, *args)
 
@@ -78,7 +72,7 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
+def names(built):
     """The operations that compute, which roofline and --profile_layers know by their names."""
     return Counter(
         (re.sub(r"(_\d+)+$", "", o.name), o.type, o.device)
@@ -88,7 +82,7 @@ def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
     )
 
 
-def results(built: BuiltRun) -> list[np.ndarray[Any, Any]]:
+def results(built):
     """The losses of two steps, and every copy of every variable after them."""
     built.step.set_learning_rate(0.125)
     losses = [built.step().loss.numpy() for _ in range(2)]
@@ -96,32 +90,32 @@ def results(built: BuiltRun) -> list[np.ndarray[Any, Any]]:
     return [*losses, *(copy.numpy() for variable in variables for copy in variable.copies)]
 
 
-def uniform(read: Any, given: Any) -> tf.Tensor:
+def uniform(read, given):
     return tf.random.uniform([9]) + given
 
 
-def on_two_devices(read: Any, given: Any) -> tf.Tensor:
+def on_two_devices(read, given):
     with tf.device("CPU:3"):
         beside = tf.sin(given)
     return tf.exp(beside)
 
 
-def in_a_loop(read: Any, given: Any) -> tf.Tensor:
+def in_a_loop(read, given):
     """TensorFlow has the tower's device in the body of the loop, which a copy would share."""
     return tf.while_loop(lambda x: x[0] < 9.0, lambda x: [2.0 * x], [given + 1.5])[0]
 
 
-def plain(read: Any, given: Any) -> tf.Tensor:
+def plain(read, given):
     return tf.exp(given)
 
 
-def made_for_three_towers(trace: Any) -> tuple[list[Any], int]:
+def made_for_three_towers(trace):
     """What three towers compute, and how many of them were traced."""
     traced = []
 
     @tf.function(autograph=False)
-    def step() -> list[tf.Tensor]:
-        def counted(read: Any, given: Any) -> tf.Tensor:
+    def step():
+        def counted(read, given):
             traced.append(given)
             return trace(read, given)
 
@@ -138,7 +132,7 @@ def made_for_three_towers(trace: Any) -> tuple[list[Any], int]:
 @pytest.mark.parametrize(
     ("trace", "times"), [(uniform, 3), (on_two_devices, 3), (in_a_loop, 3), (plain, 1)]
 )
-def test_what_a_copy_could_not_know_is_traced_each_time(trace: Any, times: int) -> None:
+def test_what_a_copy_could_not_know_is_traced_each_time(trace, times):
     """A copied tf.random.uniform would draw the numbers of the first tower."""
     results, traced = made_for_three_towers(trace)
     assert traced == times
@@ -146,13 +140,13 @@ def test_what_a_copy_could_not_know_is_traced_each_time(trace: Any, times: int) 
     assert not np.allclose(results[1], results[2])
 
 
-def another_version(*args: Any, **options: Any) -> Any:
+def another_version(*args, **options):
     raise TypeError("import_graph_def() got an unexpected keyword argument 'name'\nand more")
 
 
 def test_towers_are_traced_where_tensorflow_takes_no_copy_and_one_notice_says_so(
-    monkeypatch: pytest.MonkeyPatch, quick_start: None
-) -> None:
+    monkeypatch, quick_start
+):
     flags = {"num_gpus": 2, "eval_during_training_every_n_steps": 2}
     copied = short_runs.run(**flags, num_batches=2, num_eval_batches=1).record
     for owner, name, replacement in (

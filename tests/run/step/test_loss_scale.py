@@ -1,7 +1,5 @@
 """The rule of automatic loss scaling, and the arithmetic around it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,7 +14,7 @@ from cnnbench.run.step.loss_scale import (
 )
 
 
-def oracle(initial: float, every_n: int, finite: list[bool]) -> list[tuple[float, int]]:
+def oracle(initial, every_n, finite):
     """(scale, good steps) after each step, written down without looking at the code."""
     scale, good, history = np.float32(initial), 0, []
     for ok in finite:
@@ -37,14 +35,14 @@ def oracle(initial: float, every_n: int, finite: list[bool]) -> list[tuple[float
 class Steps:
     """Steps of one device whose only gradient can be chosen; they count their updates."""
 
-    def __init__(self, initial: float, every_n: int, device: str) -> None:
+    def __init__(self, initial, every_n, device):
         self.scale = AutoLossScale(initial, every_n, device)
         with tf.device(device):
             self.gradient = tf.Variable([1.0, 1.0])
             self.updates = tf.Variable(0)
 
         @tf.function(autograph=False)
-        def step() -> tf.Tensor:
+        def step():
             with tf.device(device):
                 (guard,), skipped, ops = self.scale.judge([[self.gradient.read_value()]])
                 ops += guard(lambda: [self.updates.assign_add(1, read_value=False)])
@@ -53,12 +51,12 @@ class Steps:
 
         self._step = step
 
-    def __call__(self, value: float) -> bool:
+    def __call__(self, value):
         self.gradient.assign([1.0, value])
         return bool(self._step().numpy())
 
     @property
-    def state(self) -> tuple[float, int]:
+    def state(self):
         variables = self.scale.variables()
         return self.scale.value, int(variables["good_steps"].numpy())
 
@@ -68,9 +66,7 @@ BAD = (np.nan, np.inf, -np.inf)
 
 @pytest.mark.parametrize("every_n", [1, 3, 1000])
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
-def test_long_runs_follow_the_rule(
-    share: float, every_n: int, cpu_devices: tuple[str, ...]
-) -> None:
+def test_long_runs_follow_the_rule(share, every_n, cpu_devices):
     """Steps of which a share is good."""
     rng = np.random.default_rng(every_n)
     initial = float(2.0 ** rng.integers(0, 25))
@@ -97,17 +93,13 @@ def test_long_runs_follow_the_rule(
         (0.25, True, 0.5),
     ],
 )
-def test_the_scale_stays_within_its_bounds(
-    initial: float, finite: bool, expected: float, cpu_devices: tuple[str, ...]
-) -> None:
+def test_the_scale_stays_within_its_bounds(initial, finite, expected, cpu_devices):
     steps = Steps(initial, 1, cpu_devices[0])
     steps(1.0 if finite else np.inf)
     assert steps.scale.value == expected
 
 
-def test_a_count_from_a_run_with_another_interval_is_not_stuck(
-    cpu_devices: tuple[str, ...],
-) -> None:
+def test_a_count_from_a_run_with_another_interval_is_not_stuck(cpu_devices):
     steps = Steps(128.0, 3, cpu_devices[0])
     steps.scale.variables()["good_steps"].assign(700)
     steps(1.0)
@@ -116,9 +108,7 @@ def test_a_count_from_a_run_with_another_interval_is_not_stuck(
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize("bad", BAD)
-def test_one_bad_element_anywhere_is_found(
-    bad: float, dtype: tf.DType, cpu_devices: tuple[str, ...]
-) -> None:
+def test_one_bad_element_anywhere_is_found(bad, dtype, cpu_devices):
     lengths = (1, 3, 1001)
     for where in range(len(lengths)):
         for place in {0, lengths[where] // 2, lengths[where] - 1}:
@@ -131,7 +121,7 @@ def test_one_bad_element_anywhere_is_found(
             assert not all_finite(tensors, cpu_devices[0]).numpy()
 
 
-def test_what_is_finite_is_taken_for_finite(cpu_devices: tuple[str, ...]) -> None:
+def test_what_is_finite_is_taken_for_finite(cpu_devices):
     largest = tf.constant([3e38, 3e38, -3e38])  # though their sum and squares are not
     empty = tf.zeros([0, 3])
     assert all_finite([largest, empty], cpu_devices[0]).numpy()
@@ -139,7 +129,7 @@ def test_what_is_finite_is_taken_for_finite(cpu_devices: tuple[str, ...]) -> Non
     assert all_finite([], cpu_devices[0]).numpy()
 
 
-def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices: tuple[str, ...]) -> None:
+def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices):
     with tf.Graph().as_default() as graph:
         with tf.device(cpu_devices[1]):
             shared = tf.zeros([5])
@@ -151,7 +141,7 @@ def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices: tuple[str, ...]
     assert finite.device == cpu_devices[0]
 
 
-def test_unscaled_slices_are_slices_in_float32() -> None:
+def test_unscaled_slices_are_slices_in_float32():
     values = tf.constant([[256.0], [512.0]], tf.float16)
     slices = tf.IndexedSlices(values, tf.constant([4, 1]), tf.constant([6, 1]))
     found = unscaled(slices, inverse_of(tf.constant(128.0)))

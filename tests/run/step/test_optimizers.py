@@ -1,7 +1,5 @@
 """Every optimizer against formulas written down again in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

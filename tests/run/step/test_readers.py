@@ -1,7 +1,5 @@
 """An update waits for all that reads its variable, and for nothing else."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -62,7 +62,7 @@ OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
 CLIPS = (None, 0.75)
 
 
-def cases() -> dict[str, dict[str, Any]]:
+def cases():
     """Pairs of all but the ways, which take turns; and each way with sgd, whose updates may include
     decay and mean.
     """
@@ -94,7 +94,7 @@ def cases() -> dict[str, dict[str, Any]]:
 CASES = cases()
 
 
-def weights_after(flags: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+def weights_after(flags):
     """Every copy of every trained variable after some steps; those of `detached` come first."""
     built = short_runs.build("curved", **flags)
     for _ in range(STEPS):
@@ -103,13 +103,13 @@ def weights_after(flags: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
     return [copy.numpy() for variable in variables for copy in variable.copies]
 
 
-def kernels() -> dict[str, Any]:
+def kernels():
     """What the kernels of operations are chosen by."""
     return {"tensorflow": tf.__version__, "cpu_isa": processor(Host()).get("cpu_isa")}
 
 
 @pytest.fixture(scope="module")
-def saved() -> dict[str, Any]:
+def saved():
     if os.environ.get("UPDATE_GOLDEN"):
         made = {name: [w.tobytes().hex() for w in weights_after(CASES[name])] for name in CASES}
         SAVED.parent.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def saved() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_are_as_saved(name: str, saved: dict[str, Any]) -> None:
+def test_weights_are_as_saved(name, saved):
     found = weights_after(CASES[name])
     expected = [
         np.frombuffer(bytes.fromhex(text), weights.dtype).reshape(weights.shape)
@@ -139,7 +139,7 @@ OTHER_STEPS = ("staged_vars", "variable_consistency", "fp16_vars")
     "name",
     [n for n, case in CASES.items() if n.startswith("sgd") and not set(OTHER_STEPS) & set(case)],
 )
-def test_a_weight_without_any_other_gradient_decays(name: str, saved: dict[str, Any]) -> None:
+def test_a_weight_without_any_other_gradient_decays(name, saved):
     flags = CASES[name]
     independent = flags.get("variable_update") == "independent"
     summed = flags["gradient_reduction"] == "sum" and not independent

@@ -4,10 +4,6 @@ A step takes off less than a float32 can hold: what is applied is right on avera
 gradients vary, and over weights.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import oracle
 import pytest
@@ -24,7 +20,7 @@ RATE, DECAY = 0.005, 4e-5
 TOLERANCE = 0.01
 
 
-def applied_over_due(rate: float, **flags: Any) -> float:
+def applied_over_due(rate, **flags):
     """What decay has taken off the weights of a tower, over what was due; sums over weights."""
     built = short_runs.build("drift", weight_decay=DECAY, **flags)
     built.step.set_learning_rate(rate)
@@ -66,5 +62,5 @@ SHARED, _, _, INDEPENDENT, _, MIRRORED = (mode.values[0] for mode in MODES)
     ],
     ids=lambda x: " ".join(map(str, x.values())) if isinstance(x, dict) else f"{x:g}",
 )
-def test_what_is_taken_off_is_what_is_due(rate: float, flags: dict[str, Any]) -> None:
+def test_what_is_taken_off_is_what_is_due(rate, flags):
     assert applied_over_due(rate, **flags) == pytest.approx(1.0, abs=TOLERANCE)

@@ -1,33 +1,25 @@
 """Steps that an automatic loss scale skips, in every mode, with every optimizer."""
 
-from __future__ import annotations
-
 import functools
 import itertools
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import pytest
 import short_runs
 from short_runs import KINDS
 
-from cnnbench.run.driver.build import BuiltRun
-
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 HARMLESS, NAN, INFINITY = 0, 13, 14
 SCALE = 1024.0
 
-State = dict[str, np.ndarray]
 
-
-def build(**flags: object) -> BuiltRun:
+def build(**flags):
     scaled = {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": SCALE}
     return short_runs.build(**{**scaled, **flags})
 
 
-def step(built: BuiltRun, bad: Iterable[int] = (), label: int = NAN) -> tuple[float, bool]:
+def step(built, bad=(), label=NAN):
     """One step in which the last example of each tower in `bad` spoils its gradients."""
     for tower, (_, labels) in enumerate(built.inputs._towers):
         labels.assign([HARMLESS, label if tower in set(bad) else HARMLESS])
@@ -35,13 +27,13 @@ def step(built: BuiltRun, bad: Iterable[int] = (), label: int = NAN) -> tuple[fl
     return float(result.loss.numpy()), bool(result.skipped.numpy())
 
 
-def spoilt(towers: int) -> list[tuple[int, int]]:
+def spoilt(towers):
     """Every tower and either label, though not with one another."""
     labels = itertools.cycle((NAN, INFINITY))
     return [(number % towers, next(labels)) for number in range(max(towers, 2))]
 
 
-def everything(built: BuiltRun) -> dict[str, object]:
+def everything(built):
     """Every copy of every variable, moments, slots and the optimizer's scalars."""
     facades = {**built.manager.savable_variables(), **built.slots}
     return {
@@ -56,16 +48,16 @@ def everything(built: BuiltRun) -> dict[str, object]:
     }
 
 
-def state(built: BuiltRun) -> State:
+def state(built):
     return {name: variable.numpy() for name, variable in everything(built).items()}
 
 
-def restore(built: BuiltRun, saved: State) -> None:
+def restore(built, saved):
     for name, variable in everything(built).items():
         variable.assign(saved[name])
 
 
-def changed(before: State, after: State) -> set[str]:
+def changed(before, after):
     """Names of what is not bit for bit the same."""
     return {n for n in before if before[n].tobytes() != after[n].tobytes()}
 
@@ -79,16 +71,16 @@ ALONE = pytest.param({"optimizer": "adam"}, id="alone")
 
 
 @pytest.fixture(scope="module")
-def fresh() -> Callable[[dict[str, Any]], BuiltRun]:
+def fresh():
     """A step with clipping, traced once for all tests; each test has the first state of it."""
 
     @functools.cache
-    def make(*flags: tuple[str, Any]) -> tuple[BuiltRun, State, State]:
+    def make(*flags):
         built = build(**dict(flags), gradient_clip=1e-3, fp16_inc_loss_scale_every_n=3)
         scales = built.step.loss_scale.variables()
         return built, state(built), {name: one.numpy() for name, one in scales.items()}
 
-    def fresh(flags: dict[str, Any]) -> BuiltRun:
+    def fresh(flags):
         built, first, scales = make(*flags.items())
         restore(built, first)
         for name, variable in built.step.loss_scale.variables().items():
@@ -99,7 +91,7 @@ def fresh() -> Callable[[dict[str, Any]], BuiltRun]:
 
 
 @pytest.mark.parametrize("flags", [*STEPS, ALONE])
-def test_a_bad_gradient_of_any_tower_skips_the_step(flags: dict[str, Any], fresh) -> None:
+def test_a_bad_gradient_of_any_tower_skips_the_step(flags, fresh):
     built, towers = fresh(flags), flags.get("num_gpus", 1)
     scale = built.step.loss_scale
     start = state(built)
@@ -133,7 +125,7 @@ def test_a_bad_gradient_of_any_tower_skips_the_step(flags: dict[str, Any], fresh
 
 
 @pytest.mark.parametrize("flags", STEPS)
-def test_the_scale_doubles_after_exactly_n_good_steps(flags: dict[str, Any], fresh) -> None:
+def test_the_scale_doubles_after_exactly_n_good_steps(flags, fresh):
     built = fresh(flags)
     seen = []
     for bad in ([], [], [1], [], [], [], [], []):
@@ -143,9 +135,7 @@ def test_the_scale_doubles_after_exactly_n_good_steps(flags: dict[str, Any], fre
 
 
 @pytest.mark.parametrize("flags", STEPS)
-def test_updates_and_checks_stay_where_the_variables_are(
-    flags: dict[str, Any], cpu_devices: tuple[str, ...], fresh
-) -> None:
+def test_updates_and_checks_stay_where_the_variables_are(flags, cpu_devices, fresh):
     built = fresh(flags)
     checks = [o.device for o in built.step.graph.get_operations() if o.type == "IsFinite"]
     assert set(checks) == set(cpu_devices[:2])
@@ -179,7 +169,7 @@ AGGREGATIONS = {
 
 
 @pytest.mark.parametrize("flags", AGGREGATIONS.values(), ids=AGGREGATIONS)
-def test_no_aggregation_hides_a_bad_gradient(flags: dict[str, object]) -> None:
+def test_no_aggregation_hides_a_bad_gradient(flags):
     built = build(variable_update="replicated", num_gpus=2, optimizer="momentum", **flags)
     step(built)
     for bad, label in spoilt(2):
@@ -192,7 +182,7 @@ def test_no_aggregation_hides_a_bad_gradient(flags: dict[str, object]) -> None:
 
 
 @pytest.fixture(scope="module")
-def relaxed() -> BuiltRun:
+def relaxed():
     """A step whose gradients wait for the next one."""
     return build(
         **{"variable_update": "replicated", "num_gpus": 2, "variable_consistency": "relaxed"},
@@ -200,7 +190,7 @@ def relaxed() -> BuiltRun:
     )
 
 
-def test_deferred_gradients_are_judged_when_they_would_be_applied(relaxed: BuiltRun) -> None:
+def test_deferred_gradients_are_judged_when_they_would_be_applied(relaxed):
     for label in (NAN, INFINITY):
         relaxed.step.loss_scale.variables()["scale"].assign(SCALE)
         seen = []
@@ -216,9 +206,7 @@ def test_deferred_gradients_are_judged_when_they_would_be_applied(relaxed: Built
     assert all(np.isfinite(value).all() for value in state(relaxed).values())
 
 
-def test_where_gradients_wait_the_averages_are_guarded_by_their_own_step(
-    relaxed: BuiltRun,
-) -> None:
+def test_where_gradients_wait_the_averages_are_guarded_by_their_own_step(relaxed):
     drawn = [images.numpy() for images, _ in relaxed.inputs._towers]
     averages = []
     for spoilt in (False, True, False):
@@ -233,7 +221,7 @@ def test_where_gradients_wait_the_averages_are_guarded_by_their_own_step(
     assert all(np.isfinite(value).all() for value in third.values())
 
 
-def test_a_compiled_step_skips_as_well_and_so_do_means_of_moving_averages() -> None:
+def test_a_compiled_step_skips_as_well_and_so_do_means_of_moving_averages():
     flags = {"variable_update": "replicated", "num_gpus": 2, "bn_stats": "mean"}
     built = build(**flags, xla_compile=True)
     averages = [n for n in state(built) if "moving" in n and n.endswith("@0")]
@@ -248,7 +236,7 @@ def test_a_compiled_step_skips_as_well_and_so_do_means_of_moving_averages() -> N
     assert built.step.loss_scale.value == SCALE / 2
 
 
-def test_a_constant_scale_applies_what_it_gets() -> None:
+def test_a_constant_scale_applies_what_it_gets():
     built = build(variable_update="replicated", num_gpus=2, fp16_enable_auto_loss_scale=False)
     built.inputs._towers[1][1].assign([HARMLESS, NAN])
     assert built.step().skipped is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,18 @@ import tensorflow as tf
 from data_sets import WEATHER, own_forecast
 from short_runs import MODES, RATE
 
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step.update import Updater
-from cnnbench.variable_mgr.gradients import Column
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROWS, WIDTH, BATCH = 50, 8, 3
 
 
-def build(**flags: Any) -> BuiltRun:
+def build(**flags):
     return short_runs.build(**{**WEATHER, "batch_size": BATCH, "num_gpus": 2, **flags})
 
 
-def tables(built: BuiltRun) -> list[np.ndarray]:
+def tables(built):
     return [c.numpy() for c in built.manager.savable_variables()["embedding0/table"].copies]
 
 
@@ -47,13 +44,11 @@ SCALED = {
         )
     ],
 )
-def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
-    mode: dict[str, str], flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_reach_the_manager_and_the_update_is_the_dense_one(mode, flags, monkeypatch):
     seen: list[Any] = []
     before_reduction = Updater.before_reduction
 
-    def recorded(self: Updater, column: Column) -> Column:
+    def recorded(self, column):
         made = before_reduction(self, column)
         if column.variables[0].shape == (ROWS, WIDTH):
             seen.extend(made.gradients)
@@ -83,7 +78,7 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
         assert moved == (alone if mode["variable_update"] == "independent" else named)
 
 
-def crossing(built: BuiltRun) -> list[tf.Tensor]:
+def crossing(built):
     """What operations hand to another device, weights that are read left out."""
     return [
         tensor
@@ -102,7 +97,7 @@ def crossing(built: BuiltRun) -> list[tf.Tensor]:
     ],
     ids=["ps", "xring"],
 )
-def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
+def test_rows_travel_instead_of_the_table(mode):
     sent = [tuple(tensor.shape) for tensor in crossing(build(**mode))]
     assert (BATCH, WIDTH) in sent
     assert (ROWS, WIDTH) not in sent
@@ -122,7 +117,7 @@ TABLE = """
 """
 
 
-def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
+def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path):
     """A table of a model's own decays everywhere, its gradient comes in slices."""
     flags = own_forecast(tmp_path, TABLE)
     for mode, more in (

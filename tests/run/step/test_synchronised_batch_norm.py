@@ -1,16 +1,11 @@
 """--bn_stats=sync: several towers normalise, and learn, as one tower with all the batches does."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from short_runs import build
 
 from cnnbench.models.batch_norm import synchronised_batch_norm
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step.batch_norm_stats import over_towers
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
@@ -20,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 EPSILON = 1e-3
 
 
-def oracle(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, upstream: np.ndarray) -> Any:
+def oracle(x, scale, offset, upstream):
     """Batch norm of [n, h, w, c] and its gradients in float64, by the textbook."""
     axes = (0, 1, 2)
     count = x[..., 0].size
@@ -40,7 +35,7 @@ def oracle(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, upstream: np.nd
 
 
 @pytest.mark.parametrize(("count", "data_format"), [(1, "NHWC"), (2, "NHWC"), (3, "NCHW")])
-def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format: str) -> None:
+def test_moments_and_gradients_are_those_of_all_batches(count, data_format):
     rng = np.random.default_rng(count)
     # Far from zero, where the mean of squares less the square of the mean loses its digits.
     x = 100.0 + rng.normal(size=(2 * count, 3, 2, 4))
@@ -49,13 +44,13 @@ def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format:
     upstream = rng.normal(size=x.shape)
     order = (0, 1, 2, 3) if data_format == "NHWC" else (0, 3, 1, 2)
 
-    def of_tower(values: np.ndarray, tower: int) -> tf.Tensor:
+    def of_tower(values, tower):
         part = values[2 * tower : 2 * tower + 2].transpose(order)
         return tf.constant(part, tf.float32)
 
     @tf.function(autograph=False)
-    def step() -> list[Any]:
-        def build(tower: int) -> Any:
+    def step():
+        def build(tower):
             inputs = [of_tower(x, tower), tf.constant(scale, tf.float32), tf.zeros(4) + offset]
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
@@ -75,7 +70,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format:
     wanted = oracle(x, scale, offset, upstream)
     back = np.argsort(order)
 
-    def whole(parts: list[tf.Tensor]) -> np.ndarray:
+    def whole(parts):
         return np.concatenate([part.numpy().transpose(back) for part in parts])
 
     np.testing.assert_allclose(whole([made[0] for made in found]), wanted["y"], atol=2e-4)
@@ -88,14 +83,14 @@ def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format:
         np.testing.assert_allclose(total, wanted[name], rtol=1e-3, atol=1e-3)
 
 
-def train(**flags: object) -> tuple[BuiltRun, list[float]]:
+def train(**flags):
     built = build("normal", optimizer="momentum", weight_decay=1e-3, **flags)
     built.step.set_learning_rate(0.01)
     return built, [float(built.step().loss.numpy()) for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
-def one_tower() -> tuple[list[float], dict[str, np.ndarray]]:
+def one_tower():
     built, losses = train(num_gpus=1, batch_size=12)
     variables = built.manager.savable_variables()
     return losses, {name: v.primary.numpy() for name, v in variables.items()}
@@ -115,9 +110,7 @@ def one_tower() -> tuple[list[float], dict[str, np.ndarray]]:
         ),
     ],
 )
-def test_towers_train_as_one_with_the_global_batch(
-    mode: str, count: int, more: dict[str, Any], one_tower: Any
-) -> None:
+def test_towers_train_as_one_with_the_global_batch(mode, count, more, one_tower):
     losses, weights = one_tower
     built, found = train(
         num_gpus=count, batch_size=12 // count, variable_update=mode, bn_stats="sync", **more
@@ -129,13 +122,13 @@ def test_towers_train_as_one_with_the_global_batch(
         )
 
 
-def test_moments_of_their_own_batches_would_train_otherwise(one_tower: Any) -> None:
+def test_moments_of_their_own_batches_would_train_otherwise(one_tower):
     losses, _ = one_tower
     _, alone = train(num_gpus=2, batch_size=6, variable_update="replicated")
     assert abs(alone[0] - losses[0]) > 1e-3 * losses[0]  # five times what is allowed above
 
 
-def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_batches() -> None:
+def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_batches():
     built, losses = train(
         num_gpus=2,
         batch_size=2,
@@ -153,6 +146,6 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
     assert all(np.isfinite(value.numpy()).all() for value in gradients.values())
 
 
-def test_one_device_synchronises_nothing() -> None:
+def test_one_device_synchronises_nothing():
     built, _ = train(num_gpus=1, batch_size=2, bn_stats="sync")
     assert {"FusedBatchNormV3"} <= {o.type for o in built.step.graph.get_operations()}

@@ -3,10 +3,6 @@
 That a step is traced once in every mode is shown in test_skipped_steps.py.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import tensorflow as tf
 from data_sets import WEATHER, write_weather
@@ -20,7 +16,7 @@ from cnnbench.run.step.traced import TracedFunction
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-def batch(rows: int = 2, dtype: tf.DType = tf.float32, weights: bool = False) -> TowerBatch:
+def batch(rows=2, dtype=tf.float32, weights=False):
     labels = {"rain": tf.zeros([rows], tf.int64)}
     return TowerBatch(tf.ones([rows, 3], dtype), labels, tf.ones([rows]) if weights else None)
 
@@ -46,7 +42,7 @@ SIGNATURE = (
         ((batch(weights=True), batch()), "0.weights was not there and is float32[2]"),
     ],
 )
-def test_what_has_changed_is_named(arguments: tuple[TowerBatch, ...], changed: str) -> None:
+def test_what_has_changed_is_named(arguments, changed):
     traced = TracedFunction("the step", lambda a, b: tf.reduce_sum(a.features), SIGNATURE)
     with pytest.raises(RetraceError) as error:
         traced(*arguments)
@@ -54,9 +50,7 @@ def test_what_has_changed_is_named(arguments: tuple[TowerBatch, ...], changed: s
     assert changed in str(error.value)
 
 
-def test_batches_of_another_size_end_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, capsys):
     write_weather(tmp_path, 7, 7)
     build = BenchmarkCNN.build
 

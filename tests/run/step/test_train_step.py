@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,28 +19,27 @@ from cnnbench.models import (
     graph,
     register_model,
 )
-from cnnbench.run.driver.build import BuiltRun
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
 @pytest.fixture(scope="module")
-def lenet() -> Callable[..., BuiltRun]:
+def lenet():
     """lenet(mode, devices): a step of two images per device, traced once for all tests.
 
     Steps may have changed its weights.
     """
 
     @functools.cache
-    def make(mode: str, devices: int, precision: str = "fp32") -> BuiltRun:
+    def make(mode, devices, precision="fp32"):
         flags = {"num_gpus": devices, "variable_update": mode, "precision": precision}
         return build(model="lenet", batch_size=2, **flags)
 
     return make
 
 
-def downstream(graph: tf.Graph, starts: Iterable[tf.Operation]) -> set[tf.Operation]:
+def downstream(graph, starts):
     """Everything that uses a value of `starts`, over any number of operations."""
     seen: set[tf.Operation] = set()
     queue = deque(starts)
@@ -56,7 +53,7 @@ def downstream(graph: tf.Graph, starts: Iterable[tf.Operation]) -> set[tf.Operat
     return seen
 
 
-def tower_operations(built: BuiltRun) -> list[set[tf.Operation]]:
+def tower_operations(built):
     """Per tower the operations that see that tower's images and no other tower's.
 
     Found by following the data from the variables that hold the images, so neither
@@ -80,9 +77,7 @@ MODES = ["parameter_server", "replicated", "independent", "distributed_replicate
     ("mode", "devices", "precision"),
     [*((mode, 2, "fp32") for mode in MODES), ("replicated", 2, "bf16")],
 )
-def test_every_operation_of_a_tower_is_on_its_device(
-    mode: str, devices: int, precision: str, cpu_devices: tuple[str, ...], lenet
-) -> None:
+def test_every_operation_of_a_tower_is_on_its_device(mode, devices, precision, cpu_devices, lenet):
     built = lenet(mode, devices, precision)
     towers = tower_operations(built)
     assert len(towers) == devices
@@ -95,8 +90,8 @@ def test_every_operation_of_a_tower_is_on_its_device(
         assert {o.device for o in compute} == {cpu_devices[tower]}
 
 
-def test_moving_averages_follow_the_policy() -> None:
-    def averages(**more: object) -> list[np.ndarray]:
+def test_moving_averages_follow_the_policy():
+    def averages(**more):
         """What a step makes of the same weights and batches, by copy."""
         built = build("poison", batch_size=4, num_gpus=2, **more)
         variables = built.manager.savable_variables()
@@ -113,7 +108,7 @@ def test_moving_averages_follow_the_policy() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_a_compiled_step_computes_the_same() -> None:
+def test_a_compiled_step_computes_the_same():
     losses = []
     for compiled in (False, True):
         built = build(model="trivial", data_name="cifar10", xla_compile=compiled)
@@ -123,7 +118,7 @@ def test_a_compiled_step_computes_the_same() -> None:
     assert len(set(losses[0])) == 3
 
 
-def waited_for(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
+def waited_for(operations):
     """The operations, and all operations that they depend on."""
     seen: set[tf.Operation] = set()
     queue = list(operations)
@@ -135,7 +130,7 @@ def waited_for(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
     return seen
 
 
-def test_reading_the_loss_means_the_step_is_over(lenet) -> None:
+def test_reading_the_loss_means_the_step_is_over(lenet):
     step = lenet("replicated", 2).step
     operations = step.graph.get_operations()
     loss = next(o for o in operations if o.name == "result/Identity")
@@ -157,7 +152,7 @@ def test_reading_the_loss_means_the_step_is_over(lenet) -> None:
 @pytest.mark.parametrize(
     ("spec", "collectives"), [("collective/xring", 8 * 4), ("copy/collective", 8 * 2)]
 )
-def test_no_part_of_a_collective_is_pruned(spec: str, collectives: int) -> None:
+def test_no_part_of_a_collective_is_pruned(spec, collectives):
     """The step would wait for a pruned part forever."""
     reducing = {"all_reduce_spec": parse_all_reduce_spec(spec), "all_reduce_group_size": 2}
     flags = {"num_gpus": 4, "variable_update": "replicated", **reducing}
@@ -168,9 +163,7 @@ def test_no_part_of_a_collective_is_pruned(spec: str, collectives: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "mirrored_strategy"])
-def test_a_changing_learning_rate_is_an_argument_of_the_step(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changing_learning_rate_is_an_argument_of_the_step(mode, monkeypatch):
     built = build(
         model="trivial",
         data_name="cifar10",
@@ -196,7 +189,7 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(
     assert built.step.function.traces == 1
 
 
-def test_forward_only_has_no_gradients_and_no_updates() -> None:
+def test_forward_only_has_no_gradients_and_no_updates():
     step = build(model="lenet", num_gpus=2, batch_size=2, forward_only=True).step
     types = {o.type for o in step.graph.get_operations()}
     assert "Conv2D" in types
@@ -208,8 +201,8 @@ def test_forward_only_has_no_gradients_and_no_updates() -> None:
     assert step.on_host(result, ReadEvents(pytest.fail, pytest.fail)) is result
 
 
-def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step() -> tuple[float, Counter[str]]:
+def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
+    def step():
         """The loss with values as of a checkpoint, which comes after the trace; the operations."""
         plugin = str(PLUGINS / "backbone_plugin.py")
         built = build(model="classifier", model_plugin=plugin, forward_only=True)
@@ -232,23 +225,23 @@ class Drops(Model):
     name, dataset, image_size, batch_size = "drops", "imagenet", 1, 8
     learning_rate = LearningRateSpec(0.0)
 
-    def build(self, net: Any, images: Any) -> Any:
+    def build(self, net, images):
         ones = net.variable("ones", (net.num_classes,), Initializer.constant(1.0))
         shape = (net.num_classes,)
         x = net.apply(lambda x, v: x[:, 0, 0, :1] * 0.0 + v, images, ones, shape=shape)
         return self.drop(net, x)
 
-    def drop(self, net: Any, x: Any) -> Any:
+    def drop(self, net, x):
         return net.dropout(x, 0.5)
 
-    def loss(self, logits: Any, labels: Any) -> Any:
+    def loss(self, logits, labels):
         return tf.reduce_mean(logits, axis=1)
 
 
 class Fades(Drops):
     name = "fades"
 
-    def drop(self, net: Any, x: Any) -> Any:
+    def drop(self, net, x):
         return net.drop_path(x, 1e-6, by_progress=True)
 
 
@@ -256,7 +249,7 @@ register_model("drops", "imagenet", Drops)
 register_model("fades", "imagenet", Fades)
 
 
-def test_dropout_draws_anew_in_every_step() -> None:
+def test_dropout_draws_anew_in_every_step():
     built = build(model="drops", num_gpus=2, weight_decay=0.0)
     built.step.set_learning_rate(0.0)
     losses = [float(built.step().loss) for _ in range(4)]
@@ -266,7 +259,7 @@ def test_dropout_draws_anew_in_every_step() -> None:
     assert [float(built.step().loss) for _ in range(4)] == losses
 
 
-def test_paths_are_dropped_by_the_share_of_training_done() -> None:
+def test_paths_are_dropped_by_the_share_of_training_done():
     built = build(model="fades", num_batches=4, weight_decay=0.0, xla_compile=True)
     built.step.set_learning_rate(0.0)
     losses = []
@@ -284,7 +277,7 @@ def test_paths_are_dropped_by_the_share_of_training_done() -> None:
     ("automatic", "mode"),
     [(True, "replicated"), (True, "distributed_replicated"), (False, "parameter_server")],
 )
-def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: str) -> None:
+def test_what_the_loss_scale_saves_reaches_the_weights(automatic, mode):
     """2e-8 is nothing in fp16; 1024 times as much is something, on the wire as well."""
     built = build(
         "faint",
@@ -307,10 +300,10 @@ class Scores(Model):
     name, dataset, image_size, batch_size = "scores", "cifar10", 1, 4
     learning_rate = LearningRateSpec(1.0)
 
-    def build(self, net: Any, images: Any) -> Any:
+    def build(self, net, images):
         scores = net.variable("scores", (net.num_classes,), Initializer.constant(0.0))
 
-        def tile(x: Any, scores: Any) -> Any:
+        def tile(x, scores):
             return tf.tile(scores[None], [x.shape[0], 1])
 
         return net.apply(tile, images, scores, shape=(net.num_classes,))
@@ -319,11 +312,11 @@ class Scores(Model):
 register_model("scores", "cifar10", Scores)
 
 
-def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand() -> None:
+def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand():
     scores = np.linspace(-1.0, 1.0, 11)
     chances = np.exp(scores) / np.exp(scores).sum()
 
-    def step(share: float) -> tuple[float, np.ndarray]:
+    def step(share):
         """The loss and the gradient of the scores, whatever the labels."""
         flags = {"data_name": "cifar10", "num_gpus": 2, "weight_decay": 0.0}
         built = build(model="scores", label_smoothing=share, **flags)
@@ -352,9 +345,7 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand() -> None:
         ([[np.nan, 1.0, 2.0]], [0], [0], [0]),
     ],
 )
-def test_accuracies(
-    logits: list[list[float]], labels: list[int], top_1: list[int], top_5: list[int]
-) -> None:
+def test_accuracies(logits, labels, top_1, top_5):
     model = get_model("lenet", "imagenet")
     found = model.metrics(tf.constant(logits), tf.constant(labels, tf.int64))
     assert {name: hits.numpy().tolist() for name, hits in found.items()} == {

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_plan_of(case: str) -> None:
+def test_the_plan_of(case):
     flags, expected = CASES[case]
     own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
     plan = make_plan(Params(**own)).update

@@ -1,7 +1,5 @@
 """No update of a step copies its variable: the weights stay where they are in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from short_runs import build
