@@ -172,7 +172,7 @@ class Runs:
         before = gpu_cases.FORWARD_LOSS
         if not _is_small(flags):
             names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
-            small = f"import small_networks; small_networks.with_small_examples({names})"
+            small = f"import networks; networks.with_small_examples({names})"
             before = f"{small}{before}"
         settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": before}
         if gpus:

@@ -10,8 +10,8 @@ status is 0 without findings, 1 with some, 2 for wrong use.
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
-import select
 import sys
 import tempfile
 import time
@@ -19,10 +19,10 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from command_line import options_of
-from peers.process import Process
 
 from cnnbench.flags.declare import flag
 
@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests/fuzz")]
 CASE_SECONDS = 10.0
 START_SECONDS = 120.0  # the first case loads TensorFlow
 ROUND = 200  # cases of a target before its process is replaced
-_BEGUN, _DONE = "begun", "done"
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,22 @@ class Options:
     case: int | None = flag(None, "The only case of --target, with its traceback.")
 
 
-def worker(target: str, seed: int, first: int) -> None:
-    """Tries cases one after the other and reports on standard output."""
+def worker(target: str, seed: int, first: int, link: Connection) -> None:
+    """Tries cases in turn; sends the number of each before it, and with its problem after it."""
     attempt = importlib.import_module("targets").attempt
-    say = os.fdopen(os.dup(1), "w", buffering=1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)  # libjpeg's remarks about damaged images
     for number in range(first, first + ROUND):
-        print(f"{_BEGUN} {number}", file=say)
+        link.send((number, None))
         with tempfile.TemporaryDirectory() as folder:
             try:
                 attempt(target, seed, number, Path(folder))
                 problem = ""
             except BaseException as error:
                 lines = traceback.format_exception_only(error)
-                problem = " ".join(" ".join(lines).split())[:300]
-        print(f"{_DONE} {number} {problem!a}", file=say)
+                problem = ascii(" ".join(" ".join(lines).split())[:300])
+        link.send((number, problem))
 
 
 def round_of(
@@ -75,43 +74,41 @@ def round_of(
     Returns:
       The number of the next case, and the findings, a line each.
     """
-    process = Process([sys.executable, __file__, "--worker", target, str(seed), str(first)])
+    link, theirs = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=worker, args=(target, seed, first, theirs))
     findings: list[str] = []
     number, running, patience = first, False, START_SECONDS
     process.start()
+    theirs.close()
     try:
         while running or number == first or time.monotonic() < until:
-            if not select.select([process], [], [], patience)[0]:
+            if not link.poll(patience):
                 # Only what is slow twice is slow by itself, and not for want of a processor.
                 if not again:
                     number, more = round_of(target, seed, number, until, again=True)
                     return number, findings + more
                 findings.append(f"{target} {number}: no end after {patience:.0f} s, twice")
                 return number + 1, findings
-            lines = process.read()
-            if lines is None:
+            try:
+                number, problem = link.recv()
+            except EOFError:
                 break
-            for line in lines:
-                word, shown, *problem = line.split(maxsplit=2)
-                running = word == _BEGUN
-                number = int(shown) + (not running)
-                if not running:
-                    patience, again = CASE_SECONDS, False
-                    findings += [f"{target} {shown}: {one}" for one in problem if one != "''"]
+            running = problem is None
+            if not running:
+                patience, again = CASE_SECONDS, False
+                findings += [f"{target} {number}: {problem}"] if problem else []
+                number += 1
     finally:
         process.kill()
-        process.reap(0.0)
+        process.join()
     if running:
-        findings.append(f"{target} {number}: the process ended with {process.status}")
+        findings.append(f"{target} {number}: the process ended with {process.exitcode}")
         number += 1
     return number, findings
 
 
 def main(arguments: Sequence[str]) -> int:
     """Fuzzes, and prints findings and a count of the cases."""
-    if arguments[:1] == ["--worker"]:
-        worker(arguments[1], int(arguments[2]), int(arguments[3]))
-        return 0
     options = options_of(Options, __doc__, arguments)
     targets = importlib.import_module("targets")
     seed = options.seed

@@ -11,15 +11,15 @@ files may be left. The exit status is 0 if so, 1 if not.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import multiprocessing
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,10 @@ from cnnbench.flags.declare import flag
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 
-Report = Callable[[int], None]
+Report = Callable[[int], object]
 """Told of the number of each write that is done."""
+
+FORK = multiprocessing.get_context("fork")
 
 
 def killed(work: Callable[[Report], None], seconds: float) -> int:
@@ -47,41 +49,35 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
       work: calls its argument after each write; goes on until it is killed.
       seconds: from its first report, or from its start if there is none in a minute.
     """
-    theirs, ours = os.pipe()
-    child = _forked(lambda: work(lambda number: _told(ours, number)))
-    os.close(ours)
-    with os.fdopen(theirs, "rb", buffering=0) as reports:
-        told = reports.readline()
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        rest = told + reports.read()
-    done = [int(line) for line in rest.split(b"\n")[:-1] if line]
-    return done[-1] if done else 0
-
-
-def _told(descriptor: int, number: int) -> None:
-    os.write(descriptor, b"%d\n" % number)
+    reports, ours = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=silently, args=(lambda: work(ours.send),))
+    child.start()
+    ours.close()
+    reports.poll(60)
+    time.sleep(seconds)
+    child.kill()
+    child.join()
+    done = 0
+    with reports, contextlib.suppress(EOFError):
+        while True:
+            done = reports.recv()
+    return done
 
 
 def in_child(work: Callable[[], None]) -> bool:
     """Whether work in a forked process ends without an exception."""
-    return os.waitstatus_to_exitcode(os.waitpid(_forked(work), 0)[1]) == 0
+    child = FORK.Process(target=silently, args=(work,))
+    child.start()
+    child.join()
+    return child.exitcode == 0
 
 
-def _forked(work: Callable[[], None]) -> int:
-    """Number of a silent process that works, and ends with 0, or with 9 after an exception."""
-    child = os.fork()
-    if not child:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        try:
-            work()
-        except BaseException:
-            os._exit(9)
-        os._exit(0)
-    return child
+def silently(work: Callable[[], None]) -> None:
+    """Works in a process that prints nothing from then on."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    work()
 
 
 class Writer(Protocol):
@@ -98,6 +94,12 @@ def left(folder: Path, expected: Collection[str]) -> list[str]:
     """Problems: the files in a folder that are not among these."""
     names = {path.name for path in folder.iterdir()} - {*expected}
     return [f"{name} is left" for name in sorted(names)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files in a folder, but for its lock, which is released when the last one is there."""
+    files = (path for path in folder.glob("*") if path.is_file() and path.name != FILE)
+    return {path.name: path.read_bytes() for path in files}
 
 
 class ResultFilesWriter:
@@ -187,9 +189,10 @@ class ImagenetWriter:
     """`cnnbench data make-imagenet`, into one folder after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self._images, self._out, self._whole = (folder / n for n in ("images", "sets", "whole"))
-        if not in_child(self._prepare):
+        self._images, self._out, whole = (folder / n for n in ("images", "sets", "whole"))
+        if not (in_child(self._prepare) and in_child(lambda: self._make(whole))):
             raise RuntimeError("the images cannot be made into a data set")
+        self._whole = contents(whole)
         self._number = 0
 
     def _prepare(self) -> None:
@@ -203,7 +206,6 @@ class ImagenetWriter:
                 pixels = generator.integers(0, 255, (50, 60, 3), np.uint8)
                 path = self._images / name / f"{number}.png"
                 path.write_bytes(tf.io.encode_png(pixels).numpy())
-        self._make(self._whole)
 
     def _make(self, out: Path) -> None:
         command = ["data", "make-imagenet", str(self._images), str(out)]
@@ -227,34 +229,22 @@ class ImagenetWriter:
             return True
         return False
 
-    def _is_whole(self, out: Path) -> bool:
-        found, wanted = (
-            {
-                path.name: path.read_bytes()
-                for path in folder.glob("*")
-                # The lock is released after the last file is in its place.
-                if path.is_file() and path.name != FILE
-            }
-            for folder in (out, self._whole)
-        )
-        return found == wanted
-
     def problems(self, done: int) -> list[str]:
         """What is wrong after a kill and the next write."""
         sets = [self._out / str(number) for number in range(self._number + 1, done + 1)]
-        found = [f"{out.name} is not whole" for out in sets if not self._is_whole(out)]
+        found = [f"{out.name} is not whole" for out in sets if contents(out) != self._whole]
         self._number = done + 1
         last = self._out / str(self._number)
-        if not self._is_whole(last) and last.exists():
+        if contents(last) != self._whole and last.exists():
             if not self._refused(last):
                 found.append(f"{last.name} is torn, and a training takes it")
             elif any(last.glob("train-*")):
                 shutil.rmtree(last)  # as the message of the next line asks for
         again = in_child(lambda: self._make(last))
-        if not again and not self._is_whole(last):
+        if not again and contents(last) != self._whole:
             found.append(f"{last.name} cannot be made again")
         # A whole set is not touched by the refused second run.
-        return [*found, *left(last, [p.name for p in self._whole.iterdir()])] if again else found
+        return [*found, *left(last, self._whole)] if again else found
 
 
 class SweepWriter:
@@ -349,13 +339,13 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow  # noqa: F401 - once for all that is forked
 
-    wrong: Counter[str] = Counter()
+    wrong = 0
     for name in WRITERS:
         kills = options.kills // len(WRITERS) or 1
         problems = run(name, kills, options.seed)
-        wrong[name] += len(problems)
+        wrong += len(problems)
         print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
-    return int(wrong.total() > 0)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

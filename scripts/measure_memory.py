@@ -9,12 +9,14 @@ within 30 % of the measured peak, 1 if not, 4 if a run failed.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.errors import BenchmarkError
 
 NETWORKS = (
     ("lenet", "imagenet", (256, 1024)),
@@ -45,20 +47,17 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
     """Estimated and measured bytes of one run.
 
     Raises:
-      subprocess.SubprocessError: it failed, or took longer than ten minutes.
+      BenchmarkError: it failed, or took longer than ten minutes.
     """
+    flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
+    side = Side(flags=(*flags, f"--num_gpus={devices}", *FLAGS))
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "record.json"
-        flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
-        command = [sys.executable, "-m", "cnnbench", *flags, f"--num_gpus={devices}", *FLAGS]
-        subprocess.run(
-            [*command, f"--result_json={record}"],
-            check=True,
-            capture_output=True,
-            timeout=600,
-        )
-        found = json.loads(record.read_text())["measured"]
-    return found["estimated_memory_bytes"], found["peak_memory_bytes"]
+        command = measuring(side, Path(folder, "record.json"), Path(folder, "log"))
+        (ended,) = measure([command], timeout=600)
+    found = ended.record.measured
+    if ended.message or not found.estimated_memory_bytes or not found.peak_memory_bytes:
+        raise BenchmarkError(ended.message or "its memory is unknown")
+    return found.estimated_memory_bytes, found.peak_memory_bytes
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         name = "{} {} batch {} devices {}".format(*case)
         try:
             estimate, peak = measured(*case)
-        except (subprocess.SubprocessError, OSError) as error:
+        except BenchmarkError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 4
         ratio = estimate / peak

@@ -11,16 +11,18 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from command_line import neighbour_flag, options_of
-from peers.process import ProcessError, run
 from validation.neighbour import neighbour
 
-from cnnbench.errors import FlagError
+from cnnbench.campaigns.ab import side as ab
+from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import flag, words
 from cnnbench.judge.explain import explain
 from cnnbench.records.explanation import Explanation
@@ -123,30 +125,31 @@ def profile(pool: str, network: str, side: str, turn: int) -> None:
     """Adds a process to the pool.
 
     Raises:
-      ProcessError: it left no profile.
+      BenchmarkError: it left no profile.
     """
     folder = Path(pool, network, side)
     folder.mkdir(parents=True, exist_ok=True)
     (steps, *flags), chosen = NETWORKS[network], SIDES[side]
-    command = [
-        *(sys.executable, "-m", "cnnbench", "run", f"--model_plugin={PLUGIN}"),
-        *(f"--model=planted_{network}", "--device=cpu", "--quiet_conditions=all", *flags),
-        *("--warmup=fixed", f"--num_warmup_batches={5 + int(steps)}", f"--num_batches={steps}"),
+    given = (
+        *(f"--model_plugin={PLUGIN}", f"--model=planted_{network}", "--device=cpu"),
+        *("--quiet_conditions=all", *flags, "--warmup=fixed"),
+        *(f"--num_warmup_batches={5 + int(steps)}", f"--num_batches={steps}"),
         *(f"--profile_steps={steps}", f"--profile_json={folder / f'{turn:03d}.profile'}"),
         *chosen.flags,
-    ]
-    done = run(command, timeout=TIMEOUT, environment={"PLANT": chosen.plant})
-    try:
-        done.require()
-    except ProcessError as error:
-        raise ProcessError(f"{network}, side {side}: {error}") from error
+    )
+    planted = ab.Side(flags=given, variables={"PLANT": chosen.plant})
+    with tempfile.TemporaryDirectory() as scratch:
+        files = Path(scratch, "record.json"), Path(scratch, "log")
+        (ended,) = measure([ab.measuring(planted, *files)], TIMEOUT)
+    if ended.message:
+        raise BenchmarkError(f"{network}, side {side}: {ended.message}")
 
 
 def fill(options: Options) -> None:
     """Adds processes until the pool is full or the time is over.
 
     Raises:
-      ProcessError: one left no profile.
+      BenchmarkError: one left no profile.
     """
     end = time.monotonic() + 60 * options.minutes
     with neighbour(float(options.neighbour), options.seed):
@@ -199,7 +202,7 @@ def main(argv: Sequence[str]) -> int:
     options = options_of(Options, __doc__, argv, Options.check)
     try:
         fill(options)
-    except ProcessError as error:
+    except BenchmarkError as error:
         print(f"validate_explain: {error}", file=sys.stderr)
         return 4
     met = True

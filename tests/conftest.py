@@ -25,7 +25,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from zygote import PRELOADED, Zygote
+from forked import Forked, Server, brief, execute
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
@@ -266,8 +266,6 @@ def quick_start(monkeypatch):
 
     What they measure beside their steps is `brief`.
     """
-    from forked import brief
-
     from cnnbench.data import synthetic
 
     draw = synthetic.synthetic_rows
@@ -436,7 +434,7 @@ def fake_python(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def _stand_ins():
-    server = Zygote(PRELOADED, "-IS")
+    server = Server("import json, os, pathlib, random, re, signal, socket, time, uuid", "-IS")
     yield server
     server.close()
 
@@ -444,29 +442,27 @@ def _stand_ins():
 @pytest.fixture
 def quick_processes(monkeypatch, _stand_ins):
     """Campaigns fork their stand-ins; those that step in turn are started."""
-    monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
+    monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
 
 
 @pytest.fixture
 def loaded_processes(monkeypatch):
     """The real processes of a campaign begin with TensorFlow loaded, and without a guard."""
-    from forked import execute
-
     monkeypatch.setattr(campaign, "execute", execute)
 
 
 @pytest.fixture(scope="session")
 def _answering(tmp_path_factory):
     """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded."""
-    server = Zygote("import cnnbench.campaigns.ab.flags")
+    server = Server("import cnnbench.campaigns.ab.flags")
     out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
 
     def answer(side, code, *arguments, ours, seconds):
         assert ours
-        place = {"folder": str(side.checkout or os.getcwd())}
-        place["environment"] = {**os.environ, **side.variables}
-        code = f"import sys; {code}"
-        status, _ = server.run(code, ["-c", *arguments], out, err, timeout=seconds, **place)
+        out.write_bytes(b"")
+        place = side.checkout, side.variables
+        process = Forked(f"import sys; {code}", arguments, out, err, *place, server=server)
+        status, _ = process.end(seconds)
         return SimpleNamespace(returncode=status, stdout=out.read_bytes())
 
     yield answer
@@ -495,6 +491,8 @@ def emulated(tmp_path_factory):
 
 
 _ALONE = """
+import sys
+from cnnbench.cli import main
 status = main(sys.argv[1:])
 slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib", "jinja2"}
 slow.add("cnnbench.judge.report.sections")
@@ -509,15 +507,13 @@ def alone(tmp_path_factory):
 
     Its status, out and err, and what it loaded of the packages that are slow to import.
     """
-    server = Zygote("import sys; from cnnbench.cli import main")
+    server = Server("from cnnbench.cli import main")
     out, err = (tmp_path_factory.mktemp("alone") / name for name in ("out", "err"))
 
     def run(*arguments):
-        argv = ["cnnbench", *map(str, arguments)]
-        code = "import sys; from cnnbench.cli import main" + _ALONE
-        place = {"folder": os.getcwd(), "environment": os.environ}
-        status, late = server.run(code, argv, out, err, **place, timeout=240)
-        assert not late
+        for path in (out, err):
+            path.write_bytes(b"")
+        status = Forked(_ALONE, arguments, out, err, server=server).wait(240)
         text, _, loaded = out.read_text().rpartition("\nloaded")
         return SimpleNamespace(
             status=status, out=text, err=err.read_text(), loaded=set(loaded.split())

@@ -1,6 +1,6 @@
 """Stands in for a Python that runs cnnbench: writes records; standard library only.
 
-Started, or forked (helpers/zygote.py), as ``fake_python -c CODE ROOT run FLAG...`` or, for a job,
+Started, or forked (helpers/forked.py), as ``fake_python -c CODE ROOT run FLAG...`` or, for a job,
 as ``fake_python -c CODE ROOT launch FLAG... -- FLAG...``; template.json beside it is the record to
 fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object; where it is not
 set, the file fake.json of the working directory, such as a worktree, is taken. It holds

@@ -36,23 +36,14 @@ class Estimate:
     rounds: int
 
 
-def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Arithmetic mean of one value per round, with Student's interval."""
-    if not values:
-        raise ValueError("no values")
-    mean, count = statistics.fmean(values), len(values)
-    if count == 1:
-        return Estimate(mean, -math.inf, math.inf, 1)
-    half = student_quantile(0.025, count - 1) * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
-
-
-def ratio_estimate(ratios: Sequence[float]) -> Estimate:
-    """Geometric mean of one ratio per round."""
-    if any(ratio <= 0 for ratio in ratios):
-        raise ValueError(f"ratios must be positive: {list(ratios)}")
-    logs = mean_estimate([math.log(ratio) for ratio in ratios])
-    return Estimate(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), logs.rounds)
+def estimate(values: Sequence[float], *, is_ratio: bool) -> Estimate:
+    """Mean of one value per round, of ratios the geometric one, with Student's interval."""
+    found = [math.log(value) for value in values] if is_ratio else values
+    mean, count, half = statistics.fmean(found), len(found), math.inf
+    if count > 1:
+        half = student_quantile(0.025, count - 1) * statistics.stdev(found) / math.sqrt(count)
+    back = math.exp if is_ratio else float
+    return Estimate(back(mean), back(mean - half), back(mean + half), count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +124,10 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
     if not values:
         note = "no such figure" if complete else _why_absent(demand, measurements)
         return Finding(demand, None, NOT_MEASURED, note)
-    estimate = ratio_estimate(values) if demand.is_ratio else mean_estimate(values)
+    mean = estimate(values, is_ratio=demand.is_ratio)
     if demand.needs_bf16 and not cpu_has_bf16:
-        return Finding(demand, estimate, OPEN, "not demanded: no bf16 instructions in this CPU")
-    return Finding(demand, estimate, _verdict(demand, estimate))
+        return Finding(demand, mean, OPEN, "not demanded: no bf16 instructions in this CPU")
+    return Finding(demand, mean, _verdict(demand, mean))
 
 
 def _verdict(demand: Demand, estimate: Estimate) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import binary, number, percent
@@ -37,29 +37,31 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     return aligned(rows, left=(0, 1, 2)) + notes
 
 
-def _figures(readings: Sequence[Reading]) -> tuple[str, str, str, str]:
+# Of each column the figures of a reading that it may show, and how; the first that is known.
+_COLUMNS: Sequence[Mapping[str, Callable[[float], str]]] = (
+    {"images_per_sec": "{:.2f}".format},
+    {"median_step_seconds": lambda seconds: f"{1e3 * seconds:.2f} ms"},
+    {"peak_bytes": binary},
+    {
+        "achieved_flops_per_sec": lambda flops: f"{number(flops / 1e9)} GFLOP/s",
+        "share_of_bare_loop": lambda share: f"{percent(share)} of bare loop",
+        "seconds": "{:.3f} s".format,
+        "bytes_last": binary,
+    },
+)
+
+
+def _figures(readings: Sequence[Reading]) -> list[str]:
     def middle(attribute: str) -> float | None:
         values = [getattr(reading, attribute) for reading in readings]
         known = [value for value in values if value is not None]
         return median(known) if known else None
 
-    speed, step = middle("images_per_sec"), middle("median_step_seconds")
-    peak = middle("peak_bytes")
-    other = ""
-    if (flops := middle("achieved_flops_per_sec")) is not None:
-        other = f"{number(flops / 1e9)} GFLOP/s"
-    elif (share := middle("share_of_bare_loop")) is not None:
-        other = f"{percent(share)} of bare loop"
-    elif (seconds := middle("seconds")) is not None:
-        other = f"{seconds:.3f} s"
-    elif (last := middle("bytes_last")) is not None:
-        other = binary(last)
-    return (
-        "" if speed is None else f"{speed:.2f}",
-        "" if step is None else f"{step * 1e3:.2f} ms",
-        "" if peak is None else binary(peak),
-        other,
-    )
+    def shown(column: Mapping[str, Callable[[float], str]]) -> str:
+        found = ((text, middle(attribute)) for attribute, text in column.items())
+        return next((text(value) for text, value in found if value is not None), "")
+
+    return [shown(column) for column in _COLUMNS]
 
 
 def demands_table(findings: Sequence[Finding]) -> list[str]:

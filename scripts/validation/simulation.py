@@ -61,18 +61,6 @@ def _regimes(generator: Generator, count: int) -> Series:
     return _normal(generator, count) * np.where(states == 1, _SLOW_STATE, 1.0)
 
 
-def _heavy_tails(generator: Generator, count: int) -> Series:
-    return np.exp(QUIET * generator.standard_t(1.5, count))
-
-
-def _drift(generator: Generator, count: int) -> Series:
-    return _normal(generator, count) * np.linspace(1.0, 0.8, count)
-
-
-def _second_is_slower(generator: Generator, count: int) -> Series:
-    return _normal(generator, count) * np.where(np.arange(count) % 2 == 1, 0.9, 1.0)
-
-
 def _ties(generator: Generator, count: int) -> Series:
     return 1.0 + _GRID * np.round((_normal(generator, count, BUSY) - 1.0) / _GRID)
 
@@ -85,11 +73,13 @@ NOISES: dict[str, Callable[[Generator, int], Series]] = {
     "AR(1), 0.9, 3 %": _autoregressive,
     "two regimes, x 0.59": _regimes,
     "one in ten an outlier": partial(_slowed, chance=0.1, least=0.4, most=0.9),
-    "heavy tails, t(1.5)": _heavy_tails,
-    "drift of 20 %": _drift,
-    "second of a pair 10 % slower": _second_is_slower,
+    "heavy tails, t(1.5)": lambda g, count: np.exp(QUIET * g.standard_t(1.5, count)),
+    "drift of 20 %": lambda g, count: _normal(g, count) * np.linspace(1.0, 0.8, count),
+    "second of a pair 10 % slower": lambda g, count: (
+        _normal(g, count) * np.where(np.arange(count) % 2 == 1, 0.9, 1.0)
+    ),
     "ties, grid of 2 %": _ties,
-    "constant": lambda generator, count: np.ones(count),
+    "constant": lambda g, count: np.ones(count),
 }
 """Kinds of noise by what the tables call them."""
 
@@ -107,7 +97,6 @@ class Rates:
     Attributes:
       rule, noise: what was tried.
       truth: how much slower B is.
-      draws: how often it was tried.
       verdicts: counts.
       processes: mean number of them.
     """
@@ -115,13 +104,12 @@ class Rates:
     rule: Rule
     noise: str
     truth: float
-    draws: int
     verdicts: Counter[Verdict]
     processes: float
 
     def share(self, verdict: Verdict) -> float:
         """Share of the draws."""
-        return self.verdicts[verdict] / self.draws
+        return self.verdicts[verdict] / self.verdicts.total()
 
     def violation(self) -> str:
         """The stated error rate that was exceeded; "" if none was, or none is stated."""
@@ -130,7 +118,7 @@ class Rates:
         wrong = (Verdict.FASTER, Verdict.SAME if self.truth else Verdict.SLOWER)
         for verdict in wrong:
             # At 5 % the truth lies just outside the margin within which "same" is meant.
-            if surely_above(self.verdicts[verdict], self.draws, LIMIT):
+            if surely_above(self.verdicts[verdict], self.verdicts.total(), LIMIT):
                 return f"{verdict.value} in {percent(self.share(verdict))}"
         return ""
 
@@ -151,7 +139,7 @@ def simulate(rule: Rule, noise: str, truth: float, draws: int, seed: int) -> Rat
         verdict, used = rule.judged(*rule.sides(series, 1 - truth, generator))
         verdicts[verdict] += 1
         processes += used
-    return Rates(rule, noise, truth, draws, verdicts, processes / draws)
+    return Rates(rule, noise, truth, verdicts, processes / draws)
 
 
 def all_rates(draws: int, seed: int, rules: Sequence[Rule] = RULES) -> Iterator[Rates]:

@@ -112,7 +112,11 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
             f"- CPUs that others kept busy: median {median(others):.2f}, at most {others[-1]:.2f}"
         )
     for name in (name for name in rounds[0] if name not in BASES):
-        shift = paired_shift([_log_quotient(one, name) for one in rounds], 0.95)
+        quotients = [
+            math.log(one[name].speed / math.sqrt(math.prod(one[base].speed for base in BASES)))
+            for one in rounds
+        ]
+        shift = paired_shift(quotients, 0.95)
         text = f"- {name}, as measured over all rounds: {_change(shift.estimate)}"
         if shift.low is not None and shift.high is not None:
             text += f" (95 % interval {_change(shift.low)} to {_change(shift.high)})"
@@ -134,7 +138,7 @@ def demands(
     found = []
     if rates:
         bad = [f"{r.rule.name}, {r.noise}: {text}" for r in rates if (text := r.violation())]
-        draws = f"in {rates[0].draws} draws each"
+        draws = f"in {rates[0].verdicts.total()} draws each"
         text = f"simulated: wrong verdicts in at most {100 * LIMIT:g} %, {draws}"
         cases = sum(not one.rule.broken for one in rates)
         found.append(Requirement(text, "; ".join(bad) or f"in all {cases} cases", not bad))
@@ -143,7 +147,12 @@ def demands(
         found.append(Requirement(text, "; ".join(wrong) or "never", not wrong))
     for one in gates:
         if one.subject == LIKE:
-            found.append(_red(one))
+            limit = percent(MEASURED_LIMIT, 0)
+            text = (
+                f"real, like with like, {one.plan}: at most {limit} red of {ENOUGH_GATES} or more"
+            )
+            met = one.verdicts[Verdict.SLOWER] <= MEASURED_LIMIT * one.count
+            found.append(_of_enough(one, text, _share(one, Verdict.SLOWER), met))
         if one.subject in (_TEN, WAITS):
             other = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
             text = f"real, {one.subject}, {one.plan}: never same or faster"
@@ -164,13 +173,6 @@ def demands_table(found: Sequence[Requirement]) -> list[str]:
     return _table(("demand", "found", "verdict"), rows)
 
 
-def _red(one: Gates) -> Requirement:
-    limit = percent(MEASURED_LIMIT, 0)
-    text = f"real, like with like, {one.plan}: at most {limit} red of {ENOUGH_GATES} or more"
-    met = one.verdicts[Verdict.SLOWER] <= MEASURED_LIMIT * one.count
-    return _of_enough(one, text, _share(one, Verdict.SLOWER), met)
-
-
 def _share(one: Gates, verdict: Verdict) -> str:
     number = one.verdicts[verdict]
     return f"{number} of {one.count} ({_percent(number / max(one.count, 1))})"
@@ -182,11 +184,6 @@ def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
 
 def _change(log: float) -> str:
     return percent(math.expm1(log), signed=True)
-
-
-def _log_quotient(one: Round, name: str) -> float:
-    base = math.sqrt(math.prod(one[base].speed for base in BASES))
-    return math.log(one[name].speed / base)
 
 
 def _percent(share: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from emulated import outcome
 
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -64,7 +65,12 @@ def ended(emulated):
     They wait ten seconds for memory and six for a GPU that may respond, so they do it at once.
     """
     broken = {name: (*SMALL, *words) for name, words in {**BROKEN, **HUNG}.items()}
-    return emulated.together(runs={**OUT_OF_MEMORY, **broken}, environment={GUARDED: None})
+    started = {}
+    for name, words in {**OUT_OF_MEMORY, **broken}.items():
+        flags = [word for word in words if word.startswith("-")]
+        settings = dict(word.split("=", 1) for word in words if not word.startswith("-"))
+        started[name] = emulated.start(*flags, environment={GUARDED: None}, **settings)
+    return {name: outcome(*one) for name, one in started.items()}
 
 
 def test_out_of_memory(ended):

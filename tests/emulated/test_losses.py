@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import check_emulated_gpus
 import pytest
 from gpu_cases import (
     FORWARD_LOSS,
@@ -128,3 +129,28 @@ def test_decay_over_hundreds_of_steps(losses: Callable[[Flags], Values]) -> None
     weights = 60_000 * (1 - rate * decay) ** (2 * (steps - 1))
     taken = gpu["loss 1"] - gpu[f"loss {steps}"]
     assert taken > 0.9 * decay / 2 * (60_000 - weights)
+
+
+def test_what_scripts_check_emulated_gpus_says(
+    emulated: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran: list[Sequence[str]] = []
+
+    def run(*words: str, **how: Any) -> object:
+        ran.append(words)
+        return emulated(*words, **how)
+
+    run.close = lambda: None  # type: ignore[attr-defined] # its processes are those of all tests
+    monkeypatch.setattr("emulated.EmulatedGpus", lambda folder: run)
+    flags = ["--model=lenet", "--num_gpus=2", "--init_learning_rate=0.001"]
+    argv = [f"--results={tmp_path / 'results.jsonl'}", "--", *flags]
+    for _ in range(2):  # the second time by what is kept
+        assert check_emulated_gpus.main(argv) == 0
+        line, last = capsys.readouterr().out.splitlines()
+        assert line.startswith("ok (")
+        assert {*line.partition(": ")[2].split()} == {*flags}
+        assert last == "1 runs, 0 with findings"
+        assert len(ran) == 2

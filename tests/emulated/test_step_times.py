@@ -11,64 +11,50 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from emulated import EmulatedGpus, Outcome
+from gpu_cases import command, towers
+
+Flags = Mapping[str, Any]
 
 PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
-# Two small convolutions; real data, of `write_data`, or synthetic.
-MODEL = (f"--dataset_plugin={PLUGIN}", "--model=small", "--batch_size=2", "--num_warmup_batches=3")
+# Two small convolutions.
+MODEL = {"dataset_plugin": PLUGIN, "model": "small", "batch_size": 2, "num_warmup_batches": 3}
+# Batches that are read from a file of `write_data`, and copied to the GPU; synthetic ones stay.
+REAL = {"data_dir": "{folder}"}
 # Part of the name of the kernel that a step runs once on each GPU.
 SLOW = "/affine0/MatMul:MatMul"
 # Runs of which one has to be good: on a busy machine, threads wait for processors.
 ATTEMPTS = 3
 
-
-class Case(NamedTuple):
-    """A run whose steps have a known pattern.
-
-    Attributes:
-      gpus: how many, of all workers.
-      rules: of the emulator.
-      flags: beside `MODEL`.
-      real: whether batches are read from a file, and copied to the GPU.
-      workers: processes, with one GPU each.
-    """
-
-    gpus: int
-    rules: str
-    flags: tuple[str, ...] = ()
-    real: bool = False
-    workers: int = 1
-
-    def command(self, steps: int, folder: Path) -> list[str]:
-        """The words behind `cnnbench` of a run with so many timed steps, and data in a folder."""
-        flags = [*MODEL, *self.flags, f"--num_gpus={self.gpus // self.workers}"]
-        flags.append(f"--num_batches={steps}")
-        if self.real:
-            flags.append(f"--data_dir={folder}")
-        launch = ["launch", f"--workers={self.workers}", "--"]
-        return [*(launch if self.workers > 1 else []), *flags, "--result_json=record.json"]
-
-
-REPLICATED = ("--variable_update=replicated",)
-EVALUATED = ("--eval_during_training_every_n_steps=7", "--num_eval_batches=2")
-CASES = {
-    "equal steps": Case(1, f"{SLOW}=30000"),
-    "steps of 1:3": Case(1, f"{SLOW}=15000,45000"),
-    "a slow step every eighth": Case(1, f"{SLOW}=7*15000,90000"),
-    "forward-only": Case(1, f"{SLOW}=15000,45000", ("--forward_only",)),
-    "slow input": Case(1, f"{SLOW}=15000,45000;MemcpyH2D=5*1000,80000", real=True),
-    "evaluations": Case(1, f"{SLOW}=15000,45000", EVALUATED, real=True),
-    "two GPUs, nccl": Case(2, f"{SLOW}=60000,20000", (*REPLICATED, "--all_reduce_spec=nccl")),
-    "eight GPUs": Case(8, f"{SLOW}=90000,30000", REPLICATED),
-    "two workers": Case(
-        2, f"{SLOW}=60000,20000", ("--variable_update=collective_all_reduce",), workers=2
-    ),
+REPLICATED = {"variable_update": "replicated"}
+EVALUATED = {"eval_during_training_every_n_steps": 7, "num_eval_batches": 2}
+COLLECTIVE = {"variable_update": "collective_all_reduce"}
+# Runs whose steps have a known pattern: microseconds of the slow kernel, and flags.
+CASES: Mapping[str, tuple[str, Flags]] = {
+    "equal steps": ("30000", {}),
+    "steps of 1:3": ("15000,45000", {}),
+    "a slow step every eighth": ("7*15000,90000", {}),
+    "forward-only": ("15000,45000", {"forward_only": True}),
+    "slow input": ("15000,45000;MemcpyH2D=5*1000,80000", REAL),
+    "evaluations": ("15000,45000", {**EVALUATED, **REAL}),
+    "two GPUs, nccl": ("60000,20000", {"num_gpus": 2, **REPLICATED, "all_reduce_spec": "nccl"}),
+    "eight GPUs": ("90000,30000", {"num_gpus": 8, **REPLICATED}),
+    "two workers": ("60000,20000", {"workers": 2, "num_gpus": 1, **COLLECTIVE}),
 }
 TIMED = 16
+
+
+def run(emulated: EmulatedGpus, rules: str, flags: Flags, **places: Path) -> Outcome:
+    """A run that ends well; places are put into the texts of flags."""
+    given = {name: str(value).format(**places) for name, value in {**MODEL, **flags}.items()}
+    words = [*command(given), "--result_json=record.json"]
+    found = emulated(*words, gpus=towers(given), rules=f"{SLOW}={rules}", record=False)
+    assert found.status == 0, found.err
+    return found
 
 
 def write_data(folder: Path) -> None:
@@ -109,12 +95,10 @@ def latencies(outcome: Outcome) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_step_times(emulated: EmulatedGpus, tmp_path: Path, name: str) -> None:
-    case = CASES[name]
+    rules, flags = CASES[name]
     write_data(tmp_path)
-    words = case.command(TIMED, tmp_path)
     for _ in range(ATTEMPTS):
-        found = emulated(*words, gpus=case.gpus, rules=case.rules, record=False)
-        assert found.status == 0, found.err
+        found = run(emulated, rules, {**flags, "num_batches": TIMED}, folder=tmp_path)
         # A copy that is issued too late is off by whole steps, in most of them.
         times = seconds(found)
         wrong = [(m, t) for m, t in times if abs(m - t) > max(0.3 * t, 0.005)]
@@ -136,25 +120,21 @@ STEP = 0.06
 """Seconds of the one slow kernel of a step on one GPU; the steps of eight take a host longer."""
 EVERY = 5
 
+SAVING = {"train_dir": "{attempt}"}
 # Flags, and whether the run pauses behind every fifth step.
-BESIDE: Mapping[str, tuple[int, tuple[str, ...], bool]] = {
-    "batches": (1, (), False),
-    "batches on eight GPUs": (8, ("--variable_update=independent",), False),
+BESIDE: Mapping[str, tuple[Flags, bool]] = {
+    "batches": ({}, False),
+    "batches on eight GPUs": ({"num_gpus": 8, "variable_update": "independent"}, False),
     "a learning rate that changes in every step": (
-        1,
-        (
-            *("--init_learning_rate=0.1", "--num_epochs_per_decay=0.05"),
-            "--learning_rate_decay_factor=0.9",
-        ),
+        {
+            **{"init_learning_rate": 0.1, "num_epochs_per_decay": 0.05},
+            "learning_rate_decay_factor": 0.9,
+        },
         False,
     ),
-    "summaries": (
-        1,
-        ("--train_dir={attempt}", "--summary_verbosity=1", f"--save_summaries_steps={EVERY}"),
-        True,
-    ),
-    "checkpoints": (1, ("--train_dir={attempt}", f"--save_model_steps={EVERY}"), True),
-    "profiles": (1, ("--profile_layers=layers.txt", "--trace_file=trace.json"), False),
+    "summaries": ({**SAVING, "summary_verbosity": 1, "save_summaries_steps": EVERY}, True),
+    "checkpoints": ({**SAVING, "save_model_steps": EVERY}, True),
+    "profiles": ({"profile_layers": "layers.txt", "trace_file": "trace.json"}, False),
 }
 
 
@@ -186,19 +166,15 @@ def hidden(outcome: Outcome, device: int) -> float:
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_gpus_do_not_wait_for_the_host(emulated: EmulatedGpus, tmp_path: Path, name: str) -> None:
-    gpus, flags, due = BESIDE[name]
+    flags, due = BESIDE[name]
+    flags = {**REAL, "optimizer": "sgd", "num_batches": STEPS, **flags}
+    gpus = towers(flags)
     step = STEP if gpus == 1 else 3 * STEP
     copy = step / 4  # images, labels and learning rate are three of them
+    rules = f"{step * 1e6:.0f};MemcpyH2D={copy * 1e6:.0f}"
     write_data(tmp_path)
     for attempt in range(ATTEMPTS):
-        done = emulated(
-            *(*MODEL, *(flag.format(attempt=tmp_path / f"run{attempt}") for flag in flags)),
-            *(f"--data_dir={tmp_path}", f"--num_gpus={gpus}"),
-            *("--optimizer=sgd", f"--num_batches={STEPS}"),
-            gpus=gpus,
-            rules=f"{SLOW}={step * 1e6:.0f};MemcpyH2D={copy * 1e6:.0f}",
-        )
-        assert done.status == 0, done.err
+        done = run(emulated, rules, flags, folder=tmp_path, attempt=tmp_path / f"run{attempt}")
         overlap = min(hidden(done, device) for device in range(gpus))
         waits = pauses(done, 0)
         between = [wait for at, wait in enumerate(waits, 1) if not due or at % EVERY]

@@ -61,9 +61,9 @@ def attempt(target, seed, number, folder):
 
 def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
     """The script, in a checkout with one target that raises in its case 1 and aborts in case 2."""
-    for folder in ("scripts/peers", "tests/fuzz"):
+    for folder in ("scripts", "tests/fuzz"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("command_line.py", "peers/process.py", "fuzz.py"):
+    for name in ("command_line.py", "fuzz.py"):
         script = shutil.copy(targets.ROOT / "scripts" / name, tmp_path / "scripts" / name)
     (tmp_path / "tests" / "fuzz" / "targets.py").write_text(BROKEN)
 

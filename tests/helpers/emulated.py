@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from forked import preloaded
-from zygote import Zygote
+from forked import LOADED, Forked, Server
 
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -40,34 +38,6 @@ see_own_gpus()
 """
 _RUN = """
 launching()
-"""
-
-
-# Goes on as one of several forked processes.
-_TOGETHER = """
-import os, sys
-children = {{}}
-for name, words in {runs!r}.items():
-    os.makedirs(name + "/trace")
-    child = os.fork()
-    if child:
-        children[child] = name
-        continue
-    os.chdir(name)
-    for number, file in ((1, "out"), (2, "err")):
-        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
-    settings = dict(word.split("=", 1) for word in words if not word.startswith("-"))
-    os.environ.update({{"HOSTGPU_" + key.upper(): value for key, value in settings.items()}})
-    os.environ["HOSTGPU_TRACE"] = os.path.abspath("trace")
-    sys.argv += [word for word in words if word.startswith("-")]
-    sys.argv.append("--result_json=record.json")
-    break
-else:
-    while children:
-        child, status = os.wait()
-        with open(children.pop(child) + "/status", "w") as file:
-            file.write(str(os.waitstatus_to_exitcode(status)))
-    os._exit(0)
 """
 
 
@@ -124,6 +94,14 @@ class Outcome:
         return sorted(rows, key=lambda one: one.end)
 
 
+def outcome(process: Forked, folder: Path, timeout: float = TIMEOUT) -> Outcome:
+    """How a command ends that `EmulatedGpus.start` has started; it must within so many seconds."""
+    status, late = process.end(timeout)
+    out, err = ((folder / name).read_text() for name in ("out", "err"))
+    assert not late, err
+    return Outcome(status, out, err, folder)
+
+
 class EmulatedGpus:
     """Runs commands on emulated GPUs.
 
@@ -138,29 +116,31 @@ class EmulatedGpus:
         self._folder = folder
         self._count = itertools.count()
         build.library()
-        self._environment = {**os.environ, GUARDED: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        self._environment[_ONEDNN] = "0"  # with which CPUs have the kernels of the emulated GPUs
-        self._environment.pop("CUDA_VISIBLE_DEVICES", None)
-        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
-        self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        self._zygotes: dict[str | None, Zygote] = {}
+        self._environment = {
+            **{GUARDED: "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": None},
+            _ONEDNN: "0",  # with which CPUs have the kernels of the emulated GPUs
+        }
+        self._servers: dict[str | None, Server] = {}
 
     def close(self) -> None:
         """Ends the processes that fork."""
-        for zygote in self._zygotes.values():
-            zygote.close()
+        for server in self._servers.values():
+            server.close()
 
-    def __call__(
+    def __call__(self, *argv: str, timeout: float = TIMEOUT, **how: Any) -> Outcome:
+        """Runs a command to its end, within so many seconds; see `start`."""
+        return outcome(*self.start(*argv, **how), timeout)
+
+    def start(
         self,
         *argv: str,
         gpus: int = 2,
         environment: Mapping[str, str | None] | None = None,
         record: bool = True,
         before: str = "",
-        timeout: float = TIMEOUT,
         **settings: object,
-    ) -> Outcome:
-        """Runs a command to its end.
+    ) -> tuple[Forked, Path]:
+        """Starts a command; the process, and its working directory.
 
         Args:
           argv: behind `cnnbench`.
@@ -168,53 +148,21 @@ class EmulatedGpus:
           environment: further variables; those that are None are removed.
           record: whether the command takes --result_json.
           before: Python that runs first.
-          timeout: seconds.
           settings: of the emulator, as "kernel_us".
         """
         folder = self._folder / str(next(self._count))
-        given = {**self._environment, **(environment or {})}
-        variables = {name: value for name, value in given.items() if value is not None}
         own = {name: folder / name for name in ("trace", "state")}
         for path in own.values():
             path.mkdir(parents=True)
-        variables |= build.environment(gpus, **{**own, **settings})
+        given: dict[str, str | None] = {**self._environment, **(environment or {})}
+        given |= build.environment(gpus, **{**own, **settings})
         words: Sequence[str] = (*argv, "--result_json=record.json") if record else argv
-        out, err = folder / "out", folder / "err"
-        place = {"folder": str(folder), "environment": variables}
-        status, late = self._loaded(variables).run(
-            _BEGIN + before + _RUN, ["cnnbench", *words], out, err, **place, timeout=timeout
-        )
-        assert not late, err.read_text()
-        return Outcome(status, out.read_text(), err.read_text(), folder)
+        code, logs = f"{_BEGIN}{before}{_RUN}", (folder / "out", folder / "err")
+        return Forked(code, words, *logs, folder, given, server=self._loaded(given)), folder
 
-    def together(
-        self, *argv: str, runs: Mapping[str, Sequence[str]], **how: Any
-    ) -> dict[str, Outcome]:
-        """Runs several commands at once: for those that wait for most of their time.
-
-        Args:
-          argv: behind `cnnbench`, of all.
-          runs: by name, what each has besides: flags, and settings as "rules=...".
-          how: as for a single command.
-        """
-        before = how.pop("before", "") + _TOGETHER.format(runs=dict(runs))
-        whole = self(*argv, before=before, record=False, **how)
-        assert whole.status == 0, whole.err
-        folders = {name: whole.folder / name for name in runs}
-        return {
-            name: Outcome(
-                int((folder / "status").read_text()),
-                (folder / "out").read_text(),
-                (folder / "err").read_text(),
-                folder,
-            )
-            for name, folder in folders.items()
-        }
-
-    def _loaded(self, variables: dict[str, str]) -> Zygote:
+    def _loaded(self, environment: Mapping[str, str | None]) -> Server:
         """A process that has loaded TensorFlow, which reads one of these variables then."""
-        key = variables.get(_ONEDNN)
-        if key not in self._zygotes:
-            modules = f"import {', '.join(preloaded())}"
-            self._zygotes[key] = Zygote(modules, environment=variables)
-        return self._zygotes[key]
+        key = environment.get(_ONEDNN)
+        if key not in self._servers:
+            self._servers[key] = Server(LOADED, environment=environment)
+        return self._servers[key]

@@ -1,60 +1,101 @@
-"""Real processes that begin with TensorFlow and cnnbench loaded, which saves each of them seconds.
+"""Real processes that begin with what they need loaded, which saves each of them seconds.
 
-A server of `multiprocessing` loads both once, uses nothing of TensorFlow, and forks. What the start
-of a program does besides is shown by tests that start one.
+A `Server` loads it once, uses nothing of TensorFlow, and forks. What the start of a program does
+besides is shown by tests that start one. Signals, exit codes, time-outs and files are real.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
-import multiprocessing
+import json
 import os
 import pkgutil
 import resource
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import fork_server
 import psutil
 
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.supervisor import GUARDED
 
-load_tensorflow()  # without Keras, which takes the longer part of an import
+
+class Server:
+    """A running fork_server.py, which ends with this process at the latest.
+
+    Args:
+      preload: code that it runs before anything else; see `LOADED`.
+      options: of the interpreter.
+      environment: variables beside those of this process; see `variables`.
+    """
+
+    def __init__(
+        self, preload: str, *options: str, environment: Mapping[str, str | None] | None = None
+    ) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *options, fork_server.__file__, str(theirs.fileno()), preload],
+                env=variables(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def ask(self, request: Mapping[str, Any]) -> socket.socket:
+        """Has it fork; returns the other end of the child's socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            message = json.dumps(request).encode()
+            socket.send_fds(self._control, [message], [theirs.fileno()])
+        return ours
+
+    def close(self) -> None:
+        """Ends it."""
+        self._control.close()
+        with self._process:
+            self._process.kill()
 
 
-def _modules(*packages: str) -> Iterator[str]:
-    """Packages and everything in them."""
-    for name in packages:
-        yield name
-        path = importlib.import_module(name).__path__
-        yield from (module.name for module in pkgutil.walk_packages(path, f"{name}."))
+def variables(more: Mapping[str, str | None] | None) -> dict[str, str]:
+    """The environment of this process with these variables; without those that are None."""
+    given = {**os.environ, **(more or {})}
+    return {name: value for name, value in given.items() if value is not None}
 
+
+LOADED = "import forked; forked.load()"
+"""For a `Server`: loads TensorFlow, and what commands import."""
 
 _USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands")
 
 
-def preloaded() -> list[str]:
-    """What processes have imported when they are forked."""
-    return ["forked", *_modules(*(f"cnnbench.{one}" for one in _USED))]
+def load() -> None:
+    """Imports TensorFlow, without Keras, which takes the longer part, and packages of cnnbench."""
+    from cnnbench.run.runtime.loading import load_tensorflow
+
+    load_tensorflow()
+    for name in _USED:
+        path = importlib.import_module(f"cnnbench.{name}").__path__
+        for module in pkgutil.walk_packages(path, f"cnnbench.{name}."):
+            importlib.import_module(module.name)
 
 
 @functools.cache
-def _context() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(preloaded())
-    return context
+def _loaded() -> Server:
+    return Server(LOADED)
 
 
 def brief() -> Iterator[tuple[object, str, object]]:
@@ -73,35 +114,47 @@ class Forked:
     """A process in a session of its own, with the methods of `subprocess.Popen` that tests use.
 
     Args:
-      run: what it does; can be pickled by name.
+      run: a function of a module, or Python code.
       argv: its arguments, behind the name of the program.
-      out, err: files for what it prints.
+      out, err: files that take what it prints, behind what is there; the same one is possible.
       cwd: its working directory; None for this one.
-      environment: variables beside those of this process.
+      environment: variables beside those of this process; see `variables`.
+      program: its name.
+      server: what forks it; by default one with `LOADED`.
+      begins: whether it begins at once; otherwise with `end`.
     """
 
     def __init__(
         self,
-        run: Callable[[], object],
-        argv: Sequence[str],
+        run: Callable[[], object] | str,
+        argv: Sequence[object],
         out: Path,
         err: Path,
         cwd: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
+        *,
+        program: str = "cnnbench",
+        server: Server | None = None,
+        begins: bool = True,
     ) -> None:
-        variables = {**os.environ, **(environment or {})}
-        folder = os.getcwd() if cwd is None else str(cwd)
-        arguments = (run, [str(text) for text in argv], str(out), str(err), folder, variables)
+        if not isinstance(run, str):
+            run = f"from {run.__module__} import {run.__name__} as run; run()"
         for path in (out, err):
             path.touch()  # readers need not wait for it
-        self._process = _context().Process(target=_begin, args=arguments)
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        assert self._process.pid is not None
-        return self._process.pid
+        request = {
+            "code": run,
+            "argv": [program, *map(str, argv)],
+            "out": os.path.abspath(out),
+            "err": os.path.abspath(err),
+            "folder": os.path.abspath(cwd or "."),
+            "environment": variables(environment),
+        }
+        self._link = (server or _loaded()).ask(request)
+        self._code: int | None = None
+        self.pid = int(self._link.recv(32))
+        self._waits = True
+        if begins:
+            self._begin()
 
     @property
     def returncode(self) -> int | None:
@@ -110,7 +163,7 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._process.exitcode
+        return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, once it has ended.
@@ -118,11 +171,23 @@ class Forked:
         Raises:
           subprocess.TimeoutExpired: it runs after so many seconds.
         """
-        self._process.join(timeout)
-        code = self.poll()
+        code = self._ended(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired(str(self._process.pid), timeout or 0.0)
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return code
+
+    def end(self, timeout: float, grace: float = 0.0) -> tuple[int, bool]:
+        """The exit code, and whether it took longer, and was ended with all of its group.
+
+        The group gets SIGTERM then, or on KeyboardInterrupt, and SIGKILL after the grace.
+        """
+        try:
+            self._begin()
+            code = self._ended(timeout)
+            return (self._stop(grace), True) if code is None else (code, False)
+        except KeyboardInterrupt:
+            self._stop(grace)
+            raise
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, if it runs; SIGSTOP, which nobody can hand on, to its children too."""
@@ -135,6 +200,28 @@ class Forked:
     def kill(self) -> None:
         """Ends it."""
         self.send_signal(signal.SIGKILL)
+
+    def _begin(self) -> None:
+        if self._waits:
+            self._waits = False
+            self._link.send(b"g")
+
+    def _ended(self, seconds: float | None) -> int | None:
+        if self._code is None:
+            limit = None if seconds is None else min(seconds, 1e6)
+            if select.select([self._link], [], [], limit)[0]:
+                self._code = os.waitstatus_to_exitcode(int(self._link.recv(32)))
+                self._link.close()
+        return self._code
+
+    def _stop(self, grace: float) -> int:
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 60.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            code = self._ended(seconds)
+            if code is not None:
+                return code
+        raise AssertionError("a process outlives SIGKILL")
 
 
 def see_own_gpus() -> None:
@@ -187,22 +274,42 @@ def launching() -> NoReturn:
     cnnbench()
 
 
-def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:
-    """Runs a command of this cnnbench as `child.execute` does, and any other one by that."""
-    at = _first_argument(command.words)
-    if command.words[0] != sys.executable or at is None:
+STAND_IN = "fake_python"
+"""Name of the program that stands in for a Python that runs cnnbench; see tests/fake_python.py."""
+
+
+def execute(
+    command: child.Command,
+    timeout: float,
+    grace: float = child.GRACE_SECONDS,
+    stand_ins: Server | None = None,
+) -> Ended:
+    """Runs a command as `child.execute` does.
+
+    Args:
+      stand_ins: forks the commands of stand-ins; if None, those of this cnnbench are forked. Any
+        other command is started.
+    """
+    words = [str(word) for word in command.words]
+    run: Callable[[], object] | str = cnnbench
+    program, at = "cnnbench", None
+    if stand_ins is not None:
+        at = next((at for at, one in enumerate(words, 1) if Path(one).name == STAND_IN), None)
+    elif words[0] == sys.executable:
+        at = _first_argument(words)
+    if at is None:
         return child.execute(command, timeout, grace)
+    if stand_ins is not None:
+        program = words[at - 1]
+        run = Path(program).read_text()
+    elif words[at] == "launch":
+        run = launching
     started = time.monotonic()
     command.log.write_bytes(b"")
-    program = launching if command.words[at] == "launch" else cnnbench
-    variables = {**command.environment, GUARDED: "1"}
-    logs = (command.log, command.log)
-    process = Forked(program, command.words[at:], *logs, command.folder, variables)
-    try:
-        code = process.wait(timeout)
-    finally:
-        process.kill()
-    return Ended(code=code, seconds=time.monotonic() - started)
+    place = command.log, command.log, command.folder, {**command.environment, GUARDED: "1"}
+    process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
+    code, late = process.end(timeout, grace)
+    return Ended(code=code, seconds=time.monotonic() - started, timed_out=late)
 
 
 def _first_argument(words: Sequence[str]) -> int | None:
@@ -263,44 +370,13 @@ class _Guard:
 def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
     """What a guard needs of `subprocess.Popen`."""
     pid = os.fork()
-    if pid:
-        return SimpleNamespace(pid=pid)
-    status: object = 1
-    try:
+    if not pid:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["cnnbench", *words[_first_argument(words) :]]
-        cnnbench()
-    except SystemExit as end:
-        status = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else int(status is not None))
-
-
-def _begin(
-    run: Callable[[], object],
-    argv: list[str],
-    out: str,
-    err: str,
-    folder: str,
-    variables: dict[str, str],
-) -> None:
-    os.setsid()
-    gc.freeze()  # what is loaded, as where a process loads TensorFlow itself
-    os.environ.clear()
-    os.environ.update(variables)
-    os.chdir(folder)
-    for descriptor, path in ((1, out), (2, err)):
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    sys.argv = ["cnnbench", *argv]
-    run()
+        fork_server.end_with(cnnbench)
+    return SimpleNamespace(pid=pid)
 
 
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one

@@ -38,12 +38,25 @@ def processes(programs, folder, environment=None):
     try:
         for number, (run, argv) in enumerate(programs):
             logs = (folder / f"out{number}", folder / f"err{number}")
-            started.append(Forked(run, argv, *logs, environment=environment))
+            started.append(Forked(run, argv, *logs, folder, environment))
         yield started
     finally:
         for process in started:
             process.kill()
             process.wait()
+
+
+def results_of(programs, runs, folder):
+    """What the first programs wrote to result0.json and so on, once all have ended well.
+
+    They find the runs in runs.json, in their working directory.
+    """
+    (folder / "runs.json").write_text(json.dumps(runs))
+    with processes(programs, folder) as started:
+        for number, process in enumerate(started):
+            status = process.wait(_PATIENCE)
+            assert status == 0, (folder / f"err{number}").read_text()[-2000:]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("result?.json"))]
 
 
 def run_in_workers(workers, runs, folder):
@@ -56,16 +69,9 @@ def run_in_workers(workers, runs, folder):
         is given.
       folder: for logs and results.
     """
-    task = folder / "runs.json"
-    task.write_text(json.dumps(runs))
     with ReservedPorts(workers) as ports:
         hosts = ",".join(f"localhost:{port}" for port in ports.numbers)
-        programs = [(worker, [str(task), hosts, str(i)]) for i in range(workers)]
-        with processes(programs, folder) as started:
-            for number, process in enumerate(started):
-                status = process.wait(_PATIENCE)
-                assert status == 0, (folder / f"err{number}").read_text()[-2000:]
-    by_worker = [json.loads((folder / f"result{i}.json").read_text()) for i in range(workers)]
+        by_worker = results_of([(worker, [hosts, i]) for i in range(workers)], runs, folder)
     return [list(of_run) for of_run in zip(*by_worker, strict=True)]
 
 
@@ -77,31 +83,24 @@ def run_under_a_controller(runs, folder):
         towers.
       folder: for logs and results.
     """
-    task = folder / "runs.json"
-    task.write_text(json.dumps(runs))
     first = [f"--{name}={value}" for name, value in runs[0].items()]
     with ReservedPorts(3) as ports:
         *hosts, ps = [f"localhost:{port}" for port in ports.numbers]
         job = [f"--worker_hosts={','.join(hosts)}", f"--ps_hosts={ps}", "--device=cpu"]
         served = [*first, *job]
         programs = [
-            (worker, [str(task), ",".join(hosts), "0", ps]),
+            (worker, [",".join(hosts), 0, ps]),
             (cnnbench, [*served, "--job_name=worker", "--task_index=1"]),
             (cnnbench, [*served, "--job_name=ps"]),
         ]
-        with processes(programs, folder) as started:
-            for number, process in enumerate(started):
-                status = process.wait(_PATIENCE)
-                assert status == 0, (folder / f"err{number}").read_text()[-2000:]
-    return json.loads((folder / "result0.json").read_text())
+        (found,) = results_of(programs, runs, folder)
+    return found
 
 
 def run_in_process(runs, folder):
     """Results of runs, one after the other, in one process that is not this one; see `outcome`."""
-    (folder / "runs.json").write_text(json.dumps(runs))
-    with processes([(in_process, [str(folder)])], folder) as (process,):
-        assert process.wait(_PATIENCE) == 0, (folder / "err0").read_text()[-2000:]
-    return json.loads((folder / "result.json").read_text())
+    (found,) = results_of([(in_process, [])], runs, folder)
+    return found
 
 
 def filled(flags, **parts):
@@ -262,36 +261,38 @@ def stalled(devices):
     return release.get_concrete_function()
 
 
-def main(task, hosts, worker, ps=""):
-    """One worker, or with ps tasks the chief; its runs share the connection of the first."""
+def worker():
+    """A worker, or with ps tasks the chief; its runs share the connection of the first.
+
+    Its arguments are the addresses of the workers, its number, and the address of the ps task.
+    """
     from cnnbench.machine import facts
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
     from cnnbench.run.driver.replica_check import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
+    hosts, number, *ps = sys.argv[1:]
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
     membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     results = []
-    for run in json.loads(Path(task).read_text()):
-        flags = {
-            n: v.replace("{worker}", worker) if isinstance(v, str) else v for n, v in run.items()
-        }
-        flags = {"variable_update": "collective_all_reduce", "device": "cpu", **flags}
+    for run in json.loads(Path("runs.json").read_text()):
+        flags = {"variable_update": "collective_all_reduce", "device": "cpu"}
+        flags |= filled(run, worker=number)
         delay = late if flags.pop("late", False) else contextlib.nullcontext
-        ReplicaCheck._check = bent() if flags.pop("bent", "") == worker else check
+        ReplicaCheck._check = bent() if flags.pop("bent", "") == number else check
         if ps and flags["variable_update"] != "distributed_all_reduce":
-            flags["ps_hosts"] = ps
-        flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(worker)}
+            (flags["ps_hosts"],) = ps
+        flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(number)}
         steps = flags.pop("reads", 0)
         with delay():
             results.append(labels_read(flags, steps) if steps else outcome(flags))
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
-    Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
+    Path(f"result{number}.json").write_text(json.dumps(results))
     if ended:  # as the last run ended: the other workers may still be in its last step
         end(ended[0][0], *ended[-1][1])
     if ps:
@@ -299,15 +300,9 @@ def main(task, hosts, worker, ps=""):
 
 
 def in_process():
-    """The process of `run_in_process`, with its folder as an argument."""
-    folder = Path(sys.argv[1])
-    runs = json.loads((folder / "runs.json").read_text())
-    (folder / "result.json").write_text(json.dumps([outcome(run) for run in runs]))
-
-
-def worker():
-    """A process of `run_in_workers`: `main` with its arguments."""
-    main(*sys.argv[1:])
+    """The process of `run_in_process`."""
+    runs = json.loads(Path("runs.json").read_text())
+    Path("result0.json").write_text(json.dumps([outcome(run) for run in runs]))
 
 
 def made_once(
@@ -352,13 +347,8 @@ def counts_of(cases):
       order operations, and "gradients", elements.
     """
     with ReservedPorts(WORKERS + PS) as ports, tempfile.TemporaryDirectory() as folder:
-        out, err = (Path(folder) / name for name in ("out", "err"))
-        process = Forked(counting, [json.dumps(ports.numbers), json.dumps(cases)], out, err)
-        try:
-            assert process.wait(150) == 0, err.read_text()[-3000:]
-        finally:
-            process.kill()
-        return json.loads(out.read_text())
+        (found,) = results_of([(counting, ports.numbers)], cases, Path(folder))
+    return found
 
 
 def _sends(graphs):
@@ -410,10 +400,11 @@ def _counted(flags, workers, ps):
     return {**found, "gradients": shapes}
 
 
-def _count_all(ports, cases):
+def counting():
+    """The process of `counts_of`; its arguments are ports."""
     import tensorflow as tf
 
-    hosts = [f"localhost:{port}" for port in ports]
+    hosts = [f"localhost:{port}" for port in sys.argv[1:]]
     jobs = {"worker": hosts[:WORKERS], "ps": hosts[WORKERS:]}
     spec = tf.train.ClusterSpec(jobs)
     tasks = [(job, index) for job, own in jobs.items() for index in range(len(own))]
@@ -423,14 +414,9 @@ def _count_all(ports, cases):
     tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
     tf.config.set_soft_device_placement(False)
     results = []
-    for case in cases:
+    for case in json.loads(Path("runs.json").read_text()):
         workers, ps = case.pop("workers"), case.pop("ps", 0)
         results.append(_counted(case, jobs["worker"][:workers], jobs["ps"][:ps]))
-    print(json.dumps(results), flush=True)
+    Path("result0.json").write_text(json.dumps(results))
     del servers
     os._exit(0)  # servers of TensorFlow cannot be stopped
-
-
-def counting():
-    """The process of `counts_of`."""
-    _count_all(*map(json.loads, sys.argv[1:]))

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cnnbench.base.jobs.job import Task
-from cnnbench.base.jobs.resolve import resolve
 from cnnbench.flags import parse_args
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -73,28 +71,25 @@ def documents():
     return {one["kind"]: one for one in yaml.safe_load_all(KUBERNETES.read_text())}
 
 
-def test_kubernetes(documents):
+def test_kubernetes(documents, monkeypatch):
     job = documents["Job"]
     spec = job["spec"]
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
-    environ = {one["name"]: one["value"] for one in container["env"]}
-    flags = dict(word[2:].split("=") for word in container["args"])
     service = documents["Service"]
-    places = [
-        resolve(
-            flags["cluster"],
-            int(flags["cluster_ps"]),
-            {**environ, "HOSTNAME": f"{job['metadata']['name']}-{index}"},
-        )[0]
-        for index in range(spec["completions"])
-    ]
-    assert [place.task for place in places] == [Task("worker", 0), Task("worker", 1), Task("ps")]
-    hosts = {(place.worker_hosts, place.ps_hosts) for place in places}
-    assert len(hosts) == 1
+    for one in container["env"]:
+        monkeypatch.setenv(one["name"], one["value"])
+    tasks = []
+    for index in range(spec["completions"]):
+        monkeypatch.setenv("HOSTNAME", f"{job['metadata']['name']}-{index}")
+        tasks.append(parse_args(container["args"]).params)
+    places = [(params.job_name, params.task_index) for params in tasks]
+    assert places == [("worker", 0), ("worker", 1), ("ps", 0)]
+    ((workers, _),) = {(params.worker_hosts, params.ps_hosts) for params in tasks}
     (port,) = service["spec"]["ports"]
     name = service["metadata"]["name"]
-    assert places[0].worker_hosts[0] == f"{job['metadata']['name']}-0.{name}:{port['port']}"
+    hosts = [f"{job['metadata']['name']}-{index}.{name}:{port['port']}" for index in (0, 1)]
+    assert workers == ",".join(hosts)
     assert container["ports"][0]["containerPort"] == port["port"]
     assert pod["subdomain"] == name
     assert spec["completionMode"] == "Indexed"
@@ -112,13 +107,3 @@ def test_kubernetes_by_its_schema(documents):
 
     for document in documents.values():
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
-
-
-def test_flags_of_the_kubernetes_example(documents, monkeypatch):
-    (container,) = documents["Job"]["spec"]["template"]["spec"]["containers"]
-    for one in container["env"]:
-        monkeypatch.setenv(one["name"], one["value"])
-    monkeypatch.setenv("HOSTNAME", "cnnbench-2")
-    params = parse_args(container["args"]).params
-    assert (params.job_name, params.task_index) == ("ps", 0)
-    assert params.worker_hosts.count(",") == 1

@@ -77,21 +77,10 @@ if "result_json" in flags:
 """
 
 
-def row(spec, seconds, *, size=16 << 20, packs=0, wrong=0, error=None, devices=4, build=None):
-    return Point(
-        spec=spec,
-        packing=Packing(gradient_repacking=packs),
-        workload="x",
-        dtype="float32",
-        bytes=size,
-        tensors=1,
-        elements=size // 4,
-        devices=devices,
-        seconds=tuple(seconds),
-        wrong=wrong,
-        error=error,
-        build_seconds=build,
-    )
+def row(spec, *seconds, size=16 << 20, packs=0, devices=4, **more):
+    own = {"workload": "x", "dtype": "float32", "tensors": 1, "elements": size // 4}
+    own |= {"bytes": size, "packing": Packing(gradient_repacking=packs)}
+    return Point(spec=spec, devices=devices, seconds=seconds, **own, **more)
 
 
 @pytest.fixture
@@ -100,7 +89,7 @@ def peers(tmp_path, monkeypatch, make_reductions, capsys):
 
     PyTorch is not installed, and the interpreter of Keras does not exist.
     """
-    points = [row("xring", [4.0]), row("xring", [1.0], packs=1), row("copy", [4.0])]
+    points = [row("xring", 4.0), row("xring", 1.0, packs=1), row("copy", 4.0)]
     text = STAND_IN.format(python=sys.executable, reductions=make_reductions()(*points).to_json())
     for name in ("python", "cnnbench"):
         (tmp_path / name).write_text(text)
@@ -359,11 +348,11 @@ def test_a_reading_at_two_steps_and_of_a_start():
 REDUCTIONS = {
     "gradients": (
         [
-            row("xring", [2.0, 9.0, 1.0]),
-            row("copy", [4.0]),
-            row("rechd", [1.0], wrong=1),
-            row("pscpu", [], error="boom"),
-            row("collective", [3.0]),
+            row("xring", 2.0, 9.0, 1.0),
+            row("copy", 4.0),
+            row("rechd", 1.0, wrong=1),
+            row("pscpu", error="boom"),
+            row("collective", 3.0),
         ],
         {
             "ResNet-50, 4 devices: speed of xring / collective": 1.5,
@@ -374,13 +363,13 @@ REDUCTIONS = {
     ),
     # Four devices copy 16 MiB each in a second: 64 MiB/s. 2 * 3 * 16 MiB take 1.5 s.
     "large": (
-        [row("xring", [3.0]), row("xring", [1.0], size=64 << 20)],
+        [row("xring", 3.0), row("xring", 1.0, size=64 << 20)],
         {"16 MiB, 4 devices: xring / memory-copy bound": 0.5},
     ),
     "build": (
         [
-            *(row("copy", [], devices=n, build=s) for n, s in ((2, 1.0), (4, 2.5), (8, 3.0))),
-            row("xring", [], devices=2, build=1.0),
+            *(row("copy", devices=n, build_seconds=s) for n, s in ((2, 1.0), (4, 2.5), (8, 3.0))),
+            row("xring", devices=2, build_seconds=1.0),
         ],
         {
             "resnet50, 8 devices: copy traced and built, s": 3.0,
@@ -397,7 +386,7 @@ def test_figures_of_reductions_by_hand(scenario, make_reductions):
     points, expected = REDUCTIONS[scenario]
     record: AllReduceRecord = make_reductions()(
         *points,
-        peers=(row("reduction_to_one_device", [8.0]),),
+        peers=(row("reduction_to_one_device", 8.0),),
         copies=(Copying(bytes=16 << 20, devices=4, seconds=(1.0,)),),
     )
     found = {}

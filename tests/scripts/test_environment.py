@@ -140,24 +140,27 @@ def test_a_python_program_runs_by_its_name(checkout, name, extras):
     assert (done.returncode, done.stderr) == (3, "")
 
 
-@pytest.mark.parametrize("version", ["3.9", "3.14"])
-def test_python_outside_the_range_is_refused_in_one_line(checkout, tmp_path, version):
-    old = tmp_path / "old python"
-    _executable(old, f"echo {version}")
-    done = _script(checkout, "run", PYTHON=str(old))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    expected = f"PYTHON={old} is Python {version}; cnnbench needs 3.10 to 3.13"
-    assert done.stderr == f"scripts/run: {expected}\n"
+RANGE = "cnnbench needs 3.10 to 3.13"
 
 
-def test_python_without_venv_is_refused_in_one_line(checkout, tmp_path):
-    bare = tmp_path / "bare"
-    _executable(bare, "case $2 in *ensurepip*) exit 1;; esac; echo 3.12")
-    done = _script(checkout, "test", PYTHON=str(bare))
-    assert done.returncode == 2
-    assert "no venv module" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("echo 3.9", f"PYTHON={{}} is Python 3.9; {RANGE}"),
+        ("echo 3.14", f"PYTHON={{}} is Python 3.14; {RANGE}"),
+        (
+            "case $2 in *ensurepip*) exit 1;; esac; echo 3.12",
+            "PYTHON={} has no venv module (on Debian and Ubuntu: apt install python3.12-venv)",
+        ),
+        ("exit 1", "PYTHON={} does not run; give a Python from 3.10 to 3.13"),
+    ],
+)
+def test_a_python_that_cannot_be_used_is_refused_in_one_line(checkout, tmp_path, body, reason):
+    given = tmp_path / "the python"
+    _executable(given, body)
+    done = _script(checkout, "run", PYTHON=str(given))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"scripts/run: {reason.format(given)}\n"
 
 
 def _tools(folder: Path) -> str:
@@ -166,14 +169,6 @@ def _tools(folder: Path) -> str:
     for tool in ("sh", "cat", "cksum", "dirname"):
         (folder / tool).symlink_to(shutil.which(tool))
     return str(folder)
-
-
-def test_without_any_python_the_reason_is_given(checkout, tmp_path):
-    shutil.rmtree(checkout / ".venv")
-    done = _script(checkout, "run", PATH=_tools(tmp_path / "bin"))
-    assert done.returncode == 2
-    assert "needs Python 3.10 to 3.13; found no Python;" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_another_python_is_picked_when_python3_is_too_new(checkout, tmp_path):
@@ -193,12 +188,17 @@ def test_another_python_is_picked_when_python3_is_too_new(checkout, tmp_path):
 
 def test_changed_requirements_and_a_moved_checkout_are_noticed(checkout, tmp_path):
     path = _tools(tmp_path / "bin")
+    reason = "needs Python 3.10 to 3.13; found no Python;"
     (checkout / "setup.py").write_text("# more\n")
-    assert "needs Python" in _script(checkout, "run", PATH=path).stderr
+    done = _script(checkout, "run", PATH=path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert reason in done.stderr
     _finish(checkout, "")
     assert _script(checkout, "run", PATH=path).returncode == 7
     moved = checkout.rename(tmp_path / "moved")
-    assert "needs Python" in _script(moved, "run", PATH=path).stderr
+    assert reason in _script(moved, "run", PATH=path).stderr
+    shutil.rmtree(moved / ".venv")
+    assert reason in _script(moved, "run", PATH=path).stderr
 
 
 def test_given_environment_is_used_as_it_is(checkout, tmp_path):
@@ -226,29 +226,38 @@ exit 1
 """
 
 
-def test_failures_in_a_shuffled_order_are_told_from_broken_tests_and_never_pass(checkout):
+@pytest.fixture
+def shuffled(checkout):
+    """Runs the suite in shuffled order; its status, its output and pytest's arguments."""
     _executable(checkout / ".venv" / "bin" / "pytest", PYTEST)
     _finish(checkout, "test")
-    done = _script(checkout, "shuffled_test", "--maxfail=9", SHUFFLE="17", STATUS="1")
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [
+
+    def run(status, **given):
+        done = _script(checkout, "shuffled_test", "--maxfail=9", STATUS=status, **given)
+        calls = (checkout / "calls").read_text().splitlines()
+        return done.returncode, done.stdout.splitlines(), calls
+
+    return run
+
+
+WHOLE = "-n 3 --dist worksteal --cache-clear --shuffle={} --maxfail=9"
+
+
+def test_failures_in_a_shuffled_order_are_told_from_broken_tests_and_never_pass(shuffled):
+    lines = [
         "order of the tests: SHUFFLE=17",
         "tests/a.py: order: it passes by itself (SHUFFLE=17)",
         "tests/b.py: broken: it fails by itself, too (SHUFFLE=17)",
     ]
-    first, *again = (checkout / "calls").read_text().splitlines()
-    assert first == "-n 3 --dist worksteal --cache-clear --shuffle=17 --maxfail=9"
-    assert again == ["-q tests/a.py", "-q tests/b.py"]
+    calls = [WHOLE.format(17), "-q tests/a.py", "-q tests/b.py"]
+    assert shuffled("1", SHUFFLE="17") == (1, lines, calls)
 
 
 @pytest.mark.parametrize("status", ["0", "2"])
-def test_a_shuffled_suite_without_a_failed_test_is_not_repeated(checkout, status):
-    _executable(checkout / ".venv" / "bin" / "pytest", PYTEST)
-    _finish(checkout, "test")
-    done = _script(checkout, "shuffled_test", STATUS=status)
-    assert done.returncode == int(status)
-    assert re.fullmatch(r"order of the tests: SHUFFLE=\d+\n", done.stdout)
-    assert (checkout / "calls").read_text().count("\n") == 1
+def test_a_shuffled_suite_without_a_failed_test_is_not_repeated(shuffled, status):
+    found, (line,), calls = shuffled(status)
+    seed = re.fullmatch(r"order of the tests: SHUFFLE=(\d+)", line)[1]
+    assert (found, calls) == (int(status), [WHOLE.format(seed)])
 
 
 def test_range_of_the_scripts_is_the_range_of_the_package():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-from functools import partial
 from pathlib import Path
 
 from forked import Forked
@@ -20,11 +19,7 @@ def test_what_is_written_survives_kills(tmp_path: Path) -> None:
         "print(json.dumps(kills.run('result files', 3, 7) + kills.run('make-imagenet', 1, 7)))"
     )
     out, err = tmp_path / "out", tmp_path / "err"
-    process = Forked(partial(exec, code, {}), [], out, err)
-    try:
-        assert process.wait(120) == 0, err.read_text()
-    finally:
-        process.kill()
+    assert Forked(code, [], out, err).end(120) == (0, False), err.read_text()
     assert json.loads(out.read_text()) == []
 
 

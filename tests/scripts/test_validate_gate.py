@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import validate_gate
-from validation import gates, simulation, tables
+from short_runs import run
+from validation import gates, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
@@ -97,12 +98,12 @@ def test_a_slow_down_is_found_and_rates_repeat():
 
 def test_too_many_wrong_verdicts_are_a_violation():
     wrong = Counter({Verdict.SLOWER: 100, Verdict.SAME: 1900})
-    rates = simulation.Rates(EIGHT, "x", 0.0, 2000, wrong, 16)
+    rates = simulation.Rates(EIGHT, "x", 0.0, wrong, 16)
     assert rates.violation() == "slower in 5.0 %"
-    rates = simulation.Rates(EIGHT, "x", 0.1, 2000, wrong, 16)
+    rates = simulation.Rates(EIGHT, "x", 0.1, wrong, 16)
     assert rates.violation() == "same in 95.0 %"
     few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
-    assert simulation.Rates(EIGHT, "x", 0.0, 2000, few, 16).violation() == ""
+    assert simulation.Rates(EIGHT, "x", 0.0, few, 16).violation() == ""
 
 
 def test_nothing_follows_from_samples_too_small_or_broken():
@@ -325,7 +326,11 @@ def test_demands_are_met_on_a_good_machine_and_missed_with_a_blind_gate():
         texts = [one.text for one in tables.demands([], [], found, busy=busy)]
         assert [text.split("at least ")[1] for text in texts if "at least" in text] == least
     blind = made(40, slow={})  # "slowed" processes that are not: same, which 10 % must not be
-    missed = tables.demands([], [], list(gates.all_gates(blind, 1, 200)))
+    like_and_ten = [
+        gates.sliding_gates(blind, "8 pairs", subject, 1, least=200)
+        for subject in ("like", "slower by 10 %")
+    ]
+    missed = tables.demands([], [], like_and_ten)
     assert any(one.met is False and "never same" in one.text for one in missed)
     assert all(one.met is False for one in missed if "at least" in one.text)
     assert all(one.met for one in missed if "like with like" in one.text)
@@ -387,33 +392,12 @@ def test_wrong_use_is_status_2(arguments, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.usefixtures("own_registry")
-@pytest.mark.parametrize("rows", ["0", "8"])
-def test_the_extra_work_changes_nothing_that_is_computed(tmp_path, monkeypatch, rows):
-    import tensorflow as tf
-    from networks import forward
-    from validation import slowed_plugin
-
-    from cnnbench.models.declare import declare
-
-    monkeypatch.setenv(slowed_plugin.VARIABLE, rows)
-    model = slowed_plugin.make()
-    images = tf.random.stateless_uniform([2, 28, 28, 3], [1, 2])
-    plain = declare(slowed_plugin.LeNet(), 11)
-    assert declare(model, 11).variables == plain.variables
-    assert declare(model, 11).training_flops_per_image == plain.training_flops_per_image
-    values = {v.name: tf.random.stateless_normal(v.shape, [3, 4]) * 0.05 for v in plain.variables}
-    outputs = [
-        forward(
-            one,
-            11,
-            images,
-            lambda spec, dtype: values[spec.name],
-            training=True,
-            data_format="NHWC",
-            compute_dtype=tf.float32,
-            seed=1,
-        ).outputs.numpy()
-        for one in (model, slowed_plugin.LeNet())
-    ]
-    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)
+@pytest.mark.usefixtures("own_registry", "quick_start")
+def test_the_extra_work_changes_nothing_that_is_computed(monkeypatch):
+    plain = run(model="lenet", data_name="imagenet").record
+    for rows in ("0", "8"):
+        monkeypatch.setenv(slowed_plugin.VARIABLE, rows)
+        plugin = {"model": slowed_plugin.NAME, "model_plugin": slowed_plugin.__file__}
+        slowed = run(data_name="imagenet", **plugin).record
+        assert replace(slowed.model, name="lenet") == plain.model
+        np.testing.assert_allclose(slowed.losses, plain.losses, rtol=1e-5)

@@ -1,0 +1,88 @@
+"""A program that imports what its children need, and forks one for each request: see `forked`.
+
+Standard library only, since it also runs without site-packages.
+
+Usage: fork_server.py DESCRIPTOR CODE, a socket for requests and what to run first.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import select
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+compiled = functools.cache(functools.partial(compile, mode="exec"))
+
+
+def serve(control: socket.socket) -> None:
+    """Forks until nobody can ask any more.
+
+    A request has a socket with it, to which the child sends its number, and this program how the
+    child has ended.
+    """
+    children: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        for ready in select.select([control.fileno(), *children], [], [])[0]:
+            if ready in children:
+                child, link = children.pop(ready)
+                os.close(ready)
+                link.send(b"%d" % os.waitpid(child, 0)[1])
+                link.close()
+                continue
+            request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 1)
+            if not request:
+                return
+            link = socket.socket(fileno=descriptors[0])
+            child = os.fork()
+            if not child:
+                ask = json.loads(request)
+                end_with(functools.partial(begin, ask, link))
+            children[os.pidfd_open(child)] = child, link
+
+
+def begin(ask: dict[str, Any], link: socket.socket) -> None:
+    """Runs the code of a request."""
+    os.setsid()
+    gc.freeze()  # what is loaded, as where a process loads it itself
+    link.send(b"%d" % os.getpid())
+    link.recv(1)  # by then it can be ended: its first deed may be to interrupt who asked
+    for number, path in ((0, os.devnull), (1, ask["out"]), (2, ask["err"])):
+        opened = os.open(path, (os.O_WRONLY | os.O_APPEND) if number else os.O_RDONLY)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.chdir(ask["folder"])
+    os.environ.clear()
+    os.environ.update(ask["environment"])
+    sys.argv[:] = ask["argv"]
+    exec(compiled(ask["code"], sys.argv[0]), {"__name__": "__main__", "__file__": sys.argv[0]})
+
+
+def end_with(run: Callable[[], object]) -> NoReturn:
+    """Calls a function and ends this process as an interpreter does, but for its clean-up."""
+    status: object = 1
+    try:
+        run()
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status & 255 if isinstance(status, int) else int(status is not None))
+
+
+if __name__ == "__main__":
+    exec(sys.argv[2])
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
