@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import BenchmarkError
 
 NETWORKS = (
@@ -53,7 +54,7 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
     side = Side(flags=(*flags, f"--num_gpus={devices}", *FLAGS))
     with tempfile.TemporaryDirectory() as folder:
         command = measuring(side, Path(folder, "record.json"), Path(folder, "log"))
-        (ended,) = measure([command], timeout=600)
+        (ended,) = Campaign(Reporter()).run([command], timeout=600)
     found = ended.record.measured
     if ended.message or not found.estimated_memory_bytes or not found.peak_memory_bytes:
         raise BenchmarkError(ended.message or "its memory is unknown")

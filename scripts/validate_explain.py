@@ -20,8 +20,9 @@ from pathlib import Path
 from command_line import neighbour_flag, options_of
 from validation.neighbour import neighbour
 
+from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab import side as ab
-from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import flag, words
 from cnnbench.judge.explain import explain
@@ -140,7 +141,7 @@ def profile(pool: str, network: str, side: str, turn: int) -> None:
     planted = ab.Side(flags=given, variables={"PLANT": chosen.plant})
     with tempfile.TemporaryDirectory() as scratch:
         files = Path(scratch, "record.json"), Path(scratch, "log")
-        (ended,) = measure([ab.measuring(planted, *files)], TIMEOUT)
+        (ended,) = Campaign(Reporter()).run([ab.measuring(planted, *files)], TIMEOUT)
     if ended.message:
         raise BenchmarkError(f"{network}, side {side}: {ended.message}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from cnnbench.models import Model, register_model
 from cnnbench.models.registry import get_model
+from cnnbench.models.spec import BatchNormLayer
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,12 @@ def unfused_norm(net: Any, place: Place) -> None:
     """Batch norm is made of single operations."""
     import tensorflow as tf
 
-    def batch_norm(x: Any, gamma: Any, beta: Any, *others: Any) -> Any:
+    def batch_norm(x: Any, layer: BatchNormLayer) -> Any:
         value = tf.cast(x, tf.float32)
         mean, variance = tf.nn.moments(value, [0, 1, 2])
-        offset = net._reader(beta, tf.float32)
-        scale = None if gamma is None else net._reader(gamma, tf.float32)
-        epsilon = others[-1].epsilon
+        offset = net._reader(layer.beta, tf.float32)
+        scale = None if layer.gamma is None else net._reader(layer.gamma, tf.float32)
+        epsilon = layer.settings.epsilon
         return tf.cast(
             tf.nn.batch_normalization(value, mean, variance, offset, scale, epsilon), x.dtype
         )

@@ -47,11 +47,12 @@ def test_what_was_found_once(target: str, seed: int, number: int, tmp_path: Path
 
 
 BROKEN = """
-import os
+import os, time
 
 TARGETS = {"broken": None, "sound": None}
 
 def attempt(target, seed, number, folder):
+    time.sleep(0.05)  # few cases, so that the processors are free for other tests
     if target == "broken" and number == 1:
         raise KeyError("one")
     if target == "broken" and number == 2:

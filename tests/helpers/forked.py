@@ -113,6 +113,8 @@ def brief() -> Iterator[tuple[object, str, object]]:
 class Forked:
     """A process in a session of its own, with the methods of `subprocess.Popen` that tests use.
 
+    It is killed when its context is left.
+
     Args:
       run: a function of a module, or Python code.
       argv: its arguments, behind the name of the program.
@@ -155,6 +157,13 @@ class Forked:
         self._waits = True
         if begins:
             self._begin()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
 
     @property
     def returncode(self) -> int | None:

@@ -34,16 +34,13 @@ _PATIENCE = 240.0  # seconds, five times what is needed
 @contextlib.contextmanager
 def processes(programs, folder, environment=None):
     """Starts programs, a function and its arguments each, with logs; none survives the end."""
-    started = []
-    try:
+    with contextlib.ExitStack() as stack:
+        started = []
         for number, (run, argv) in enumerate(programs):
             logs = (folder / f"out{number}", folder / f"err{number}")
-            started.append(Forked(run, argv, *logs, folder, environment))
+            process = Forked(run, argv, *logs, folder, environment)
+            started.append(stack.enter_context(process))
         yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def results_of(programs, runs, folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tensorflow as tf
 from peers.children import bare_loop, bare_network
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.run.step.traced import TracedFunction
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -18,27 +20,25 @@ STEPS, WARMUP = 6, 2
 
 
 def test_only_the_harness_goes_through_the_harness(monkeypatch, capsys):
-    calls = {"harness": 0, "function": 0}
-    call, function = TrainStep.__call__, TrainStep.function.fget
+    calls = Counter()
 
-    def counted_call(self):
-        calls["harness"] += 1
-        return call(self)
+    def counted(owner, name):
+        call = owner.__call__
 
-    def counted_function(self):
-        def step(rate):
-            calls["function"] += 1
-            return function(self)(rate)
+        def count(self, *arguments):
+            calls[name] += 1
+            return call(self, *arguments)
 
-        return step
+        monkeypatch.setattr(owner, "__call__", count)
 
-    monkeypatch.setattr(TrainStep, "__call__", counted_call)
-    monkeypatch.setattr(TrainStep, "function", property(counted_function))
+    counted(TrainStep, "harness")
+    counted(TracedFunction, "function")
     # Puts back what the child, a process of its own otherwise, replaces for good.
     monkeypatch.setattr(BenchmarkCNN, "build", BenchmarkCNN.build)
     flags = ["--model=trivial", "--device=cpu", "--batch_size=2", "--progress=off"]
     bare_loop.main([*flags, f"--num_batches={STEPS}", f"--num_warmup_batches={WARMUP}"])
-    assert calls == {"harness": STEPS + WARMUP, "function": 2 * bare_loop.WARMUP + STEPS}
+    harness, bare = STEPS + WARMUP, 2 * bare_loop.WARMUP + STEPS
+    assert calls == {"harness": harness, "function": harness + bare}
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "MEASURED" in line)
     measured = json.loads(line.removeprefix("MEASURED "))
     assert measured["batch"] == 2

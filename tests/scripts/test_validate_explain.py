@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from unittest import mock
+
+import numpy as np
 import pytest
 import validate_explain
+from short_runs import run
 from step_profiles import CONV, Profiles, changed
+
+from cnnbench.data.synthetic import SyntheticInput
+from cnnbench.run.step.train_step import TrainStep
+from cnnbench.run.step.update import Updater
 
 SLOWER = changed(lambda part: part.layer == "conv2" and part.kind == CONV, 1.7)
 
@@ -71,3 +81,24 @@ def test_wrong_use(words, key, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         validate_explain.main([*words, f"--pool={tmp_path}"])
     assert key in capsys.readouterr().err
+
+
+@functools.cache
+def losses(network: str, data: str, precision: str, plant: str) -> np.ndarray:
+    model = {"model": f"planted_{network}", "model_plugin": str(validate_explain.PLUGIN)}
+    with mock.patch.dict(os.environ, PLANT=plant):
+        ran = run(**model, data_name=data, precision=precision, num_batches=2, num_warmup_batches=1)
+    return np.asarray(ran.record.losses)
+
+
+@pytest.mark.usefixtures("own_registry", "quick_start")
+@pytest.mark.parametrize(
+    "plant", [side.plant for side in validate_explain.SIDES.values() if side.plant]
+)
+def test_a_plant_changes_nothing_that_is_computed(plant, monkeypatch):
+    for owner, name in ((Updater, "__call__"), (TrainStep, "__call__"), (SyntheticInput, "next")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # what a plant replaces for good
+    network = ("resnet20", "cifar10") if plant == "batch_norm" else ("lenet", "imagenet")
+    given = (*network, "bf16" if plant == "precision" else "fp32")
+    plain = losses(*given, "")
+    np.testing.assert_allclose(losses(*given, plant), plain, rtol=1e-2)

@@ -52,8 +52,7 @@ def interrupt(tmp_path):
 
     def run(words, number, once):
         out, err = tmp_path / "out", tmp_path / "err"
-        process = Forked(cnnbench, words, out, err)
-        try:
+        with Forked(cnnbench, words, out, err) as process:
             deadline = time.monotonic() + PATIENCE
             while not any(map(once, out.read_text().splitlines())):
                 assert time.monotonic() < deadline
@@ -61,8 +60,6 @@ def interrupt(tmp_path):
                 time.sleep(0.02)
             process.send_signal(number)
             assert process.wait(PATIENCE) == 130
-        finally:
-            process.kill()
         assert err.read_text().splitlines()[-1] == "cnnbench: error: interrupted"
         return out.read_text()
 

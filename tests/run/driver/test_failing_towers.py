@@ -14,8 +14,5 @@ def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):
         *("--variable_update=mirrored_strategy", "--cross_device_ops=ring"),
     ]
     process = Forked(cnnbench, flags, tmp_path / "out", tmp_path / "err")
-    try:
-        assert process.wait(120) == 4
-    finally:
-        process.kill()
+    assert process.end(120) == (4, False)
     assert "the second tower cannot run" in (tmp_path / "err").read_text()
