@@ -162,7 +162,7 @@ def _as_given(layout: JobLayout, towers: int | None) -> Iterator[None]:
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Command and flags of every process, from the words after --; the default is `run`."""
-    if words[:1] == ["allreduce"] or words[:1] == ("allreduce",):
+    if words and words[0] == "allreduce":
         return words[0], words[1:]
     return "run", words
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -125,8 +126,12 @@ def test_weights_are_trained_first_in_processes_that_leave_no_record(modes, same
 
 
 @pytest.mark.parametrize(("failing", "good"), [("replicated-r2", 1), ("replicated-weights", 0)])
-def test_a_case_that_fails_is_recorded_and_not_run_again(modes, same_weights, failing, good):
+def test_a_case_that_fails_is_recorded_and_not_run_again(
+    modes, same_weights, failing, good, capsys
+):
     assert modes("--weights_steps=3", fail=[failing], message="no good") == 4
+    # Processes that are left out count as done; the last one of this seed is left out, too.
+    assert re.findall(r"\[(\d+)/11\] ", capsys.readouterr().err)[-1] == "10"
     row = modes.rows()["replicated"]
     assert (row.problem, row.processes) == ("no good", good)
     assert modes.rows()["parameter_server"].processes == 3
