@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,16 +24,17 @@ def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
 
     specs = [tf.TensorSpec(None, one.dtype) for one in _present(nest)]
     concrete = tf.function(copies, autograph=False).get_concrete_function(*specs)
-
-    def copied(tensors: Any) -> Any:
-        found = iter(concrete(*_present(tensors)))
-        return tf.nest.map_structure(lambda one: None if one is None else next(found), tensors)
-
-    return copied
+    return lambda tensors: _packed(tensors, concrete(*_present(tensors)))
 
 
 def _present(nest: Any) -> list[Any]:
     return [one for one in tf.nest.flatten(nest) if one is not None]
+
+
+def _packed(nest: Any, values: Iterable[Any]) -> Any:
+    """The nest with these values in place of those that are present."""
+    found = iter(values)
+    return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
 
 
 class ReadEvents(NamedTuple):
@@ -96,5 +97,4 @@ class ScalarReader:
         with tf.device(self._host):  # where the results of the function are put
             values, stamp, _ = self._read(*_present(nest))
         events.arrived(time.time() - float(stamp))
-        found = iter(values.numpy())
-        return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
+        return _packed(nest, values.numpy())

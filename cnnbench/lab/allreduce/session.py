@@ -20,7 +20,7 @@ from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
+from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import (
     EMULATED_GPU,
@@ -63,23 +63,23 @@ class AllReduceBench:
         self._membership = membership
         self._workers: WorkerGroup | None = None
         self._writer = writer
-        self._command = tuple(command)
-        self._explicit = tuple(explicit_flags)
         self._messages = messages
         self._progress = progress
         self._results = ResultFiles(
             params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
         )
-        self._run_id = uuid.uuid4().hex
-        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._placement: RingDevices | None = None
-        self._environment: Mapping[str, Any] = {}
-        self._subject = repository.of_work(params.as_dict())
+        config = {**params.as_dict(), "sizes": [w.name for w in plan.workloads]}
+        self._so_far = AllReduceRecord(
+            run_id=uuid.uuid4().hex,
+            started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            status="interrupted",
+            command=tuple(command),
+            config={name: encode(value) for name, value in config.items()},
+            explicit_flags=tuple(explicit_flags),
+            subject=repository.of_work(params.as_dict()).labelled(labels_of(config)),
+        )
         self._quiet = parse_quiet(params.quiet_conditions)
         self._conditions: Callable[[], Conditions | None] = lambda: None
-        self._copies: list[Copying] = []
-        self._points: list[Point] = []
-        self._peers: list[Point] = []
 
     def run(self) -> AllReduceRecord:
         """Measures everything, prints the table and keeps the files up to date.
@@ -92,7 +92,7 @@ class AllReduceBench:
         # Its thread imports a module: a fork meanwhile would leave the lock of that import held.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
-        for notice in notices(UNUSED, self.plan, self._explicit):
+        for notice in notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
         continued = self._results.prepare()
         if continued is not None:
@@ -103,10 +103,10 @@ class AllReduceBench:
                 self._measure(places, self._specs(places))
             if self._workers is not None:
                 self._workers.total(0)  # waits until the chief has measured
-            failed = [point for point in (*self._points, *self._peers) if point.failed]
+            failed = [point for point in self._so_far.rows if point.failed]
             error = BenchmarkError(_failure(failed)) if failed else None
             record = self._write("ok" if error is None else "failed", error)
-            self._lines(table.footer(record))
+            self._writer.lines(table.footer(record))
             if error is not None:
                 raise error
             return record
@@ -119,7 +119,7 @@ class AllReduceBench:
 
     def lost(self, error: BenchmarkError) -> None:
         """Completes the record of a run whose process ended early."""
-        written = self._results.holds(self._run_id)
+        written = self._results.holds(self._so_far.run_id)
         so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
         if so_far.status == "interrupted":
             failed = dataclasses.replace(so_far, status="failed", error=_info(error))
@@ -127,23 +127,11 @@ class AllReduceBench:
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """The measurements so far; `status` is "ok", "failed" or "interrupted"."""
-        config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
-        return AllReduceRecord(
-            run_id=self._run_id,
-            started_at=self._started_at,
-            status=status,
-            error=error,
-            command=self._command,
-            config={name: encode(value) for name, value in config.items()},
-            explicit_flags=self._explicit,
-            placement=self._placement,
-            copies=tuple(self._copies),
-            points=tuple(self._points),
-            peers=tuple(self._peers),
-            environment=self._environment,
-            conditions=self._conditions(),
-            subject=self._subject.labelled(labels_of(config)),
-        )
+        conditions = self._conditions()
+        return dataclasses.replace(self._so_far, status=status, error=error, conditions=conditions)
+
+    def _add(self, **parts: Any) -> None:
+        self._so_far = dataclasses.replace(self._so_far, **parts)
 
     def _start(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow; returns the devices by their number per worker."""
@@ -155,16 +143,16 @@ class AllReduceBench:
             load_tensorflow()
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
             # The devices are made when the first operation runs.
-            self._environment = facts.collect()
+            self._add(environment=facts.collect())
         for notice in devices.notices:
             self._messages.notice(notice)
         flags = run_flags(self.plan.run, devices)
-        self._warn(self._watch.before(self._environment, flags))
+        self._warn(self._watch.before(self._so_far.environment, flags))
         job = devices.job
-        device = recorded_device(devices.kind, self._environment)
+        device = recorded_device(devices.kind, self._so_far.environment)
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
-        self._placement = RingDevices(device=device, devices=job.tower_devices)
+        self._add(placement=RingDevices(device=device, devices=job.tower_devices))
         if job.client_per_worker and job.num_workers > 1:
             from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -201,7 +189,7 @@ class AllReduceBench:
         for place in places.values():
             check(self.plan.specs, self.plan.peers, place, group_size)
         if self.plan.specs is not None:
-            self._lines(
+            self._writer.lines(
                 f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
                 for place in places.values()
@@ -215,7 +203,7 @@ class AllReduceBench:
                 devices = str(len(places[count].devices))
                 left_out.setdefault((name, reason), []).append(devices)
         for (name, reason), counts in left_out.items():
-            self._lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
+            self._writer.lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
         return {count: specs for count, (specs, _) in found.items()}
 
     def _measure(
@@ -226,7 +214,7 @@ class AllReduceBench:
         cases = {count: self.plan.cases(specs[count]) for count in places}
         names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
         rows = table.RowFormat(names, self.params.build_only, self.params.num_batches)
-        self._lines([*self._head(), "#", *rows.header()])
+        self._writer.lines([*self._head(), "#", *rows.header()])
         with without_info_lines():
             warm_up(places[self.plan.counts[0]])
         with self._watch:
@@ -243,26 +231,27 @@ class AllReduceBench:
     def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
         copying, points = bench.copying, bench.points
         if copying is not None:
-            self._copies.append(copying)
-            self._lines([table.copy_line(copying)])
+            self._add(copies=(*self._so_far.copies, copying))
+            self._writer.lines([table.copy_line(copying)])
         elif bench.copy_error is not None:
-            self._lines([f"# memory copy: {bench.copy_error}"])
-        for point in points:
-            (self._peers if point.spec in self.plan.peers else self._points).append(point)
+            self._writer.lines([f"# memory copy: {bench.copy_error}"])
+        peers = [point for point in points if point.spec in self.plan.peers]
+        own = [point for point in points if point.spec not in self.plan.peers]
+        self._add(points=(*self._so_far.points, *own), peers=(*self._so_far.peers, *peers))
         # Replaced by the next size, or by the end of the run.
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
             share = record.share_of_bound(point)
-            self._lines(rows.lines(point, share, verbose))
+            self._writer.lines(rows.lines(point, share, verbose))
             warning = table.implausible(point, share)
             if warning is not None:
                 self._messages.warning(warning)
         self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
 
     def _head(self) -> list[str]:
-        version = self._environment.get("tensorflow_version", "unknown")
-        assert self._placement is not None
+        version = self._so_far.environment.get("tensorflow_version", "unknown")
+        assert self._so_far.placement is not None
         params = self.params
         how = (
             f"{params.iters_per_step} reductions per call"
@@ -271,13 +260,10 @@ class AllReduceBench:
             f"{params.num_warmup_batches} warm-up calls, all rows of a size interleaved"
         )
         return [
-            f"# cnnbench allreduce, TensorFlow {version}, {self._started_at}",
-            f"# Devices: {' '.join(self._placement.devices)}",
+            f"# cnnbench allreduce, TensorFlow {version}, {self._so_far.started_at}",
+            f"# Devices: {' '.join(self._so_far.placement.devices)}",
             f"# {how}",
         ]
-
-    def _lines(self, lines: Iterable[str]) -> None:
-        self._writer.lines(list(lines))
 
 
 def _failure(failed: Sequence[Point]) -> str:

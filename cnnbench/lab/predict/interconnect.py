@@ -52,14 +52,7 @@ class Interconnect:
         """Time to reduce the tensors of one device, given before packing."""
         if devices == 1:
             return 0.0
-        phases = self.phases(spec, tensors, devices, packing)
-        return self.launch + self._path_seconds(phases)
-
-    def phases(
-        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
-    ) -> Path:
-        """Phases on the busiest device, without launch."""
-        phases: list[ReductionPhase] = []
+        phases: list[ReductionPhase] = []  # on the busiest device
         if packing.joins:
             # Joining copies; splitting gives views.
             phases.append(ReductionPhase(copied=total_bytes(tensors)))
@@ -69,7 +62,7 @@ class Interconnect:
             mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
             if mine:
                 phases += self._algorithm(part.algorithm, mine, layout)
-        return phases
+        return self.launch + self._path_seconds(phases)
 
     def _one_level(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
