@@ -91,7 +91,7 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
         subset: random.Random(seed).sample(images, len(images))
         for subset, images in found.subsets.items()
     }
-    labels = (LABELS_FILE, ["background", *found.classes])
+    labels = {LABELS_FILE: ["background", *found.classes]}
     output.write_set(out, PREFIX, subsets, shards, write, labels)
 
 

@@ -42,7 +42,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: Mapping[str, int]) -> i
 
     lines = ["background"]  # the line number, from 0, is the label
     lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
-    return sum(output.write_set(out, "", found.subsets, shards, write, (LABELS_FILE, lines)))
+    return sum(output.write_set(out, "", found.subsets, shards, write, {LABELS_FILE: lines}))
 
 
 def write_images(

@@ -50,7 +50,7 @@ def make_librispeech(
         subset: random.Random(seed).sample(utterances, len(utterances))
         for subset, utterances in found.items()
     }
-    output.write_set(out, PREFIX, subsets, shards, _write_records)
+    output.write_set(out, PREFIX, subsets, shards, _write_records, {})
 
 
 def _write_records(path: Path, utterances: Sequence[Utterance]) -> None:

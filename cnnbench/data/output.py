@@ -24,7 +24,7 @@ def write_set(
     subsets: Mapping[str, Sequence[Item]],
     shards: Mapping[str, int],
     write: Callable[[Path, Sequence[Item]], Result],
-    labels: tuple[str, Sequence[str]] | None = None,
+    labels: Mapping[str, Sequence[str]],
 ) -> list[Result]:
     """Writes the files ``PREFIX<subset>-*-of-*`` of a data set to a folder, created if missing.
 
@@ -35,7 +35,7 @@ def write_set(
       shards: number of files of each subset, which are equally long up to one item; there are never
         more files than items.
       write: called with the path of each file and its items.
-      labels: name and lines of another file, which may be there already.
+      labels: names and lines of further files, which may be there already.
 
     Returns:
       What `write` returned for each file.
@@ -49,14 +49,12 @@ def write_set(
                 begin, end = (len(items) * k // count for k in (i, i + 1))
                 written.append(folder / f"{prefix}{subset}-{i:05d}-of-{count:05d}")
                 results.append(write(written[-1], items[begin:end]))
-        if labels is None:
-            move(written, out)
-        else:
-            name, lines = labels
+        for name, lines in labels.items():
+            written.append(folder / name)
             with writing(folder / name):
                 text = "".join(f"{line}\n" for line in lines)
                 (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-            move([*written, folder / name], out, replacing=(name,))
+        move(written, out, replacing=labels)
     return results
 
 
