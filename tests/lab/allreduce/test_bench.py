@@ -11,14 +11,13 @@ import tensorflow as tf
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
+from cnnbench.flags.groups.allreduce import params_of
 from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.machine import checks
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.run.driver.membership import Membership
-from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import registry
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -345,18 +344,6 @@ def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
     assert [(p.spec, p.bytes) for p in record.points] == pairs
     assert all(len(point.seconds) == 2 for point in record.points)
     assert len(pd.read_csv(rows)) == 4
-
-
-def test_plans():
-    plan = make_plan(AllReduceParams())
-    assert [workload.name for workload in plan.workloads][::8] == ["1024", "67108864"]
-    assert (plan.counts, plan.specs, plan.packings) == ((2,), None, (Packing(),))
-    assert make_plan(params_of({"iterations": 7})).params.num_batches == 7
-    same = {"iterations": 2, "num_batches": 2}
-    assert make_plan(params_of(same), tuple(same)).params.num_batches == 2
-    # Asked for, a chain is built.
-    chain = {"build_only": True, "iters_per_step": 3}
-    assert make_plan(params_of(chain), tuple(chain)).params.iters_per_step == 3
 
 
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):

@@ -9,12 +9,9 @@ from forked import cnnbench
 from worker_runs import processes
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.flags.groups.allreduce import params_of
-from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
-JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
 SHORT = ("--device=cpu", "--sizes=64K", "--num_batches=2", "--num_warmup_batches=0")
 
 
@@ -53,11 +50,3 @@ def test_two_processes(tmp_path, flags, specs):
         assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median)
     assert record.config["job_name"] == "worker"
     assert json.loads(path.read_text())["status"] == "ok"
-
-
-def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
-    plan = make_plan(params_of(JOB))
-    assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
-    of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
-    assert of_second.job.client_per_worker
-    assert list(of_second.job.own_towers) == [1]

@@ -1,0 +1,150 @@
+"""The plan of a run, without devices: sizes, jobs, flags without effect, and the documentation.
+
+tests/cli/test_refusals.py has what is refused.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cnnbench.flags import parse_flags
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.flags.ineffective import notices
+from cnnbench.lab.allreduce.plan import UNUSED, Workload, make_plan, parse_sizes
+from cnnbench.variable_mgr.aggregation.spec import Packing
+
+JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
+TEXT = (Path(__file__).parents[3] / "docs" / "all_reduce_benchmark.md").read_text("utf-8")
+COMMANDS = re.findall(r"^cnnbench allreduce (.*)$", TEXT.replace("\\\n", " "), re.MULTILINE)
+
+
+def planned(words):
+    """The plan of a command line, and the flags that it names."""
+    given = parse_flags(words, ALLREDUCE_FLAGS)
+    return make_plan(params_of(given), tuple(given)), tuple(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4K", ["4096"]),
+        ("12", ["12"]),
+        ("4K, 1M", ["4096", "1048576"]),
+        ("1K:256M:x4", [str(1024 * 4**i) for i in range(10)]),
+        ("4:100:x3", ["4", "12", "36"]),
+        ("64K:256K:+64K", ["65536", "131072", "196608", "262144"]),
+        ("64K:200K:+64K", ["65536", "131072", "196608"]),
+        ("8:8:x2", ["8"]),
+        ("4K*1000", ["4096*1000"]),
+        ("1K:4K:x2*3", ["1024*3", "2048*3", "4096*3"]),
+        ("4K,4K,1K:4K:x4", ["4096", "1024"]),
+        ("4K*1", ["4096"]),
+    ],
+)
+def test_sizes(text, expected):
+    assert [workload.name for workload in parse_sizes(text, "float32")] == expected
+
+
+def test_a_workload_counts_elements():
+    assert parse_sizes("4K*3", "float32") == (Workload("4096*3", ((1024,),) * 3),)
+    assert parse_sizes("4K*3", "bfloat16") == (Workload("4096*3", ((2048,),) * 3),)
+    assert Workload("m", ((2, 3), (), (5,))).elements == 12
+    assert parse_sizes("6", "float16") == (Workload("6", ((3,),)),)
+
+
+def test_plans():
+    plan = make_plan(AllReduceParams())
+    assert [workload.name for workload in plan.workloads][::8] == ["1024", "67108864"]
+    assert (plan.counts, plan.specs, plan.packings) == ((2,), None, (Packing(),))
+    assert make_plan(params_of({"iterations": 7})).params.num_batches == 7
+    same = {"iterations": 2, "num_batches": 2}
+    assert make_plan(params_of(same), tuple(same)).params.num_batches == 2
+    # Asked for, a chain is built.
+    chain = {"build_only": True, "iters_per_step": 3}
+    assert make_plan(params_of(chain), tuple(chain)).params.iters_per_step == 3
+
+
+def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
+    plan = make_plan(params_of(JOB))
+    assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
+    of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
+    assert of_second.job.client_per_worker
+    assert list(of_second.job.own_towers) == [1]
+
+
+def test_every_documented_command_can_be_planned():
+    assert len(COMMANDS) >= 4
+    for command in COMMANDS:
+        planned(shlex.split(command))
+
+
+def test_every_documented_flag_exists():
+    known = {spec.name for spec in (*ALLREDUCE_FLAGS, *PREDICT_FLAGS)}
+    known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
+    known |= {"workers", "towers"}  # of cnnbench launch
+    assert set(re.findall(r"--(\w+)", TEXT)) <= known
+
+
+# Flags without effect ---------------------------------------------------------------------------
+
+
+def told(flags):
+    return notices(UNUSED, *planned(flags.replace("SPEC", "--all_reduce_spec").split()))
+
+
+@pytest.mark.parametrize(
+    ("flag", "idle", "busy"),
+    [
+        ("--num_batches=3", "--build_only", ""),
+        ("--num_warmup_batches=3", "--build_only", ""),
+        ("--iterations=3", "--build_only", ""),
+        ("--verbose", "--build_only", ""),
+        ("--agg_small_grads_max_group=3", "", "--agg_small_grads_max_bytes=0,4K"),
+        ("--network_topology=dgx1", "SPEC=xring", "SPEC=copy,copy:4K:hierarchical_copy"),
+        ("--local_parameter_device=cpu", "SPEC=xring", "SPEC=copy"),
+        ("--all_reduce_group_size=2", "", "SPEC=copy,pscpu/xring --num_gpus=3,4"),
+        (
+            "--local_parameter_device=cpu --num_gpus=4",
+            "SPEC=tree",
+            "SPEC=tree/copy --all_reduce_group_size=2",
+        ),
+        ("--communication_hint=ring", "SPEC=xring", "SPEC=collective"),
+        ("--noall_reduce_share_memory", "--device=gpu", "--device=cpu"),
+        ("--noall_reduce_share_memory", "SPEC=copy,collective", "SPEC=copy,xring"),
+        (
+            "--agg_small_grads_max_bytes=4K",
+            "--agg_small_grads_max_group=1",
+            "--agg_small_grads_max_group=2",
+        ),
+        ("--noallow_growth", "--device=cpu", "--device=gpu"),
+    ],
+)
+def test_notice_where_a_flag_changes_nothing(flag, idle, busy):
+    (notice,) = told(f"{flag} {idle}")
+    assert notice.startswith("--")
+    assert notice.split(" has no effect ")[0].removeprefix("--") in flag
+    assert [line for line in told(f"{flag} {busy}") if line.startswith(notice.split()[0])] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("SPEC=copy/xring", ["has no second level where all devices are one group: "]),
+        (
+            "SPEC=copy/xring --all_reduce_group_size=1",
+            ["has no first level where every device is a group of its own"],
+        ),
+        (
+            "SPEC=copy/xring --all_reduce_group_size=2",
+            ["has no effect with so few devices: they are one group", "has no second level where"],
+        ),
+        ("SPEC=copy --allreduce_merge_scope=2", ["changes only the names of operations"]),
+        ("SPEC=copy --allreduce_merge_scope=1", []),
+    ],
+)
+def test_notice_where_only_a_part_has_an_effect(flags, found):
+    lines = [line.partition(" ")[2] for line in told(flags)]
+    assert [line[: len(start)] for line, start in zip(lines, found, strict=True)] == found
