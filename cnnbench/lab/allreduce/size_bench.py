@@ -6,7 +6,9 @@ import contextlib
 import gc
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Progress
@@ -16,6 +18,7 @@ from cnnbench.lab.allreduce.data import SETS, DataSet, make_data
 from cnnbench.lab.allreduce.plan import ReductionCase, Workload
 from cnnbench.lab.allreduce.program import Buffers, Program, copy_all, factory
 from cnnbench.records.allreduce import Copying, Point
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -25,17 +28,15 @@ _COPIED = "float32"
 
 @dataclass
 class _Trial:
-    """One case, or the memory copy, and its results so far."""
+    """One case, or the memory copy: its row so far, and the seconds of its timed calls."""
 
-    case: ReductionCase = field(default_factory=ReductionCase)
+    case: ReductionCase
+    point: Point
     program: Program | None = None
     seconds: list[float] = field(default_factory=list)
-    wrong: int = 0
-    checked: int = 0
-    error: str | None = None
-    trace_seconds: float | None = None
-    build_seconds: float | None = None
-    operations: int | None = None
+
+    def note(self, **parts: Any) -> None:
+        self.point = replace(self.point, **parts)
 
 
 class SizeBench:
@@ -59,8 +60,17 @@ class SizeBench:
         self._params = params
         self._dtype = params.dtype
         self._bytes = workload.elements * DTYPE_BYTES[params.dtype]
-        self._trials = [_Trial(case) for case in cases]
-        self._copy = _Trial()
+        row = partial(
+            Point,
+            workload=workload.name,
+            dtype=params.dtype,
+            bytes=self._bytes,
+            tensors=len(workload.shapes),
+            elements=workload.elements,
+            devices=len(place.devices),
+        )
+        self._trials = [_Trial(case, row(spec=str(case), packing=case.packing)) for case in cases]
+        self._copy = _Trial(ReductionCase(), row(spec="memory copy", packing=Packing()))
 
     def run(self, progress: Progress) -> None:
         """Measures; results remain available after an interruption."""
@@ -85,9 +95,11 @@ class SizeBench:
     def points(self) -> list[Point]:
         """A row for every case that was timed, or built, or failed."""
         return [
-            self._point(trial)
+            replace(trial.point, seconds=tuple(trial.seconds))
             for trial in self._trials
-            if trial.seconds or trial.error or (self._params.build_only and trial.build_seconds)
+            if trial.seconds
+            or trial.point.error
+            or (self._params.build_only and trial.point.build_seconds)
         ]
 
     @property
@@ -101,7 +113,7 @@ class SizeBench:
     @property
     def copy_error(self) -> str | None:
         """Why there is no memory copy."""
-        return self._copy.error
+        return self._copy.point.error
 
     def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:
         integers, floats = (self._data(name) for name in SETS)
@@ -127,9 +139,9 @@ class SizeBench:
         with self._attempt(trial):
             make = factory(trial.case, self._place, self._params.all_reduce_group_size)
             program = Program(buffers, make, self._params.iters_per_step)
-            trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
+            trial.note(trace_seconds=program.trace_seconds, operations=program.operations)
             program.run()
-            trial.build_seconds = program.build_seconds
+            trial.note(build_seconds=program.build_seconds)
             trial.program = program
 
     def _check(self, data: DataSet, buffers: Buffers) -> None:
@@ -144,8 +156,11 @@ class SizeBench:
                     trial.program.run()
                 wire = packing.compact_dtype
                 wrong = buffers.count_wrong(data, wire or self._dtype, wire is not None)
-                trial.wrong += wrong if self._workers is None else int(self._workers.total(wrong))
-                trial.checked += self._workload.elements * len(self._place.devices)
+                if self._workers is not None:
+                    wrong = int(self._workers.total(wrong))
+                checked = self._workload.elements * len(self._place.devices)
+                so_far = trial.point
+                trial.note(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
 
     def _time(self, progress: Progress) -> None:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
@@ -173,7 +188,7 @@ class SizeBench:
         except Exception as error:  # an algorithm may raise anything
             if self._workers is not None:
                 raise
-            trial.error = f"{type(error).__name__}: {first_line(error)}"
+            trial.note(error=f"{type(error).__name__}: {first_line(error)}")
             trial.program = None
 
     def _data(self, name: str, dtype: str | None = None) -> DataSet:
@@ -181,25 +196,6 @@ class SizeBench:
         added_in = [wire for wire in wires if wire is not None]
         devices = len(self._place.devices)
         return make_data(name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed)
-
-    def _point(self, trial: _Trial) -> Point:
-        return Point(
-            spec=str(trial.case),
-            packing=trial.case.packing,
-            workload=self._workload.name,
-            dtype=self._dtype,
-            bytes=self._bytes,
-            tensors=len(self._workload.shapes),
-            elements=self._workload.elements,
-            devices=len(self._place.devices),
-            seconds=tuple(trial.seconds),
-            wrong=trial.wrong,
-            checked=trial.checked,
-            error=trial.error,
-            trace_seconds=trial.trace_seconds,
-            build_seconds=trial.build_seconds,
-            operations=trial.operations,
-        )
 
 
 @contextlib.contextmanager
