@@ -22,8 +22,10 @@ from data_sets import (
     damage,
     examples,
     jpeg,
+    labels_of,
     noise,
     sound,
+    utterances,
     wav,
     write_cifar10,
     write_records,
@@ -505,6 +507,63 @@ def test_reading_ends_at_a_bad_record(name, subset, tmp_path, cpu_devices):
     if subset == "train":
         options = {"fuse_decode_and_crop": False}
     assert refusal(tmp_path, name, subset, cpu_devices, **options) == defect
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (
+            *("imagenet", {"resize_method": "crop", "image_size": 25}),
+            "the image is 24x32, but --resize_method=crop needs 25x25",
+        ),
+        ("librispeech", utterances(max_frames=28), "29 frames, but the model takes at most 28"),
+        ("librispeech", utterances(max_letters=4), "5 letters, but the model takes at most 4"),
+    ],
+)
+def test_records_that_do_not_fit_the_model_are_named(name, fields, message, tmp_path, cpu_devices):
+    path = write(tmp_path, name, "validation", GOOD[name])
+    found = refusal(tmp_path, name, "validation", cpu_devices, **fields)
+    assert found == f"{path}: record 0: {message}"
+
+
+SLOPPY = {"datasets_sloppy_parallel_interleave": True}
+CACHED = {"datasets_use_caching": True, "datasets_use_prefetch": False}
+
+
+@pytest.mark.parametrize("options", [{**CACHED, "datasets_num_private_threads": 1}, SLOPPY])
+def test_bad_records_are_skipped_and_all_others_delivered(tmp_path, cpu_devices, options):
+    """One that is damaged, one undecodable, two of unusable labels."""
+    files = [tmp_path / f"train-{i:05d}-of-00003" for i in range(3)]
+    write_records(files[0], [image(label=1), image(b"no image"), image(label=2)])
+    write_records(files[1], [image(label=label) for label in (3, 4, 100, 5)])
+    damage(files[1], 2)
+    write_records(files[2], [image(label=label) for label in (2000, 6, -1)])
+    asked = SMALL["imagenet"].spec(tmp_path, on_bad_record="skip", **options)
+    with make_input(asked, cpu_devices[:1]) as source:
+        counts = Counter(int(source.next()[0].labels[0]) for _ in range(2 * 6))
+        skipped = source.skipped()
+    assert set(counts) == set(range(1, 7))
+    # In sloppy order the first examples of the third pass may come before the last of the second.
+    assert set(counts.values()) <= ({1, 2, 3} if options == SLOPPY else {2})
+    assert skipped.count == 4
+    assert skipped.first == (
+        f"{files[0]}: record 1: the image is no JPEG; cnnbench data make-imagenet writes JPEGs",
+        f"{files[1]}: record 2: its checksum is wrong",
+        f"{files[2]}: record 0: label 2000 is not in [0, 1001)",
+    )
+
+
+def test_an_evaluation_gives_skipped_records_no_weight(tmp_path, cpu_devices):
+    first, second = (tmp_path / f"validation-{i:05d}-of-00002" for i in range(2))
+    write_records(first, [image(label=label) for label in (100, 1, 2)])
+    damage(first, 0)
+    write_records(second, [image(label=label) for label in (3, 4, -5, 5)])
+    asked = SMALL["imagenet"].spec(tmp_path, "validation", 2, 2, on_bad_record="skip")
+    with make_input(asked, cpu_devices[:2]) as source:
+        for _ in range(2):  # passes
+            batches = [b for _ in range(source.steps_per_epoch) for b in source.next()]
+            assert sorted(examples(batches, labels_of)) == [1, 2, 3, 4, 5]
+        assert source.skipped().count == 2
 
 
 NO_ROWS = np.zeros((0, 3072), np.uint8)

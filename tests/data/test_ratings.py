@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 from data_sets import SMALL, USERS, ratings_table, write_ratings
@@ -134,37 +132,41 @@ def test_evaluation_goes_through_the_candidates_of_each_user(made, cpu_devices):
             assert batch.labels.numpy().tolist() == [1] + [0] * 9
 
 
-def change(folder, subset, **changes):
-    values = arrays(folder, subset)
-    for name, edit in changes.items():
-        edit(values[name])
-    np.savez(folder / f"ratings-{subset}.npz", **values)
+TRAIN = {"users": [0, 0, 1], "items": [0, 1, 2]}
+VALIDATION = {"users": [0, 1], "items": [2, 0], "negatives": [[3, 4], [1, 3]]}
 
 
-def test_defects_are_named_with_file_and_record(made, tmp_path):
-    made = shutil.copytree(made, tmp_path / "copy")
+@pytest.mark.parametrize(
+    ("subset", "change", "defect"),
+    [
+        ("train", {"users": [0, 0, 138_493]}, "record 2: user 138493 is not in [0, 138493)"),
+        ("train", {"items": [0, 0, 2]}, "user 0 and item 0 are there twice"),
+        (
+            *("validation", {"negatives": [[3, 4], [2, 3]]}),
+            "record 1: negative 2 of user 1 is in the training file too",
+        ),
+        (
+            *("validation", {"items": [1, 0]}),
+            "record 0: item 1 of user 0 is in the training file too",
+        ),
+        (
+            *("validation", {"negatives": [[3, 2], [1, 3]]}),
+            "record 0: item 2 is among its own negatives",
+        ),
+    ],
+)
+def test_defects_are_named_with_file_and_record(subset, change, defect, tmp_path):
+    content = {"train": TRAIN, "validation": VALIDATION}
+    content[subset] = {**content[subset], **change}
+    for name, values in content.items():
+        np.savez(tmp_path / f"ratings-{name}.npz", **values)
+    subsets = RATINGS.subsets_in(str(tmp_path)).values()
+    found = [one for files in subsets for one in RATINGS.check(files, 2).defects]
+    assert found == [f"{tmp_path}/ratings-{subset}.npz: {defect}"]
 
-    def put(row, value):
-        return lambda values: values.__setitem__(row, value)
 
-    def defects():
-        subsets = RATINGS.subsets_in(str(made)).values()
-        return [defect for files in subsets for defect in RATINGS.check(files, 2).defects]
-
-    train, validation = (made / f"ratings-{s}.npz" for s in ("train", "validation"))
-    before = {path: path.read_bytes() for path in (train, validation)}
-    change(made, "train", users=put(3, 138_493))
-    assert defects() == [f"{train}: record 3: user 138493 is not in [0, 138493)"]
-    train.write_bytes(before[train])
-    known = arrays(made, "train")
-    change(made, "validation", negatives=put((2, 4), known["items"][known["users"] == 2][0]))
-    (defect,) = defects()
-    assert defect.startswith(f"{validation}: record 2: negative ")
-    assert defect.endswith(" of user 2 is in the training file too")
-    validation.write_bytes(before[validation])
-    own = arrays(made, "validation")["items"][5]
-    change(made, "validation", negatives=put((5, 0), own))
-    assert defects() == [f"{validation}: record 5: item {own} is among its own negatives"]
-    validation.write_bytes(before[validation][:-40])
-    (defect,) = defects()
-    assert defect.startswith(f"{validation}: is no file of arrays: ")
+def test_a_damaged_file_is_named(made, tmp_path):
+    path = tmp_path / "ratings-train.npz"
+    path.write_bytes((made / path.name).read_bytes()[:-40])
+    (defect,) = RATINGS.check([path], 2).defects
+    assert defect.startswith(f"{path}: is no file of arrays: ")
