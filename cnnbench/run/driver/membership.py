@@ -267,8 +267,8 @@ class Membership:
         if self._watchdog is None:
             return
         together = self._job.client_per_worker
-        # Workers with steps of their own end, or fail for the same reason, at the same step; the last
-        # messages of a collective may still be under way, and fail if this process is gone.
+        # Workers with steps of their own end, or fail for the same reason, at the same step. The
+        # last messages of a collective may still be under way, and fail once this process is gone.
         seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
 
