@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,18 +81,10 @@ def compare_records(
         [group for group in side if _metrics({group.configuration.kind}, metrics)] for side in found
     )
     aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
-    drafts = []
-    for one, other in match(base_groups, new_groups, patterns):
-        present = one or other
-        assert present is not None
-        kind, like = present.configuration.kind, aa_runs.get(present.configuration.key)
-        asked = _metrics({kind}, metrics)
-        of_aa = () if like is None else like.records
-        spreads = {
-            one.name: spread(usable_values(of_aa, one), one, policy)
-            for one in ((*asked, CPU_TIME) if kind == RUN else asked)
-        }
-        drafts.append(draft_of(one, other, asked, spreads, policy, patterns, paired))
+    matched = match(base_groups, new_groups, patterns)
+    drafts = [
+        _draft(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
+    ]
     tested = [case for draft in drafts for case, settled in draft.cases if settled is None]
     entries = _judged(drafts, judge_all(tested, policy), policy)
     if paired is None:
@@ -109,6 +101,28 @@ def compare_records(
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
+
+
+def _draft(
+    base: Group | None,
+    new: Group | None,
+    aa_runs: Mapping[str, Group],
+    names: Sequence[str],
+    policy: Policy,
+    patterns: tuple[str, ...],
+    paired: bool | None,
+) -> Draft:
+    """The draft of a configuration, with the A/A spreads of its metrics."""
+    present = base or new
+    assert present is not None
+    kind, like = present.configuration.kind, aa_runs.get(present.configuration.key)
+    asked = _metrics({kind}, names)
+    of_aa = () if like is None else like.records
+    spreads = {
+        metric.name: spread(usable_values(of_aa, metric), metric, policy)
+        for metric in ((*asked, CPU_TIME) if kind == RUN else asked)
+    }
+    return draft_of(base, new, asked, spreads, policy, patterns, paired)
 
 
 def _judged(

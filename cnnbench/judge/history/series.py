@@ -434,6 +434,7 @@ def _in_order(revisions: Collection[_Revision], order: Mapping[str, int]) -> lis
     placed: list[tuple[int, _Revision]] = []
     last = -1
     for revision in revisions:
-        last = order.get(revision[1], last)
+        _, commit, _, _ = revision
+        last = order.get(commit, last)
         placed.append((last, revision))
     return [revision for _, revision in sorted(placed, key=lambda pair: pair[0])]

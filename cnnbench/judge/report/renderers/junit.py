@@ -82,7 +82,7 @@ def _numbers(entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement = result.judgement
     base = result.metric.value_text(judgement.base_median)
     new = result.metric.value_text(judgement.new_median)
-    change, interval, p, runs = wording.cells(entry, result)[4:]
+    *_, change, interval, p, runs = wording.cells(entry, result)
     return (
         f"base {base}, new {new}, change {change} ({interval}), p {p}, runs {runs}: "
         f"{judgement.reason}"

@@ -98,12 +98,12 @@ def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
     """The texts of `wording.cells`, sorted by the numbers of the judgement."""
     metric, judgement = result.metric, result.judgement
     _, _, base, new, change, interval, p, processes = wording.cells(entry, result)
-    titles = wording.head(comparison, metric)
+    *_, change_title, interval_title, _, _ = wording.head(comparison, metric)
     return {
         "configuration": entry.name,
         metric.name: _verdict(comparison, entry, result),
-        titles[4]: numeric(judgement.change, change),
-        titles[5]: numeric(judgement.low, interval),
+        change_title: numeric(judgement.change, change),
+        interval_title: numeric(judgement.low, interval),
         f"baseline median, {metric.unit_text}": numeric(judgement.base_median, base),
         f"new median, {metric.unit_text}": numeric(judgement.new_median, new),
         "p": numeric(judgement.p_adjusted, p),
