@@ -272,7 +272,7 @@ def worker():
     hosts, number, *ps = sys.argv[1:]
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
-    membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
+    membership._FAREWELL_SECONDS = _PATIENCE  # until the others are done, however busy the machine
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     results = []

@@ -104,12 +104,12 @@ class AllReduceBench:
             if self._workers is not None:
                 self._workers.total(0)  # waits until the chief has measured
             failed = [point for point in self._so_far.rows if point.failed]
-            error = BenchmarkError(_failure(failed)) if failed else None
-            record = self._write("ok" if error is None else "failed", error)
-            self._writer.lines(table.footer(record))
-            if error is not None:
-                raise error
-            return record
+            if failed:
+                self._writer.lines(table.footer(self._so_far))
+                raise BenchmarkError(_failure(failed))
+        record = self._write("ok")
+        self._writer.lines(table.footer(record))
+        return record
 
     def _write(self, status: str, error: BaseException | None = None) -> AllReduceRecord:
         record = self.record(status, None if error is None else _info(error))

@@ -283,6 +283,7 @@ class _Meeting:
                         return  # the peer has ended, or tells its own failure
                 await asyncio.sleep(loop.RETRY_SECONDS)
 
+        # A coroutine: a cancelled future of gather prints that nobody retrieved its exception.
         async def tell_all() -> None:
             await asyncio.gather(*map(tell, self._job.peers))
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Long, because after a successful run every peer is alive, if perhaps slow.
 _DISMISSAL_SECONDS = 60.0
-_FAILURE_SECONDS = 5.0
+_FAREWELL_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # where only the progress of this process is watched
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
@@ -227,7 +227,7 @@ class Membership:
         if not isinstance(error, unreachable):  # it names the cause, unless a process is lost
             found = {task: state for task, state in found.items() if state != NAMED}
         if self._watchdog is not None:
-            found = self._watchdog.explained(found, _FAILURE_SECONDS)
+            found = self._watchdog.explained(found, _FAREWELL_SECONDS)
         self._culprits = found
         return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
@@ -269,7 +269,7 @@ class Membership:
         together = self._job.client_per_worker
         # Workers with steps of their own end, or fail for the same reason, at the same step. The
         # last messages of a collective may still be under way, and fail once this process is gone.
-        seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
+        seconds = _FAREWELL_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
 
 

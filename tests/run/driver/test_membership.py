@@ -104,7 +104,7 @@ def answering():
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answering, limits):
     """Also where an error says what failed for it, such as a checkpoint."""
-    limits(membership, _FAILURE_SECONDS=0.2)
+    limits(membership, _FAREWELL_SECONDS=0.2)
     own, other = f"localhost:{port}", answering if answers else "localhost:1"
     job = Job(task=Task("worker"), worker_hosts=(own, other))
     one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
@@ -122,3 +122,20 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     state = probe.NAMED if answers else probe.REFUSED
     assert str(found) == f"lost worker:1 ({other}): {state}"
     assert one.gone() == {"worker:1": state}
+
+
+def test_a_worker_that_is_done_stays_until_the_others_are():
+    """TensorFlow's last messages of a collective fail where one is gone."""
+    hosts = {"worker_hosts": ("localhost:1", "localhost:2"), "client_per_worker": True}
+    jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
+    params = Params(job_name="worker", worker_hosts=",".join(hosts["worker_hosts"]))
+    first, second = (Membership(job, params, print, print, {}) for job in jobs)
+    for one, line, other in zip((first, second), socket.socketpair(), jobs[::-1], strict=True):
+        one._watchdog.start({other.task: line})
+    ending = threading.Thread(target=first.end, args=(0,), daemon=True)
+    ending.start()
+    ending.join(0.3)
+    assert ending.is_alive()
+    second.end(0)
+    ending.join(4.0)
+    assert not ending.is_alive()
