@@ -65,7 +65,11 @@ def read_annotations(source: Path) -> Coco:
         categories = own
         empty_boxes += empty
         if subset == "train":
-            kept = [one for one in images if any(not o.is_crowd for o in one[-1])]
+            kept = [
+                (file, number, objects)
+                for file, number, objects in images
+                if any(not one.is_crowd for one in objects)
+            ]
             without_boxes = len(images) - len(kept)
             images = kept
         subsets[subset] = images

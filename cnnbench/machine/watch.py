@@ -314,10 +314,10 @@ class Watch:
     def _run(
         self, checks: Mapping[str, Check], situation: Situation, when: str
     ) -> tuple[ConditionNote, ...]:
-        found = tuple(
-            ConditionNote(id=name, when=when, text=finding[0], advice=finding[1])
-            for name, check in checks.items()
-            if (finding := check(situation))
-        )
+        found = []
+        for name, check in checks.items():
+            if finding := check(situation):
+                text, advice = finding
+                found.append(ConditionNote(id=name, when=when, text=text, advice=advice))
         self._notes = [*(note for note in self._notes if note.when != when), *found]
-        return found
+        return tuple(found)

@@ -38,7 +38,7 @@ def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) ->
     if reference.keys() != found.keys():
         name = min(reference.keys() ^ found.keys())
         raise BenchmarkError(f"only some modes have the variable {name}")
-    largest = (0.0, "")
+    largest, where = 0.0, ""
     for name, expected in reference.items():
         if expected.tobytes() == found[name].tobytes():
             continue
@@ -47,8 +47,8 @@ def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) ->
         with np.errstate(invalid="ignore"):
             gap = float(np.max(np.abs(a - b)))
         value = gap / size if size else gap
-        if not value <= largest[0]:
-            largest = (value, name)
+        if not value <= largest:
+            largest, where = value, name
         if np.isnan(value):
             break
-    return largest
+    return largest, where

@@ -110,16 +110,18 @@ def published(
     total, sources = 0.0, []
     for name in gpu_names:
         short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
-        row = next((row for row in _GPUS if re.fullmatch(row[1], short)), None)
-        if row is None:
+        matching = ((gpu, rates) for gpu, pattern, *rates in _GPUS if re.fullmatch(pattern, short))
+        found = next(matching, None)
+        if found is None:
             return None
-        by_type = dict(zip(_TYPES, row[2:], strict=True))
+        gpu, rates = found
+        by_type = dict(zip(_TYPES, rates, strict=True))
         kind = "tf32" if dtype == "float32" and tf32 and by_type["tf32"] is not None else dtype
         tflops = by_type[kind]
         if tflops is None:
             return None
         total += tflops * _TERA
-        sources.append(f"{row[0]} {kind} {tflops:g} TFLOP/s")
+        sources.append(f"{gpu} {kind} {tflops:g} TFLOP/s")
     if not sources:
         return None
     counts = [f"{sources.count(s)} x {s}" for s in dict.fromkeys(sources)]
