@@ -7,7 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import tensorflow as tf
 
@@ -67,10 +67,10 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
 
 
 def _merge(towers: Sequence[_TowerThread]) -> None:
-    check_points([tower.visit[0] for tower in towers])
-    _, values, merges, scopes = zip(*(tower.visit for tower in towers), strict=True)
-    with tf.name_scope(scopes[0]):
-        results = merges[0](list(values))
+    check_points([tower.visit.point if tower.visit else "its end" for tower in towers])
+    visits = [tower.visit for tower in towers if tower.visit]  # none is at its end
+    with tf.name_scope(visits[0].scope):
+        results = visits[0].merge([visit.value for visit in visits])
     for tower, result in zip(towers, results, strict=True):
         tower.answer = result
 
@@ -82,6 +82,15 @@ def check_points(points: Sequence[str]) -> None:
             raise RuntimeError(
                 f"towers part: tower 0 has come to {points[0]}, tower {number} to {point}"
             )
+
+
+class _Visit(NamedTuple):
+    """A tower's arguments of `meet`, and the name scope in which it waits."""
+
+    point: str
+    value: Any
+    merge: Callable[[list[Any]], Sequence[Any]]
+    scope: str
 
 
 State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
@@ -123,7 +132,7 @@ class _TowerThread:
     def __init__(self, number: int, build: Callable[[int], Any], state: State) -> None:
         self.done = False
         self.result: Any = None
-        self.visit: tuple[Any, ...] = ()  # point, value, merge, name scope
+        self.visit: _Visit | None = None  # None at its end
         self.answer: Any = None
         self._error: BaseException | None = None
         self._ending = False
@@ -155,7 +164,7 @@ class _TowerThread:
             self._wait()
             with state(), meeting_by(self._meet):
                 self.result = build(number)
-            self.visit, self.done = ("its end",), True
+            self.visit, self.done = None, True
         except _End:
             pass
         except BaseException as error:
@@ -164,7 +173,7 @@ class _TowerThread:
             self._paused.release()
 
     def _meet(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        self.visit = (point, value, merge, _absolute(tf.get_current_name_scope()))
+        self.visit = _Visit(point, value, merge, _absolute(tf.get_current_name_scope()))
         self._paused.release()
         self._wait()
         return self.answer
