@@ -26,20 +26,18 @@ def traced_graph() -> tf.Graph:
 
 
 class PerTrace:
-    """Tensors by key, each made once in a traced function; another function starts afresh."""
+    """Tensors by key of a traced function; another function starts afresh."""
 
     def __init__(self) -> None:
         self._graph: tf.Graph | None = None
         self._values: dict[Any, tf.Tensor] = {}
 
-    def once(self, key: Any, make: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """The tensor of that key, made if the function that is being traced has none."""
+    def here(self) -> dict[Any, tf.Tensor]:
+        """The tensors of the function that is being traced; the caller adds those that it makes."""
         graph = traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
+        return self._values
 
     def forget(self) -> None:
         """Lets go of the function."""

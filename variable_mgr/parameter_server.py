@@ -41,14 +41,13 @@ class Staging:
     ) -> tf.Tensor:
         """The value read in the previous step; call it in the traced step before any update."""
         key = (device, variable.name, dtype)
-
-        def exchanged() -> tf.Tensor:
+        values = self._values.here()
+        if key not in values:
             if key not in self._kept:
                 self._kept[key] = (variable, untraced(lambda: _copy(device, variable, dtype)))
             with tf.device(device):
-                return exchange(self._kept[key][1], read())
-
-        return self._values.once(key, exchanged)
+                values[key] = exchange(self._kept[key][1], read())
+        return values[key]
 
     def refill(self) -> None:
         """Discards staged values: the next step uses current ones (eagerly)."""
@@ -93,13 +92,18 @@ class ParameterServerVariableMgr(VariableMgr):
         # Moments may be assigned by the step, so that two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
-        key = (name, tf.as_dtype(dtype))
-        value = self._values.once((*key, None), lambda: self._cast_at_home(variable, dtype))
+        values = self._values.here()
+        at_home = (name, tf.as_dtype(dtype), None)
+        if at_home not in values:
+            values[at_home] = self._cast_at_home(variable, dtype)
         where = self._spec.caching_device(self._spec.devices[tower])
         if where in (None, variable.device):
-            return value
-        with tf.device(where):
-            return self._values.once((*key, where), lambda: tf.identity(value, name="cached"))
+            return values[at_home]
+        cached = (name, tf.as_dtype(dtype), where)
+        if cached not in values:
+            with tf.device(where):
+                values[cached] = tf.identity(values[at_home], name="cached")
+        return values[cached]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read_for_step`; with --staged_vars the value of the previous step."""
