@@ -119,7 +119,7 @@ def collapsed(frames: Sequence[int], blank: int) -> list[int]:
 
 def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
     """Non-empty parts between spaces."""
-    parts = itertools.groupby(letters, SPACE.__eq__)
+    parts = itertools.groupby(letters, lambda letter: letter == SPACE)
     return [tuple(word) for is_space, word in parts if not is_space]
 
 
