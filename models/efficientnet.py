@@ -83,7 +83,7 @@ def round_channels(channels: float) -> int:
 
 
 class EfficientNet(Model):
-    """Stages of inverted residuals with squeeze and excitation.
+    """Stages of inverted residuals: the body of MobileNet v2 and of both versions of EfficientNet.
 
     Attributes:
       stem: filters of the first convolution.
@@ -184,6 +184,6 @@ class MobileNetV2(EfficientNet):
     squeeze = 0.0
 
 
-register_variants(EfficientNetB, zip(SCALES, strict=True))
+register_variants(EfficientNetB, [(version,) for version in SCALES])
 register_variants(EfficientNetV2S, [()])
 register_variants(MobileNetV2, [()])
