@@ -58,4 +58,4 @@ class ConvNeXt(Model):
         return with_shortcut(net, x, net.multiply(y, scale), keep)
 
 
-register_variants(ConvNeXt, zip(VARIANTS, strict=True))
+register_variants(ConvNeXt, [(variant,) for variant in VARIANTS])

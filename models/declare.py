@@ -156,7 +156,10 @@ class ShapeNetwork(Network[Shaped]):
         y = Shaped(shape, trained or any(x.differentiated for x in inputs))
         inputs = tuple(x for x in inputs if x not in self._read_values)
         if y.differentiated and self.training:
-            for value in (*inputs * ("x" in keeps), *[y] * ("y" in keeps)):
+            kept = list(inputs) if "x" in keeps else []
+            if "y" in keeps:
+                kept.append(y)
+            for value in kept:
                 buffer = self._buffers.get(value, value)
                 if buffer not in self._kept_values:
                     self._kept_values.add(buffer)

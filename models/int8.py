@@ -119,8 +119,10 @@ class Int8Network(GraphNetwork):
     ) -> Tensor:
         plain = partial(super()._conv, x, kernel, window, filters, depthwise=depthwise)
         self._calibration.convolutions += self._recording
+        multiplies = depthwise and kernel.shape[3] != 1
+        has_groups = not depthwise and kernel.shape[2] != self.shape(x)[2]
         # There is no integer kernel for groups, and that for multipliers returns zeros.
-        if kernel.shape[3] != 1 if depthwise else kernel.shape[2] != self.shape(x)[2]:
+        if multiplies or has_groups:
             return plain()
         self._calibration.in_8_bits += not self._recording and not depthwise
         reach = self._range(x)

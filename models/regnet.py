@@ -95,4 +95,4 @@ class RegNetY(Model):
         return net.relu(net.add(shortcut, y))
 
 
-register_variants(RegNetY, zip(VARIANTS, strict=True))
+register_variants(RegNetY, [(variant,) for variant in VARIANTS])

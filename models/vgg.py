@@ -39,4 +39,4 @@ class Vgg(Model):
         return net.logits(x)
 
 
-register_variants(Vgg, zip(CONVOLUTIONS, strict=True))
+register_variants(Vgg, [(depth,) for depth in CONVOLUTIONS])
