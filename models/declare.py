@@ -52,9 +52,9 @@ class Flops(NamedTuple):
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
     """Elements, variables in creation order, and FLOPs of a model, whose body runs on shapes."""
-    net = ShapeNetwork(model, num_classes, training=True)
+    net = _forward(model, num_classes, training=True)
     # What only training computes is no part of the forward pass.
-    alone = ShapeNetwork(model, num_classes, training=False) if net.auxiliaries else net
+    alone = _forward(model, num_classes, training=False) if net.auxiliaries else net
     others = set(alone.variables) - set(net.variables)
     if others:
         raise UsageError(
@@ -78,7 +78,7 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
     Those of a scope exclude the layers and scopes inside it; "" is the body itself. Without
     `training`, gradients and what only training computes are left out.
     """
-    scopes = ShapeNetwork(model, num_classes, training=training).scope_flops
+    scopes = _forward(model, num_classes, training=training).scope_flops
     return scopes if training else {name: Flops(one.forward) for name, one in scopes.items()}
 
 
@@ -86,12 +86,18 @@ def bytes_per_image(
     model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
 ) -> int:
     """Bytes per additional image in the batch, without the image itself."""
-    values = ShapeNetwork(model, spec.num_classes, training=training).peak
+    values = _forward(model, spec.num_classes, training=training).peak
     return round(_UNUSED * value_bytes * values)
 
 
+def _forward(model: Model, num_classes: int, *, training: bool) -> ShapeNetwork:
+    net = ShapeNetwork(model, num_classes, training=training)
+    net.forward()
+    return net
+
+
 class ShapeNetwork(Network[Shaped]):
-    """Runs a model's body once: follows shapes, collects variables, counts FLOPs and values.
+    """Follows the shapes of a model's body, collects variables, counts FLOPs and values.
 
     A training step keeps the values that its backward pass needs, as TensorFlow's gradients do: the
     inputs of convolutions and batch norm, the output of a ReLU, and so on. The peak is in the
@@ -104,6 +110,7 @@ class ShapeNetwork(Network[Shaped]):
 
     def __init__(self, model: Model, num_classes: int, *, training: bool) -> None:
         super().__init__(num_classes, training=training, batch_norm=model.batch_norm)
+        self._model = model
         self.elements = resolve(model.elements, model, num_classes)
         self.forward_flops = 0
         self.training_flops = 0
@@ -114,8 +121,11 @@ class ShapeNetwork(Network[Shaped]):
         self._read_values: set[Shaped] = set()  # variables, and views of them
         # Of a view, the value that it shares its buffer with.
         self._buffers: dict[Shaped, Shaped] = {}
+
+    def forward(self) -> None:
+        """Runs the body, once."""
         features = of_role(self.elements, "feature")
-        outputs_of(model, self, {one.name: Shaped(one.sizes) for one in features})
+        outputs_of(self._model, self, {one.name: Shaped(one.sizes) for one in features})
 
     def shape(self, x: Shaped) -> tuple[int, ...]:
         """Shape without batch."""

@@ -132,7 +132,7 @@ def test_nasnets_drop_more_paths_the_deeper_they_are():
             return x
 
     model = get_model("nasnetlarge", "imagenet")
-    Recording(model, 10, training=True)
+    Recording(model, 10, training=True).forward()
     # 22 cells, two of them in the stem; the last keeps 0.7 in the end.
     assert sorted(set(shares), reverse=True) == pytest.approx(
         [1 - 0.3 * cell / 22 for cell in range(1, 23)]
