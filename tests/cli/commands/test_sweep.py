@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import textwrap
 import threading
 import time
@@ -99,6 +100,23 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder
         assert err.count("No space left on device") == 1
     with contextlib.redirect_stdout(None):
         call("sweep", "tiny.yaml", code=1)
+
+
+@pytest.mark.parametrize(("after", "warns"), [(SUITE, False), (f"{SUITE}#", True)])
+def test_a_repository_that_changes_during_a_sweep_is_pointed_out(
+    call, in_folder, monkeypatch, after, warns
+):
+    for words in (["init", "--quiet"], ["add", "tiny.yaml"], ["commit", "--quiet", "-m", "suite"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+    revision = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+
+    def run(sweep):
+        (in_folder / "tiny.yaml").write_text(after, encoding="utf-8")
+        return []
+
+    monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", run)
+    warning = f"the working tree has changed during the sweep; records name {revision}, as it was"
+    assert (warning in call("sweep", "tiny.yaml", code=None).err) == warns
 
 
 @pytest.mark.timeout(280)

@@ -173,6 +173,14 @@ def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(finished,
     assert "the flags as they are given fail: no kernel" in err
 
 
+def test_a_final_that_fails_says_why(tune):
+    code, out, err = tune("--format=json", by_flag=FAST, fail=["0002-b"], message="no kernel")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["pairs"]) == (4, "open", 2)
+    assert found["failure"] == found["reason"] == "B: no kernel"
+    assert err.splitlines()[-1] == "cnnbench: error: B: no kernel"
+
+
 def test_nothing_is_claimed_of_like_candidates(tune):
     code, out, _ = tune(scatter=0.004)
     assert code == 0

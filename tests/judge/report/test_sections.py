@@ -6,7 +6,7 @@ import json
 import pytest
 from pages import charts, report_of, rows, section
 
-from cnnbench.base.charts import Lines
+from cnnbench.base.charts import HIGHER, Lines
 from cnnbench.cli import main
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, load, render
@@ -148,6 +148,11 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs
     assert row["p"] == f"{judged.p_adjusted:.2g}"
     tables = [one for one in section(report, "baseline").blocks if isinstance(one, Table)]
     assert (tables[-1].title, tables[-1].folded) == ("Why", True)
+    (drawn,) = (one for one in charts(report) if one.title.startswith("Change of throughput"))
+    (bar,) = drawn.rows
+    ((change, _),) = bar.values
+    assert (change, bar.low, bar.high) == (judged.change, judged.low, judged.high)
+    assert (bar.tone, drawn.limit, drawn.x.better) == ("bad", 0.0, HIGHER)
     # What counts comes first, before what a narrow screen cuts off.
     assert list(row)[:3] == ["configuration", "throughput", "change"]
     answer = report.answers[0]
@@ -234,6 +239,16 @@ def test_a_forward_pass_has_no_losses(full_runs):
     runs_of_both = (full_runs(100), full_runs(100, flags={"forward_only": True}))
     found = rows(report_of(*runs_of_both), "accuracy")
     assert [row["configuration"] for row in found] == ["lenet, batch 8, 1 cpu"]
+
+
+def test_a_reduction_that_failed_says_why(make_reductions):
+    reductions = make_reductions()
+    bad = reductions.point(None, spec="nccl", devices=2, checked=0, error="no such library")
+    report = report_of(reductions=[reductions(reductions.point(2.0, devices=2), bad)])
+    good, failed = rows(report, "allreduce")
+    assert (good["#wrong"], good["error"]) == ("0", "-")
+    assert (failed["#wrong"], failed["error"]) == ("not checked", "no such library")
+    assert [failed[title] for title in ("median time, µs", "busbw, GB/s")] == ["-", "-"]
 
 
 def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
