@@ -10,7 +10,6 @@ import tensorflow as tf
 from data_sets import input_spec
 
 from cnnbench.data import CIFAR10, make_input, prefetch
-from cnnbench.data.copies import copied_to
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.pipeline import Pipeline
 from cnnbench.data.prefetch import PipelineInput
@@ -197,13 +196,6 @@ def test_an_error_of_a_copy_arrives_in_its_step(cpu_devices, monkeypatch):
         with pytest.raises(tf.errors.ResourceExhaustedError, match="no memory left"):
             numbers.next()
     assert not input_threads()
-
-
-def test_one_copy_function_takes_nests_of_all_shapes(cpu_devices):
-    copied = copied_to(cpu_devices[1], (tf.ones([2]), None))
-    for rows in (1, 3):
-        found, none = copied((tf.ones([rows, 2]), None))
-        assert (found.shape, found.backing_device, none) == ([rows, 2], cpu_devices[1], None)
 
 
 # Inputs of several workers, on logical devices of one process -----------------------------------
