@@ -173,15 +173,15 @@ def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> 
     `allowed` are words of --allow, `mode` is the value of --variable_update where the combination
     sets none.
     """
+    refused = {name for name, word in CHANGES.items() if word not in allowed}
     found: list[Settings] = [{}]
     for values, suits in group:
-        changes = {CHANGES[name] for value in values for name in value if name in CHANGES}
-        if not changes <= {*allowed}:
-            continue
+        # A mode that needs such a flag stays: `Space.make` drops it and says why.
+        kept = [value for value in values if not value.keys() <= refused]
         found = [
             {**settings, **value}
             for settings in found
-            for value in ({}, *values)
+            for value in ({}, *kept)
             if not value or suits(registry.find(settings.get("variable_update", mode)))
         ]
     return found

@@ -31,6 +31,8 @@ from cnnbench.flags import FLAGS
 from cnnbench.machine.cpu import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.run.driver.estimates import PROCESS_BYTES
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import Mode
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
 OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}
@@ -206,6 +208,18 @@ def test_what_changes_the_result_varies_only_where_that_is_allowed() -> None:
     assert {name: changes[name] for name in expected} == expected
     _, refused = found["aggregation"]
     assert refused["variable_update=multi_worker_mirrored_strategy"].startswith("--num_gpus=2: ")
+
+
+def test_a_mode_that_changes_the_result_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"staged_vars": "true"}
+    own = Mode(name="own", manager=".per_tower:ReplicatedVariableMgr", staged=True, needs=needs)
+    monkeypatch.setitem(registry._modes, "own", own)
+    candidates, dropped = found_in(default_space(LENET, TWO_TOWERS))["aggregation"]
+    assert "variable_update=replicated" in candidates
+    reason = "changes what is trained; allow it with --allow=consistency"
+    assert dropped["variable_update=own staged_vars=true"] == reason
+    candidates, _ = found_in(default_space(LENET, TWO_TOWERS, ("consistency",)))["aggregation"]
+    assert candidates["variable_update=own staged_vars=true"].changes == ("consistency",)
 
 
 PRECISION = "entries: [{name: a, matrix: {precision: [bf16], variable_update: [independent]}}]"
