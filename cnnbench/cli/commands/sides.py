@@ -82,18 +82,27 @@ def parse(
     return given, arguments, tuple(common[1:] if [*common[:1]] == ["run"] else common)
 
 
-def without(argv: Sequence[str], specs: Sequence[FlagSpec], names: Collection[str]) -> list[str]:
-    """A command line without some of its flags before the dashes."""
-    before, behind = split_at_dashes(argv)
-    words = split(before, {spec.name: spec for spec in specs})
+def without(
+    argv: Sequence[str],
+    specs: Sequence[FlagSpec],
+    names: Collection[str],
+    added: Sequence[str] = (),
+) -> list[str]:
+    """A command line without some of its flags before the dashes, and with others added there."""
+    own, behind = split_at_dashes(argv)
+    words = split(own, {spec.name: spec for spec in specs})
     kept = [word for name, _, typed in words if name not in names for word in typed]
-    return [*kept, "--", *behind] if behind else kept
+    before = [*kept, *added]
+    return [*before, "--", *behind] if behind else before
 
 
 def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:
-    """The command line with other values of some flags, which come first; True switches one on."""
-    first = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
-    return shlex.join(["cnnbench", command, *first, *without(argv, specs, flags)])
+    """The command line with other values of some flags; True switches one on.
+
+    They come after the other flags, because the last value counts and a flag file may set them.
+    """
+    added = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
+    return shlex.join(["cnnbench", command, *without(argv, specs, flags, added)])
 
 
 def interpreter(flag: str, text: str) -> str:

@@ -124,7 +124,7 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, t
     stop.touch()
     out, err = bisect("main~2", "main", code=130)
     assert out == ""
-    assert re.search(r"to go on: cnnbench bisect --resume .* -- --model=lenet", err)
+    assert re.search(r"to go on: cnnbench bisect .* --resume -- --model=lenet", err)
     assert err.endswith("cnnbench: error: interrupted\n")
     assert nothing_is_left(folder)
     commit = git(folder, "rev-parse", "--short=12", "main~1")
@@ -210,7 +210,9 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     call, repository, bisect, says, tmp_path
 ):
     folder = repository(*says)
-    out, err = bisect(f"main~{len(says) - 1}", "main", "--seed=1", code=3)
+    (tmp_path / "flags").write_text("--most_pairs=6\n")
+    flags = ("--seed=1", f"--flagfile={tmp_path}/flags")
+    out, err = bisect(f"main~{len(says) - 1}", "main", *flags, code=3)
     assert re.search(r"[0-9a-f]{12} is undecided: ", err)
     words = going_on(err)
     assert sum("most_pairs" in word for word in words) == 1
