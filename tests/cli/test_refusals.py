@@ -427,6 +427,9 @@ ab --aa --b=--xla                            | --b=--xla: --aa measures side A t
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
 ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is no list of flags
 ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags
+ab --a=--xla --num_batches                   | --num_batches is a flag of the sides, not of ab: *--b
+ab --nomodel                                 | --nomodel is a flag of the sides, not of ab: flags
+ab --noxla=1                                 | --noxla is a flag of the sides, *-- --noxla=1;
 ab lenet                                     | stray argument 'lenet': flags of both sides go behind
 ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision

@@ -62,24 +62,27 @@ def parse(
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Flags of a command, other arguments, and the flags of runs of all sides.
 
-    Of refused flags of runs, names the place where they belong: after `usage`, which begins with
-    the command, or in the flags of a side.
+    An error about a flag of runs names the place where it belongs: after `usage`, which begins
+    with the command, or in the flags of a side.
     """
     words, common = split_at_dashes(argv)
     try:
         given, arguments = parse_command(words, specs)
     except UsageError:
         own = {spec.name for spec in specs}
-        of_runs = {spec.name: spec for spec in FLAGS if spec.name not in own}
-        for name, _, (word, *_) in split(words, of_runs):
-            if name in of_runs:
+        of_runs = {spec.name for spec in FLAGS} - own
+        for word in words:
+            name = word.lstrip("-").partition("=")[0]
+            if word.startswith("-") and (name in of_runs or name.removeprefix("no") in of_runs):
                 hint = "; those of one side into --a or --b" if "a" in own else ""
                 raise UsageError(
                     f"--{name} is a flag of the sides, not of {usage.split()[0]}: flags of both "
                     f"go behind --, as in cnnbench {usage} -- {word}{hint}"
                 ) from None
         raise
-    return given, arguments, tuple(common[1:] if [*common[:1]] == ["run"] else common)
+    if common and common[0] == "run":
+        common = common[1:]
+    return given, arguments, tuple(common)
 
 
 def without(
