@@ -126,7 +126,7 @@ class FlagSpec:
         if "\0" in text:  # from a flag file; file names cannot have it
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         if self.kind == "string" and text in _EMPTY:
-            return None if self.optional else ""
+            return None if self.optional and not self.repeated else ""
         if self.kind == "string" and self.optional and not text.strip():
             if self.empty_is_none:
                 return None

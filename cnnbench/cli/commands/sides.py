@@ -123,7 +123,7 @@ def variables_of(options: SideFlags) -> dict[str, dict[str, str]]:
         for text in getattr(options, name) or ():
             variable, equals, value = text.partition("=")
             if not equals or not variable:
-                raise FlagError(name, text, "must be NAME=VALUE")
+                raise FlagError(name, variable, "must be NAME=VALUE")
             found[name[0]][variable] = value
     return found
 
