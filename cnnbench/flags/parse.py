@@ -189,15 +189,21 @@ def _given(texts: Mapping[str, list[str]], specs: Mapping[str, FlagSpec]) -> dic
 
 def _flags_only(words: Sequence[Word], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
     texts = _texts(words, specs)
-    if not texts[""]:
-        return _given(texts, specs)
-    at = [name for name, _, _ in words].index("")
-    (name, _, typed), (_, stray, _) = [("", "", ("",)), *words][at : at + 2]
-    if name not in specs or specs[name].kind != "boolean" or "=" in typed[0]:
-        raise UsageError(f"stray argument {stray!r}: flags are written --flag=value")
-    said = stray.lower()
-    value = said if said in ("true", "false") else f"true or --{name}=false"
-    raise UsageError(f"stray argument {stray!r} after --{name}: write --{name}={value}")
+    switch = ""  # the word before, if it is a boolean flag without "="
+    for name, text, (word, *_) in words:
+        if not name:
+            raise UsageError(_stray(text, switch))
+        is_switch = name in specs and specs[name].kind == "boolean" and "=" not in word
+        switch = name if is_switch else ""
+    return _given(texts, specs)
+
+
+def _stray(argument: str, switch: str) -> str:
+    if not switch:
+        return f"stray argument {argument!r}: flags are written --flag=value"
+    said = argument.lower()
+    value = said if said in ("true", "false") else f"true or --{switch}=false"
+    return f"stray argument {argument!r} after --{switch}: write --{switch}={value}"
 
 
 def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:

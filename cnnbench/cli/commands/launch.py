@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
-    if options.scaling and [*flags[:1]] == ["allreduce"]:
+    if options.scaling and flags and flags[0] == "allreduce":
         counts = ",".join(map(str, options.scaling))
         raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
     if options.scaling:

@@ -152,7 +152,9 @@ def _run(
             measured = f"{done} of {options.rounds * len(cases)} processes measured"
             incomplete = f"{str(ended_early) or 'interrupted'}; {measured}"
         document = table.document(
-            *(session, found, tolerance),
+            session,
+            found,
+            tolerance,
             command=command,
             begun=begun,
             facts=facts,
