@@ -76,7 +76,8 @@ class FlagSpec:
       help: effect of the flag, with its unit, in one or two sentences.
       parser: converts text to a value of the annotated type, whose `source` is that text; raises
         FlagError.
-      choices: the allowed strings; plug-ins may add some.
+      choices: the allowed strings.
+      extensible: plug-ins may add choices, so that the parser leaves their check to `validate`.
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
       lower: the value is stored in lower case.
@@ -95,6 +96,7 @@ class FlagSpec:
     help: str
     parser: Callable[[str], Any] | None = None
     choices: Sequence[str] = ()
+    extensible: bool = False
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None

@@ -20,7 +20,6 @@ from cnnbench.flags.declare import FlagSpec, parted
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
-from cnnbench.variable_mgr.registry import NAMES
 
 FLAG_FILE = "flagfile"
 _IGNORED = "undefok"  # absl's flag that names flags to be ignored where they are unknown
@@ -182,7 +181,7 @@ def _given(texts: Mapping[str, list[str]], specs: Mapping[str, FlagSpec]) -> dic
         if name in texts:
             *_, last = every = texts[name]
             given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
-            if spec.choices is not NAMES:  # which a plug-in may extend; `validate` checks it
+            if not spec.extensible:
                 spec.check(given[name])
     return given
 

@@ -29,6 +29,7 @@ class VariableUpdateParams:
         f"Where variables live and how gradients come together. {_MODES}; the strategies are those "
         "of tf.distribute.",
         choices=NAMES,
+        extensible=True,
     )
     variable_mgr_plugin: str | None = flag(
         None,
