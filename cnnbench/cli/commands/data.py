@@ -82,10 +82,13 @@ class MakeCocoFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeLibrispeechFlags(MakeCocoFlags):
+class MakeLibrispeechFlags:
     """Flags of make-librispeech."""
 
+    train_shards: int = flag(64, "Training files.", minimum=1)
+    validation_shards: int = flag(8, "Validation files.", minimum=1)
     validation: str = flag("test-clean", "Folder of SOURCE for validation.")
+    seed: int = flag(1234, "Seed of the order.")
 
 
 @dataclass(frozen=True, kw_only=True)
