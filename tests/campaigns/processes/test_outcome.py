@@ -174,7 +174,7 @@ def test_without_a_record(outcome, ended, said, status, message, lost):
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one():
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    error = _as_benchmark_error(full, Params())
+    error = _as_benchmark_error(Params(), full)
     assert is_out_of_memory(ErrorInfo(type=type(error).__name__, message=str(error)))
 
 
