@@ -49,10 +49,12 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-_files: dict[Path, tuple[str, str, Added]] = {}  # digest of the text, name, registered objects
+_files: dict[Path, tuple[str, Added]] = {}  # name and registered objects of each plug-in file
 _origins: dict[tuple[str, Any], str] = {}  # plug-in by flag of the kind and key
-_entry_points: dict[str, str] = {}  # digests of their modules, by name
 _groups: set[str] = set()  # loaded groups of entry points
+digests: dict[str, str] = {}
+"""SHA-256 of the source file of each loaded plug-in, by its name."""
+
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
@@ -68,11 +70,6 @@ def add_kind(kind: Kind) -> None:
 def origin(flag: str, key: Any) -> str | None:
     """Name of the plug-in that registered an object; None if none did."""
     return _origins.get((flag, key))
-
-
-def digests() -> dict[str, str]:
-    """SHA-256 of the source file of each loaded plug-in, by its name."""
-    return {**_entry_points, **{name: digest for digest, name, _ in _files.values()}}
 
 
 @contextlib.contextmanager
@@ -228,12 +225,10 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     source = read_file(path, _MOST_MIB, flag)
     file = Path(os.path.realpath(path))
     digest, name = _sha256(source), f"--{flag}={path}"
-    if _files.get(file, ("",))[0] != digest:
+    if file not in _files or digests[_files[file][0]] != digest:
         forget(file)
-        for prepare in before_loading:
-            prepare()
         _own(str(file))
-        with reported(UsageError, name), registering(name) as added, running(name):
+        with _loading(name) as added:
             # Compiled by hand rather than imported: no bytecode file appears beside the user's
             # file, and an edit within the clock tick of the last load is seen.
             module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
@@ -241,8 +236,8 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
-        _files[file] = (digest, name, added)
-    keys = _files[file][2].get(flag, ())
+        _files[file], digests[name] = (name, added), digest
+    keys = _files[file][1].get(flag, ())
     if not keys:
         raise FlagError(flag, path, f"registers no {kind.noun}; call {kind.call}")
     return keys
@@ -257,16 +252,14 @@ def load_entry_points(group: str) -> None:
 
     for point in importlib.metadata.entry_points(group=group):
         name = f"entry point {point.name} = {point.value} of group {group}"
-        for prepare in before_loading:
-            prepare()
-        with reported(UsageError, name), registering(name), running(name):
+        with _loading(name):
             source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
             _own(source)
             found = point.load()
             if callable(found):
                 found()
         with contextlib.suppress(OSError):  # in an archive
-            _entry_points[name] = _sha256(Path(source).read_bytes())
+            digests[name] = _sha256(Path(source).read_bytes())
     _groups.add(group)
 
 
@@ -277,7 +270,8 @@ def loaded() -> set[Path]:
 
 def forget(file: Path) -> None:
     """Removes what a file has registered."""
-    _, _, added = _files.pop(file, ("", "", {}))
+    name, added = _files.pop(file, ("", {}))
+    digests.pop(name, None)
     for flag, keys in added.items():
         for key in keys:
             _kinds[flag].table().pop(key, None)
@@ -285,14 +279,20 @@ def forget(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def registering(name: str) -> Iterator[Added]:
-    """Collects what the block registers, by flag of its kind; removes it if the block fails."""
+def _loading(name: str) -> Iterator[Added]:
+    """Collects the objects that a plug-in registers in the block, by flag of their kind.
+
+    Removes them if the block fails.
+    """
+    for prepare in before_loading:
+        prepare()
     for kind in _kinds.values():
         kind.prepare()
     before = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
     added: Added = {}
     try:
-        yield added
+        with reported(UsageError, name), running(name):
+            yield added
     except BaseException:
         for flag, kind in _kinds.items():
             table = kind.table()

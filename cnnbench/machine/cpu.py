@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -84,16 +83,12 @@ def processor(host: Host) -> Facts:
 
 def logical_cpus(host: Host) -> Facts:
     """Number of CPUs, and of those that this process may use."""
-    total = os.cpu_count()
-    if sys.platform != "linux":
-        return {"logical_cpus": total}
-    usable = sorted(os.sched_getaffinity(0))
-    limited = total is not None and len(usable) < total
+    total, usable = os.cpu_count() or 1, sorted(usable_cpus())
     return {
         "logical_cpus": total,
         "cpus_online": host.text("sys/devices/system/cpu/online"),
         "usable_cpus": len(usable),
-        "cpu_affinity": _ranges(usable) if limited else None,
+        "cpu_affinity": _ranges(usable) if len(usable) < total else None,
     }
 
 

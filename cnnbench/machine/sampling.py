@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -86,6 +85,8 @@ def take(
     unknown when one of them has ended.
     """
     busy, steal = _cpu_seconds(host)
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
     vmstat = host.text("proc/vmstat") or ""
@@ -95,7 +96,7 @@ def take(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
-        own_seconds=_own_seconds() + sum(known) if len(known) == len(of_peers) else None,
+        own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
         quota_seconds=_quota_seconds(host),
@@ -140,11 +141,6 @@ def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
     user, nice, system, _, _, irq, softirq, *rest = columns
     ticks = os.sysconf("SC_CLK_TCK")
     return (user + nice + system + irq + softirq) / ticks, rest[0] / ticks if rest else None
-
-
-def _own_seconds() -> float:
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 def cpu_seconds_of(host: Host, pid: int) -> float | None:

@@ -41,7 +41,7 @@ _ABOVE_LIMIT = 1.2
 
 
 @dataclass(frozen=True)
-class Counter:
+class EnergyCounter:
     """A counter of energy; `read` returns None if it is unreadable.
 
     Attributes:
@@ -66,7 +66,7 @@ class EnergyMeter:
     """
 
     def __init__(
-        self, counters: Sequence[Counter], clock: Callable[[], float] = time.monotonic
+        self, counters: Sequence[EnergyCounter], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._counters = tuple(counters)
         self._clock = clock
@@ -112,7 +112,7 @@ class EnergyMeter:
 
 
 def _joules(
-    counter: Counter, first: float | None, last: float | None, seconds: float
+    counter: EnergyCounter, first: float | None, last: float | None, seconds: float
 ) -> float | None:
     if first is None or last is None:
         return None
@@ -125,7 +125,7 @@ def _joules(
     return (last - first) / counter.per_joule
 
 
-def rapl_counters(host: Host) -> tuple[Counter, ...]:
+def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
     """The processor packages and the memory beside them; empty unless all can be read.
 
     The domains inside a package (cores, graphics) are part of it, and "psys", the whole platform,
@@ -143,7 +143,7 @@ def rapl_counters(host: Host) -> tuple[Counter, ...]:
             limit = host.number(f"{folder}/max_energy_range_uj")
             longest = None if limit is None else limit / 1e6 / _watts(host, folder)
             label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
-            counters.append(Counter(label, False, read, 1e6, limit, longest))
+            counters.append(EnergyCounter(label, False, read, 1e6, limit, longest))
     return tuple(counters) if all(one.read() is not None for one in counters) else ()
 
 
@@ -159,17 +159,19 @@ def _watts(host: Host, folder: str) -> float:
 
 
 @contextmanager
-def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple[Counter, ...]]:
+def nvml_counters(
+    host: Host, gpu_indices: str, num_gpus: int
+) -> Iterator[tuple[EnergyCounter, ...]]:
     """The GPUs of a run, within the block; empty where pynvml or the counters are missing."""
     with nvml(host) as module:
-        counters: tuple[Counter, ...] = ()
+        counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
             with suppress(Exception):  # of pynvml's own making
                 mine = handles_of_run(module, host, gpu_indices, num_gpus)
                 # GPUs before Volta do not count.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
-                    Counter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
+                    EnergyCounter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
                     for i, handle in mine.items()
                 )
         yield counters

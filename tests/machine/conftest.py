@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,9 @@ class Machine:
 
     def clock(self) -> float:
         return self.now
+
+    def times(self) -> os.times_result:
+        return os.times_result((self.own, 0.0, 0.0, 0.0, self.now))
 
     def put(self, path: str, text: object) -> None:
         file = self.root / path
@@ -56,7 +60,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr(sampling, "_own_seconds", lambda: made.own)
+    monkeypatch.setattr(sampling.os, "times", made.times)
     monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
     return made
 

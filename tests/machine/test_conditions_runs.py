@@ -14,7 +14,7 @@ from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base.text.progress import Messages
 from cnnbench.machine import watch
 from cnnbench.machine.sampling import Counters
-from cnnbench.machine.watch import Counter
+from cnnbench.machine.watch import EnergyCounter
 from cnnbench.run.driver.membership import Membership
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -54,8 +54,8 @@ class Machine:
         at, busy, steal = self._now.tolist()
         return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
-    def counters(self, host: object) -> tuple[Counter, ...]:
-        return (Counter("RAPL package-0", False, lambda: next(self._joules)),)
+    def counters(self, host: object) -> tuple[EnergyCounter, ...]:
+        return (EnergyCounter("RAPL package-0", False, lambda: next(self._joules)),)
 
 
 @pytest.fixture(autouse=True)

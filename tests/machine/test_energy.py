@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from cnnbench.machine.host import Host
-from cnnbench.machine.watch import Counter, EnergyMeter, nvml_counters, rapl_counters
+from cnnbench.machine.watch import EnergyCounter, EnergyMeter, nvml_counters, rapl_counters
 
 
 def zone(machine, name, domain, microjoules=None, range_=262_143_328_850, **files):
@@ -51,7 +51,7 @@ def test_longest_time_from_the_limits_of_the_package(machine):
 
 def scripted(*values, on_gpu=False, name="c", **limits):
     """A counter with these readings."""
-    return Counter(name, on_gpu, partial(next, iter(values)), **limits)
+    return EnergyCounter(name, on_gpu, partial(next, iter(values)), **limits)
 
 
 def measure(*counters, seconds=10.0):

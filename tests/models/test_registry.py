@@ -207,7 +207,7 @@ def test_an_entry_point_is_a_module_or_a_function(install, function):
     install("cnnbench.models", code, ":r" if function else "")
     assert "probe" in model_names("imagenet")
     assert get_model("probe", "imagenet").batch_size == 5
-    assert hashlib.sha256(code.encode()).hexdigest() in plugins.digests().values()
+    assert hashlib.sha256(code.encode()).hexdigest() in plugins.digests.values()
 
 
 def test_a_broken_entry_point_is_named_and_built_in_models_still_work(install):

@@ -117,7 +117,7 @@ def _drawn(
         for index, line in enumerate(wrapped_note(chart.note) if captions else ()):
             below = height - NOTE_LINE * (len(wrapped_note(chart.note)) - index - 1) - 4
             sheet.text(0, below, line, size=TICK_SIZE, colour="soft")
-        sheet.advance(height + GAP)
+        sheet.top += height + GAP
     return sheet
 
 
@@ -211,8 +211,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         limit = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([chart.limit] * 2, [-8, bottom - top], clip_on=False, **limit)
         # Ends at the line, where there is room before it.
-        x = axes.transData.transform((chart.limit, 0))[0] - sheet._left
-        x = max(x, CHARACTER * len(chart.limit_label))
+        x = max(sheet.x_of(axes, chart.limit), CHARACTER * len(chart.limit_label))
         sheet.text(x, top - 10, chart.limit_label, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
         start = labels.pitch * index
@@ -327,8 +326,7 @@ def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, floa
     for x, text, gap in notes:
         if not text:
             continue
-        place = axes.transData.transform((x, axes.get_ylim()[0]))[0] - sheet._left
-        width = len(text) * CHARACTER
+        place, width = sheet.x_of(axes, x), len(text) * CHARACTER
         to_left = gap > 3 and x > (start + end) / 2
         for line, left in itertools.product(range(_MOST_LINES), (to_left, not to_left)):
             low = place - gap - width if left else place + gap

@@ -68,7 +68,8 @@ def settings(salt: str) -> Iterator[None]:
 class Sheet:
     """A figure with charts one below the other, and their hints by group id.
 
-    `inner` and `height` are without margins; `top` is where the first chart begins.
+    Positions are relative to the left margin and to the beginning of the current chart, `top`.
+    `inner` and `height` are without margins.
     """
 
     def __init__(self, inner: float, height: float, margin: float, top: float) -> None:
@@ -80,14 +81,14 @@ class Sheet:
         self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=72)
         self.figure.patch.set_visible(margin > 0)
         self.hints: dict[str, Hint] = {}
-        self._left, self._top = margin, margin + top
-
-    def advance(self, height: float) -> None:
-        """Moves the position of the next chart or line down."""
-        self._top += height
+        self._left, self.top = margin, margin + top
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        return (self._left + x) / self.width, 1 - (self._top + y) / self.height
+        return (self._left + x) / self.width, 1 - (self.top + y) / self.height
+
+    def x_of(self, axes: Any, value: float) -> float:
+        """Position of a value on the x axis."""
+        return float(axes.transData.transform((value, axes.get_ylim()[0]))[0]) - self._left
 
     def text(
         self,
@@ -271,32 +272,21 @@ def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
 
 def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
     """Ticks within the limits, and their texts."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     found: Sequence[float] = axis.ticks
     if not found and axis.log:
-        found = _powers(axis.base, low, high, about)
+        # Powers alone would leave most of a short axis without a tick.
+        factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
+        powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
+        found = [float(tick) for tick in powers if low <= tick <= high]
     if len(found) < 2 and not axis.ticks:
         linear = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10])
         found = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
     texts = axis.tick_texts or [_tick_text(axis.format, value) for value in found]
     kept = [pair for pair in zip(found, texts, strict=True) if low <= pair[0] <= high]
     return [value for value, _ in kept], [plain(text) for _, text in kept]
-
-
-def _powers(base: int, low: float, high: float, about: int) -> list[float]:
-    """Powers of a base within limits, evenly spaced; on short axes 2 and 5 times those of 10."""
-    # Powers of ten alone would leave most of a short axis without a tick.
-    factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
-    least = math.floor(math.log(low, base))
-    most = math.ceil(math.log(high, base))
-    powers = [k for k in range(least, most + 1) if low <= float(base) ** k <= high]
-    every = 1 if len(factors) > 1 else max(1, math.ceil(len(powers) / about))
-    values = [
-        f * float(base) ** k for k in range(least, most + 1) if k % every == 0 for f in factors
-    ]
-    return [value for value in values if low <= value <= high]
 
 
 def _tick_text(format: str, value: float) -> str:

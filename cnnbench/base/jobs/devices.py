@@ -7,11 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 
-def device_string(job: str, task: int, kind: str, index: int) -> str:
-    """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
-    return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
-
-
 def cpu_of(device: str) -> str:
     """The first CPU of a device's process; short names such as "CPU:1" stay without a process."""
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"

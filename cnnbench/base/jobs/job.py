@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from cnnbench.base.jobs.devices import device_string
 from cnnbench.errors import FlagError
 
 LOCAL = "localhost"
@@ -45,8 +44,9 @@ class Task:
         return f"{self.job}:{self.index}"
 
     def device(self, kind: str, index: int = 0) -> str:
-        """Full name of one of its devices; `kind` is "cpu" or "gpu"."""
-        return device_string(self.tensorflow_job, self.index, kind, index)
+        """Full name of a device of its own, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
+        process = f"/job:{self.tensorflow_job}/replica:0/task:{self.index}"
+        return f"{process}/device:{kind.upper()}:{index}"
 
     @property
     def tensorflow_job(self) -> str:

@@ -14,8 +14,9 @@ _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^
 # GitHub also searches the rendered text for these, where entities no longer protect it.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# Characters without a meaning within a line, given that brackets and colons are escaped.
-_HARMLESS = frozenset(" ,;=+-./()")
+# All but letters, digits, and characters without a meaning within a line, given that brackets and
+# colons are escaped.
+_UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
 # GitHub links it wherever it stands.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
@@ -36,7 +37,7 @@ def one_line(text: str) -> str:
 def markdown(text: str) -> str:
     """For Markdown: special characters as entities, and links and mentions of GitHub as code."""
     shown = plain(text)
-    escaped = _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", shown)
+    escaped = _SPECIAL.sub(_entity, shown)
     if not _REFERENCE.search(shown):
         return escaped
     return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
@@ -47,13 +48,11 @@ def code(text: str) -> str:
 
     In CommonMark entities are never structure, not even the border of a table cell.
     """
-    return f"<code>{_LINK.sub('&#46;', ''.join(map(_entity, text)))}</code>"
+    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_entity, plain(text)))}</code>"
 
 
-def _entity(character: str) -> str:
-    if character.isalnum() or character in _HARMLESS:
-        return character
-    return f"&#{ord(character)};" if character.isprintable() else " "
+def _entity(found: re.Match[str]) -> str:
+    return f"&#{ord(found.group())};"
 
 
 def spreadsheet(text: str) -> str:

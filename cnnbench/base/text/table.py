@@ -32,16 +32,9 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
     """
     if not rows:
         return []
-    columns = len(rows[0])
-    to_left = {index % columns for index in left}
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        GAP.join(
-            cell.ljust(width) if index in to_left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    to_left = {index % len(widths) for index in left}
+    return [_joined(row, range(len(widths)), widths, to_left) for row in rows]
 
 
 def columns() -> int:
@@ -156,13 +149,17 @@ def _row_lines(
         [*[""] * (height - len(cell)), *cell] if head else [*cell, *[""] * (height - len(cell))]
         for cell in cells
     ]
-    return [
-        GAP.join(
-            part.ljust(widths[index]) if index in to_left else part.rjust(widths[index])
-            for index, part in zip(shown, parts, strict=True)
-        ).rstrip()
-        for parts in zip(*filled, strict=True)
-    ]
+    return [_joined(parts, shown, widths, to_left) for parts in zip(*filled, strict=True)]
+
+
+def _joined(
+    cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
+) -> str:
+    """A line with the cells of the columns `shown`."""
+    return GAP.join(
+        cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
+        for index, cell in zip(shown, cells, strict=True)
+    ).rstrip()
 
 
 def _broken(text: str, width: int, head: bool) -> list[str]:

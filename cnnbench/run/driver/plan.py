@@ -191,7 +191,7 @@ class Plan:
         flops = (self.spec.forward_flops_per_image, self.spec.training_flops_per_image)
         return {
             **agreed_facts(SimpleNamespace(**self.resolved(params))),
-            **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests().items()},
+            **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests.items()},
             "digest of the model's variables": digest_of(self.spec.variables),
             "digest of the model's settings": digest_of((settings, flops)),
             "the number of training examples": str(self.train_examples),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.lab.allreduce.peers import NAMES, reduction_of
 
 
@@ -41,5 +41,5 @@ def test_additions_are_where_tensorflow_puts_them(name, additions, cpu_devices):
 def test_what_a_peer_cannot_reduce_is_refused(name, devices, words):
     with pytest.raises(ValueError, match=words):
         reduction_of(
-            name, [device_string(job, task, "cpu", i) for i, (job, task) in enumerate(devices)]
+            name, [Task(job, task).device("cpu", i) for i, (job, task) in enumerate(devices)]
         )

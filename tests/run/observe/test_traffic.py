@@ -3,10 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.run.observe.traffic import communication
 
-CPU, GPU = (device_string("worker", 0, kind, 0) for kind in ("cpu", "gpu"))
+CPU, GPU = (Task("worker", 0).device(kind, 0) for kind in ("cpu", "gpu"))
 
 
 def graph_of(*operations):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
 
-GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(4))
-TASKS = tuple(device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2))
+GPUS = tuple(Task("localhost", 0).device("gpu", i) for i in range(4))
+TASKS = tuple(Task("worker", task).device("gpu", i) for task in (0, 1) for i in range(2))
 
 
 pytestmark = pytest.mark.usefixtures("with_nccl")

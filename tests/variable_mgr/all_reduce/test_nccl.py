@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 
-GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(3))
+GPUS = tuple(Task("localhost", 0).device("gpu", i) for i in range(3))
 
 
 def test_a_build_without_the_kernel_is_refused(nccl_says):

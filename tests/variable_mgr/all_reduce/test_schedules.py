@@ -7,7 +7,7 @@ import itertools
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import gather_groups
@@ -16,7 +16,7 @@ from cnnbench.variable_mgr.all_reduce.algorithms.tree import parent
 A0, A1, B0, B1 = (
     f"/job:worker/replica:0/task:{task}/device:GPU:{gpu}" for task in (0, 1) for gpu in (0, 1)
 )
-GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(8))
+GPUS = tuple(Task("localhost", 0).device("gpu", i) for i in range(8))
 V100_MAINS = [(0, 5), (2, 7), (5, 0), (7, 2)]
 # 64 KiB and some for each of 8 chunks, in whole rows of 64 bytes.
 SHAPE = (8, 1025, 16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
@@ -55,14 +55,14 @@ def run(call_whole):
 
 
 def gpus(task, *indices):
-    return tuple(device_string("worker", task, "gpu", i) for i in indices)
+    return tuple(Task("worker", task).device("gpu", i) for i in indices)
 
 
 TASKS = gpus(0, 0, 1) + gpus(1, 0, 1)
 
 
 def test_cpus_of_a_process_have_one_memory():
-    cpus = (device_string("worker", task, "cpu", i) for task, i in ((1, 0), (1, 1), (2, 0)))
+    cpus = (Task("worker", task).device("cpu", i) for task, i in ((1, 0), (1, 1), (2, 0)))
     devices = (*cpus, *gpus(1, 0, 1))
     context = ReduceContext(devices=devices)
     first, second, *others = map(context.memory_of, devices)
@@ -84,7 +84,7 @@ def test_cpus_of_a_process_have_one_memory():
     ],
 )
 def test_groups_are_runs_of_devices_within_a_process_in_order(size, groups):
-    ps = device_string("ps", 1, "gpu", 0)
+    ps = Task("ps", 1).device("gpu", 0)
     device = dict(zip("abcdef", (*gpus(1, 0, 1, 2), *gpus(11, 0, 1), ps), strict=True))
     found = groups_of([device[name] for name in "adbecf"], size)
     assert found == tuple(tuple(device[name] for name in group) for group in groups)
@@ -169,7 +169,7 @@ def test_cpus_that_reduce_add_for_their_own_group_only(cpu_devices):
 
 
 def test_each_group_adds_on_the_cpu_of_its_own_process():
-    cpus = [device_string("worker", task, "cpu", 0) for task in (0, 1)]
+    cpus = [Task("worker", task).device("cpu", 0) for task in (0, 1)]
     context = ReduceContext(devices=TASKS, cpu_devices=tuple(cpus), cpu_device=cpus[0])
     for within in ("pscpu", "copy"):
         algorithm = TwoLevel(within, "psgpu", context, groups_of(TASKS), 1)

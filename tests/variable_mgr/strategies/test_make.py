@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.jobs.devices import device_string
-from cnnbench.base.jobs.job import Job
+from cnnbench.base.jobs.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
@@ -67,7 +66,7 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
     ],
 )
 def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
-    devices = [device_string("worker", task, kind, 0) for task in range(2)]
+    devices = [Task("worker", task).device(kind, 0) for task in range(2)]
     options = make.communication(CrossDeviceSpec(ops=ops, bytes_per_pack=9), devices)
     assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
