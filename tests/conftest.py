@@ -35,9 +35,17 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.host import Host
 from cnnbench.models import registry
-from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
+from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
+from cnnbench.records.parts import (
+    Batch,
+    ErrorInfo,
+    Measured,
+    ModelInfo,
+    Placement,
+    RingDevices,
+    StartupSeconds,
+)
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr import registry as modes
 from cnnbench.variable_mgr.aggregation.spec import Packing

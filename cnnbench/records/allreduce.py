@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.stats.descriptive import median, p99
 from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, computed, one_of, started
-from cnnbench.records.parts import Conditions, ErrorInfo, SweepPlace, is_amount
+from cnnbench.records.parts import Conditions, ErrorInfo, RingDevices, SweepPlace, is_amount
 from cnnbench.records.run import STATUSES, check_status
 from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -111,24 +111,6 @@ class Copying:
     def bound_seconds(self, num_bytes: int, devices: int) -> float:
         """Seconds to copy what an all-reduce of S bytes must move: n x 2(n-1)/n x S bytes."""
         return 2 * (devices - 1) * num_bytes / self.rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingDevices:
-    """Devices of a measurement.
-
-    Attributes:
-      device: "cpu", "gpu" or "emulated_gpu".
-      devices: names of all devices, in ring order.
-    """
-
-    device: str
-    devices: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        """Kind of device, "cpu" or "gpu", emulated or not."""
-        return "cpu" if self.device == "cpu" else "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

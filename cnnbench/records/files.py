@@ -13,7 +13,7 @@ import secrets
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 def real_path(flag: str, path: str) -> Path:
     """A path with symbolic links resolved; raises a FlagError where that is impossible."""
-    try:
+    with refusing(flag, path, "used"):
         target = Path(os.path.realpath(path))
         if os.path.islink(target):
             raise FlagError(flag, path, "is a symbolic link that leads back to itself")
-    except (OSError, ValueError) as error:
-        if isinstance(error, FlagError):
-            raise
-        raise FlagError(flag, path, f"cannot be used: {_reason(error)}") from error
     return target
 
 
@@ -46,7 +42,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
     target = real_path(flag, path)
-    try:
+    with refusing(flag, path, "written"):
         if not path or path.endswith(os.sep) or target.is_dir():
             raise FlagError(flag, path, "is a folder; name a file")
         if target.exists() and not target.is_file():
@@ -56,10 +52,6 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
         if target.exists():
             os.close(os.open(target, os.O_WRONLY | os.O_APPEND))
         _prove(target.parent)
-    except (OSError, ValueError) as error:
-        if isinstance(error, FlagError):
-            raise
-        raise FlagError(flag, path, f"cannot be written: {_reason(error)}") from error
     return target
 
 
@@ -81,13 +73,11 @@ def resolve_saved_model(path: str) -> Path:
     """
     flag, marker = "export_dir", "saved_model.pb"
     target = real_path(flag, path)
-    try:
+    with refusing(flag, path, "read"):
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
         if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
             raise FlagError(flag, path, f"holds files, but no {marker}; name another folder")
-    except OSError as error:
-        raise FlagError(flag, path, f"cannot be read: {_reason(error)}") from error
     try:
         prove_folder(flag, str(target.parent))
     except FlagError as error:
@@ -177,8 +167,16 @@ def _prove(folder: str | Path) -> None:
         file.write(b"\n")  # on a full disk files can be created but not written
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+@contextlib.contextmanager
+def refusing(flag: str, path: str, verb: str) -> Iterator[None]:
+    """Raises a FlagError for a path that cannot be used, read or written."""
+    try:
+        yield
+    except FlagError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FlagError(flag, path, f"cannot be {verb}: {reason}") from error
 
 
 PICTURES = (".svg", ".png", ".pdf")

@@ -60,11 +60,28 @@ def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the run computed: kind of device, devices of all towers, aggregation.
+class RingDevices:
+    """Devices of a measurement.
 
     Attributes:
       device: "cpu", "gpu" or "emulated_gpu".
+      devices: names of all devices, in ring order.
+    """
+
+    device: str
+    devices: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Kind of device, "cpu" or "gpu", emulated or not."""
+        return "cpu" if self.device == "cpu" else "gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement(RingDevices):
+    """Where the run computed: kind of device, devices of all towers, aggregation.
+
+    Attributes:
       devices: names of the devices of the towers whose step this process builds: with one step
         per worker those of the worker, otherwise of the whole job.
       num_towers: number of towers of the whole job.
@@ -79,8 +96,6 @@ class Placement:
         None where nothing is trained.
     """
 
-    device: str
-    devices: tuple[str, ...]
     num_towers: int
     num_workers: int
     variable_update: str
@@ -89,11 +104,6 @@ class Placement:
     variable_copies: int | None = field(default=None, metadata=OPTIONAL)
     reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
     communication: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
-
-    @property
-    def kind(self) -> str:
-        """Kind of device, "cpu" or "gpu", emulated or not."""
-        return "cpu" if self.device == "cpu" else "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from cnnbench.records.codec import IMPLIED_KIND, Document, Json, encode
 from cnnbench.records.files import (
     Output,
     check_outputs,
+    refusing,
     resolve_output,
     sync_folder,
     write_all,
@@ -128,11 +129,8 @@ class CsvTable:
         """Checks that rows can be appended later, and returns the columns that the file lacks."""
         target = resolve_output(_CSV, path)
         if target.exists():
-            try:
-                with target.open("rb") as file:
-                    there = self._columns_of(path, file.readline())
-            except OSError as error:
-                raise FlagError(_CSV, path, f"cannot be read: {error.strerror}") from error
+            with refusing(_CSV, path, "read"), target.open("rb") as file:
+                there = self._columns_of(path, file.readline())
             return tuple(name for name in self.columns if name not in there)
         return ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from cnnbench.judge.compare.comparability import (
 from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
 from cnnbench.judge.compare.draft import Draft, draft_of
-from cnnbench.judge.compare.estimate import aa_spread, usable_values
+from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
@@ -78,12 +78,12 @@ def compare_records(
     found = groups(*measurements(*processes, aa or (), patterns=patterns))
     left_out = _left_out(found[:2], metrics)
     base_groups, new_groups, aa_groups = (
-        [group for group in side if _metrics({group.configuration.kind}, metrics)] for side in found
+        [group for group in side if judged(metrics, {group.configuration.kind})] for side in found
     )
     aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
     matched = match(base_groups, new_groups, patterns)
     drafts = [
-        _draft(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
+        draft_of(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
     ]
     tested = [case for draft in drafts for case, settled in draft.cases if settled is None]
     entries = _judged(drafts, judge_all(tested, policy), policy)
@@ -101,28 +101,6 @@ def compare_records(
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
         skipped=tuple(skipped),
     )
-
-
-def _draft(
-    base: Group | None,
-    new: Group | None,
-    aa_runs: Mapping[str, Group],
-    names: Sequence[str],
-    policy: Policy,
-    patterns: tuple[str, ...],
-    paired: bool | None,
-) -> Draft:
-    """The draft of a configuration, with the A/A spreads of its metrics."""
-    present = base or new
-    assert present is not None
-    kind, like = present.configuration.kind, aa_runs.get(present.configuration.key)
-    asked = _metrics({kind}, names)
-    of_aa = () if like is None else like.records
-    spreads = {
-        metric.name: spread(usable_values(of_aa, metric), metric, policy)
-        for metric in ((*asked, CPU_TIME) if kind == RUN else asked)
-    }
-    return draft_of(base, new, asked, spreads, policy, patterns, paired)
 
 
 def _judged(
@@ -164,18 +142,8 @@ def _judged(
     return entries
 
 
-def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
-    found = {
-        metric.name: metric
-        for name in names
-        for kind in KINDS
-        if kind in kinds and (metric := judged(kind).get(name)) is not None
-    }
-    return tuple(found.values())
-
-
 def _shown(drafts: Sequence[Draft], names: Sequence[str]) -> tuple[Metric, ...]:
-    found = _metrics({draft.configuration.kind for draft in drafts} or {RUN}, names)
+    found = judged(names, {draft.configuration.kind for draft in drafts} or {RUN})
     beside = any(draft.with_cpu_time for draft in drafts) and CPU_TIME not in found
     return (*found, CPU_TIME) if beside else found
 
@@ -189,7 +157,7 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[st
         f"{count(len(found), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
         f"they have no {' or '.join(names)}"
         for kind, found in keys.items()
-        if kind not in CONTEXT and not _metrics({kind}, names)
+        if kind not in CONTEXT and not judged(names, {kind})
     ]
 
 
@@ -276,21 +244,15 @@ def usable_groups(
     return found, notes
 
 
-def spread(values: Sequence[float], metric: Metric, policy: Policy) -> float | None:
-    """The A/A spread of usable values of a metric; None for too few."""
-    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
-
-
 def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     """The A/A spread of every metric with enough values, over both sides, a line each."""
     records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
     lines = []
     for metric in comparison.metrics:
-        values = usable_values(records, metric)
-        found = spread(values, metric, policy)
+        found = spread_of(records, metric, policy)
         if found is not None:
             noise = metric.change_text(found, signed=False)
-            processes = count(len(values), "process", "processes")
+            processes = count(len(usable_values(records, metric)), "process", "processes")
             deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
             lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
     return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

@@ -27,7 +27,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
 from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.estimate import TwoSamples, exceeds, size
+from cnnbench.judge.compare.estimate import TwoSamples, exceeds, size, spread_of
 from cnnbench.judge.compare.judge import Judgement, Verdict, magnitude
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
@@ -130,12 +130,12 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def cpu_time_cases(
-    throughput: TwoSamples, base: Group, new: Group, noise: float | None, policy: Policy
+    throughput: TwoSamples, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
 ) -> tuple[TwoSamples, TwoSamples] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the level.
 
     None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
-    compute on a CPU in one process, or have no CPU time. `noise` is the A/A spread of the CPU time.
+    compute on a CPU in one process, or have no CPU time.
     """
     runs = [one for one in (*base.records, *new.records) if isinstance(one, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -156,7 +156,7 @@ def cpu_time_cases(
         new=values[pairs:],
         metric=CPU_TIME,
         paired=True,
-        noise=noise,
+        noise=spread_of(of_aa, CPU_TIME, policy),
         differences=[difference(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)],
     )
     return with_shared_level(throughput, cpu_time, policy)

@@ -18,12 +18,12 @@ from cnnbench.judge.compare.comparability import (
     sides_of_experiment,
 )
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.estimate import TwoSamples
+from cnnbench.judge.compare.estimate import TwoSamples, spread_of
 from cnnbench.judge.compare.judge import Judgement, Verdict
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, throughput
+from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, judged, throughput
 from cnnbench.records.run import RunRecord
 
 _FACTS_NAMED = 3
@@ -68,20 +68,23 @@ class Draft:
 def draft_of(
     base: Group | None,
     new: Group | None,
-    metrics: Sequence[Metric],
-    spreads: Mapping[str, float | None],
+    aa_runs: Mapping[str, Group],
+    names: Sequence[str],
     policy: Policy,
     patterns: tuple[str, ...],
     paired: bool | None,
 ) -> Draft:
     """The cases of a configuration, or its verdict where no test is needed.
 
-    The first metric is the main one. A/A spreads are by name of the metric, None if not measured.
-    If `paired` is None, runs are paired where records name pairs.
+    `names` are of metrics, of which the first one of the kind is the main one; A/A runs are by key
+    of the configuration. If `paired` is None, runs are paired where records name pairs.
     """
+    present = base or new
+    assert present is not None
+    metrics = judged(names, {present.configuration.kind})
     if base is None or new is None:
-        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
-        reason = f"{absent} has no run of this configuration, only {present} has"
+        absent, there = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+        reason = f"{absent} has no run of this configuration, only {there} has"
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
     outcome = _outcome(base, new, unlike, metrics[0])
@@ -98,11 +101,12 @@ def draft_of(
     if not kept[0].records:
         reason = "no run in BASE has its partner in NEW"
         return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
-    samples, partial = _samples(*kept, metrics, spreads, paired)
+    like = aa_runs.get(base.configuration.key)
+    of_aa = () if like is None else like.records
+    samples, partial = _samples(*kept, metrics, of_aa, policy, paired)
     with_cpu_time = None
     if samples:
-        noise = spreads.get(CPU_TIME.name)
-        with_cpu_time = disturbance.cpu_time_cases(samples[0], *kept, noise, policy)
+        with_cpu_time = disturbance.cpu_time_cases(samples[0], *kept, of_aa, policy)
     if with_cpu_time is not None:
         others = [case for case in samples[1:] if case.metric is not CPU_TIME]
         samples = [with_cpu_time[0], *others, with_cpu_time[1]]
@@ -121,7 +125,8 @@ def _samples(
     base: Group,
     new: Group,
     metrics: Sequence[Metric],
-    spreads: Mapping[str, float | None],
+    of_aa: Sequence[Measurement],
+    policy: Policy,
     paired: bool,
 ) -> tuple[list[TwoSamples], list[tuple[TwoSamples, Judgement]]]:
     """Samples of metrics that every run has, and judged ones of those that only some have."""
@@ -132,7 +137,7 @@ def _samples(
             new=new.values(metric),
             metric=metric,
             paired=paired,
-            noise=spreads[metric.name],
+            noise=spread_of(of_aa, metric, policy),
         )
         lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:

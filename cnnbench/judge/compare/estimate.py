@@ -228,6 +228,12 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     return unscaled(policy.noise_factor * deviation, metric)
 
 
+def spread_of(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
+    """The A/A spread of a metric of some measurements; None for too few usable values."""
+    values = usable_values(records, metric)
+    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
+
+
 def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Standard deviation within two samples whose means may differ."""
     freedom = len(first) + len(second) - 2

@@ -6,14 +6,22 @@ limit, `HISTORY` what ``cnnbench history`` follows (--metric).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, number, percent
-from cnnbench.judge.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, MeasuredReduction
+from cnnbench.judge.metrics.measurement import (
+    ALLREDUCE,
+    BUILD,
+    COPY,
+    KINDS,
+    PEER,
+    RUN,
+    MeasuredReduction,
+)
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.run import RunRecord
 
@@ -280,6 +288,13 @@ HISTORY: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.fo
 """Metrics by name in --metric of history."""
 
 
-def judged(kind: str) -> dict[str, Metric]:
-    """Metrics by which compare judges a kind of measurement, by name in --metrics."""
-    return {metric.judged[kind]: metric for metric in ALL if kind in metric.judged}
+def judged(names: Iterable[str], kinds: Container[str]) -> tuple[Metric, ...]:
+    """Metrics by which compare judges measurements of these kinds, by their names in --metrics."""
+    found = {
+        metric.name: metric
+        for name in names
+        for kind in KINDS
+        for metric in ALL
+        if kind in kinds and metric.judged.get(kind) == name
+    }
+    return tuple(found.values())

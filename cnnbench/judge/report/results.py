@@ -13,7 +13,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape, SteadyState
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare import Comparison, Policy, compare_records
-from cnnbench.judge.compare.comparability import Group, groups
+from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
@@ -83,25 +83,16 @@ class ProcessValues:
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration of one origin with all of its processes, and peak FLOP/s measured by any."""
+    """A configuration of one origin with all of its runs, and peak FLOP/s measured by any."""
 
     name: str
-    group: Group
+    configuration: Configuration
+    records: tuple[RunRecord, ...]
     origin: Origin
     measured_peaks: Mapping[_PeakKey, Sequence[float]] = field(default_factory=dict, repr=False)
     _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
         default_factory=dict, repr=False
     )
-
-    @property
-    def configuration(self) -> Configuration:
-        """The flags."""
-        return self.group.configuration
-
-    @cached_property
-    def records(self) -> tuple[RunRecord, ...]:
-        """All of its runs, including failed ones."""
-        return tuple(one for one in self.group.records if isinstance(one, RunRecord))
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
@@ -209,10 +200,10 @@ def configurations(
     for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
         origins = group.origins()
         details = titles(origins)
-        for origin, runs in sorted(origins.items(), key=lambda found: found[0].side):
+        for origin, members in sorted(origins.items(), key=lambda found: found[0].side):
             name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
-            of_one = Group(group.configuration, tuple(runs))
-            configured.append(Configured(name, of_one, origin, peaks))
+            runs = tuple(one for one in members if isinstance(one, RunRecord))
+            configured.append(Configured(name, group.configuration, runs, origin, peaks))
     return tuple(configured)
 
 

@@ -20,13 +20,14 @@ from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
-from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
+from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import (
     EMULATED_GPU,
     ConditionNote,
     Conditions,
     ErrorInfo,
+    RingDevices,
     recorded_device,
 )
 from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row

@@ -67,7 +67,7 @@ def test_commands_offer_views_of_one_table():
     assert set(METRICS) - set(DEFAULT_METRICS) == {"cpu_time"}
     assert len({metric.name for metric in ALL}) == len(ALL)
     assert all(metric.followed or metric.judged for metric in ALL)
-    assert all(judged(kind) for kind in KINDS)
+    assert all(judged(METRICS, {kind}) for kind in KINDS)
     # What bounds of sweeps can be about history follows too.
     assert set(BOUNDS) < set(HISTORY)
     assert {kind for metric in BOUNDS.values() for kind in metric.kinds} == {"run"}

@@ -107,10 +107,13 @@ def explained(result: MetricResult) -> str:
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
-def further_tables(
+def tables(
     comparison: Comparison,
 ) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
-    """Results of further metrics and context that are neither undecided nor the same."""
+    """A table per leading metric, the worst row first; then of further metrics and context.
+
+    The latter have only the results that are neither undecided nor the same.
+    """
     further = [
         (entry, result)
         for entry in comparison.by_severity()
@@ -122,15 +125,8 @@ def further_tables(
         (metric, [row for row in further if row[1].metric is metric])
         for metric in comparison.metrics
     )
-    return [(metric, rows) for metric, rows in by_metric if rows]
-
-
-def tables(
-    comparison: Comparison,
-) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
-    """A table per metric, leading metrics first; the worst row first."""
     leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
-    return leading + further_tables(comparison)
+    return leading + [(metric, rows) for metric, rows in by_metric if rows]
 
 
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:

@@ -26,15 +26,12 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     if comparison is None:
         return
     charts = [_changes(comparison, metric) for metric in comparison.leading]
-    leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
-    further = wording.further_tables(comparison)
+    judged = wording.tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
     yield [chart for chart in charts if chart is not None]
-    for _, rows in leading:
-        yield table(_row(comparison, *row) for row in rows)
-    for metric, rows in further:
-        found = (_row(comparison, *row) for row in rows)
-        yield table(found, title=f"Also {metric.name}", folded=True)
+    for place, (metric, rows) in enumerate(judged):
+        also = f"Also {metric.name}" if place >= len(comparison.leading) else ""
+        yield table((_row(comparison, *row) for row in rows), title=also, folded=bool(also))
     reasons: Iterable[Row] = (
         {
             "configuration": entry.name,
@@ -42,7 +39,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
             "verdict": _verdict(comparison, entry, result),
             "why": TableCell(result.judgement.reason, kinds="prose"),
         }
-        for _, rows in (*leading, *further)
+        for _, rows in judged
         for entry, result in rows
     )
     yield table(reasons, title="Why", folded=True)
