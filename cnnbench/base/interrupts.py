@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -30,6 +31,28 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     _noted += 1
     raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, FrameType | None], object] | None = None) -> Iterator[None]:
+    """Restores the handlers of `SIGNALS` at the end of the block, which begins with `handler`.
+
+    None leaves the handlers as they are. Ignored signals stay ignored. Does nothing outside of the
+    main thread, which signals interrupt.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, old in before.items():
+        if handler is not None and old is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            if old is not None:  # it was set by native code
+                signal.signal(number, old)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import NoReturn, cast
 
 from cnnbench.base import plugins
+from cnnbench.base.interrupts import handling
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import print_error, print_result, standard_streams
 from cnnbench.cli.commands import COMMANDS
@@ -68,9 +69,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs one command; returns its `cnnbench.errors.ExitCode`.
 
     An error is one line on stderr; only an unexpected one also prints its traceback. A successful
-    command whose standard output is lost has failed.
+    command whose standard output is lost has failed. Handlers of signals are restored at the end.
     """
-    with standard_streams() as stdout:
+    with handling(), standard_streams() as stdout:
         status = _outcome(argv)
         if stdout is None:
             return status

@@ -13,7 +13,7 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import interrupt, restored
+from cnnbench.base.interrupts import SIGNALS, interrupt, restored
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
 
@@ -92,8 +92,10 @@ def test_a_run_ends_as_by_an_interrupt(
         return launch(self)
 
     monkeypatch.setattr(Training, "_launch", launching)
+    before = [signal.getsignal(number) for number in SIGNALS]
     flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_warmup_batches=1")
     assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 130
+    assert [signal.getsignal(number) for number in SIGNALS] == before  # of the calling program
     (line,) = (one for one in capsys.readouterr().err.splitlines() if "error" in one)
     assert line == "cnnbench: error: interrupted"
     record = json.loads(path.read_text())

@@ -11,11 +11,10 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.interrupts import handling
 from cnnbench.base.text.terminal import StandardStream
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
@@ -108,15 +107,10 @@ def uninterrupted() -> Iterator[None]:
     By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it to
     the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals interrupt the main thread only
-        return
     held: list[int] = []
-    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in SIGNALS}
     try:
-        yield
+        with handling(lambda number, frame: held.append(number)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if held:
             signal.raise_signal(held[0])

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
 
 
@@ -48,19 +48,23 @@ def test_log_level_0_shows_everything(capfd, monkeypatch):
     assert capfd.readouterr().err == "I0000 details\n"
 
 
-def work(number, done):
-    with uninterrupted():
-        os.kill(os.getpid(), number)
-        done.append("the block")
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_delivered_after_the_block(number):
+    """Also behind one that is ignored, as SIGHUP is under nohup."""
+    ignored = SIGNALS[number == SIGNALS[0]]
     done: list[str] = []
-    before = signal.signal(number, signal.default_int_handler)
+
+    def work():
+        with uninterrupted():
+            os.kill(os.getpid(), ignored)
+            os.kill(os.getpid(), number)
+            done.append("the block")
+
+    before = signal.signal(ignored, signal.SIG_IGN), signal.signal(number, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            work(number, done)
+            work()
     finally:
-        signal.signal(number, before)
+        for one, handler in zip((ignored, number), before, strict=True):
+            signal.signal(one, handler)
     assert done == ["the block"]
