@@ -279,7 +279,7 @@ def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(mode, devices, 
     if mode == "distributed_all_reduce":
         flags["all_reduce_spec"] = "pscpu:16:xring"
     built = build("steep", weight_decay=0.0, precision="fp16", fp16_loss_scale=128.0, **flags)
-    built.step().loss.numpy()
+    built.step(RATE).loss.numpy()
     # The first of Nesterov's steps is 1 + 0.9 times as long.
     rate = RATE * (1.9 if kind == "wide" else 1.0)
     expected = -rate * np.array([1.0, 60.0, 70.0, 100.0, -300.0, 500.0])

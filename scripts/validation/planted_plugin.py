@@ -131,9 +131,9 @@ def sleeping_program(net: Any, place: Place) -> None:
 
     usual = TrainStep.__call__
 
-    def call(self: Any) -> Any:
+    def call(self: Any, learning_rate: float) -> Any:
         time.sleep(place.seconds)
-        return usual(self)
+        return usual(self, learning_rate)
 
     TrainStep.__call__ = call  # type: ignore[method-assign]
 

@@ -65,12 +65,11 @@ KINDS = [mode for mode in MODES if mode.id != "distributed"]
 
 
 def build(model: str = "poison", **flags: object) -> BuiltRun:
-    """A built run of a model, perhaps in plugins/, with variables initialised, at rate `RATE`."""
+    """A built run of a model, perhaps in plugins/, with variables initialised."""
     own = {"model": model, "device": "cpu", "num_warmup_batches": 0}
     plugin = PLUGINS / f"{model}_plugin.py"
     if plugin.exists():
         own["model_plugin"] = str(plugin)
     built = BenchmarkCNN(Params.from_dict({**own, **flags})).build()
     built.manager.after_initialization()
-    built.step.set_learning_rate(RATE)
     return built

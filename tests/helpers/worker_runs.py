@@ -232,7 +232,7 @@ def late():
     with (
         mock.patch.object(scenarios, "_initialize", initialize),
         mock.patch.object(Evaluator, "run", evaluate),
-        mock.patch.object(TrainStep, "__call__", lambda self: ended(own_step(self))),
+        mock.patch.object(TrainStep, "__call__", lambda self, rate: ended(own_step(self, rate))),
         mock.patch.object(tower_variable, "settle", settle),
     ):
         yield
@@ -272,7 +272,7 @@ def worker():
     hosts, number, *ps = sys.argv[1:]
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
-    membership._FAREWELL_SECONDS = _PATIENCE  # until the others are done, however busy the machine
+    membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     results = []
@@ -385,10 +385,9 @@ def _counted(flags, workers, ps):
     devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
     built = Assembly(params, plan, devices).build(Console.silent())
     built.manager.after_initialization()
-    built.step.set_learning_rate(0.1)
     graphs = []
     with collecting_partitions(graphs):
-        built.step()
+        built.step(0.1)
     sends, signals = _sends(graphs)
     sent = traffic(built.step.graph, job.num_workers)
     built.close()

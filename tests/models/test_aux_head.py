@@ -113,7 +113,6 @@ def test_its_loss_counts_four_tenths(own_registry, quick_start):
         weight_decay=0.0,
     )
     built = BenchmarkCNN(params).build()
-    built.step.set_learning_rate(0.1)
     weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     images, labels, _ = built.inputs.of_tower(0, ())
     made = forward(
@@ -129,5 +128,5 @@ def test_its_loss_counts_four_tenths(own_registry, quick_start):
         for logits in (made.outputs, head)
     )
     expected = float(main + 0.4 * second)
-    assert float(built.step().loss.numpy()) == pytest.approx(expected, rel=1e-5)
+    assert float(built.step(0.1).loss.numpy()) == pytest.approx(expected, rel=1e-5)
     built.close()

@@ -39,7 +39,7 @@ LONGEST_LINE = 1 << 20
 _GREETING = "cnnbench handshake"
 _CALL_SECONDS = 10.0  # for one call, from either side
 _PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
-_FAREWELL_SECONDS = 2.0
+_GOODBYE_SECONDS = 2.0  # to tell all others of a failure, before a notice says that it waits
 _MOST_NAMED = 8  # tasks, or flags, in one message
 _LONGEST_VALUE = 200
 
@@ -288,7 +288,7 @@ class _Meeting:
             await asyncio.gather(*map(tell, self._job.peers))
 
         telling = asyncio.create_task(tell_all())
-        await asyncio.wait([telling], timeout=_FAREWELL_SECONDS)
+        await asyncio.wait([telling], timeout=_GOODBYE_SECONDS)
         left = until - time.monotonic()
         if not (telling.done() or self._told) and left > 0:
             absent = [named(self._job, peer) for peer in self._job.peers if peer not in self._came]

@@ -89,8 +89,7 @@ class BenchmarkCNN:
         looks: Looks | None = None,
     ) -> None:
         self._messages = messages or Messages.silent()
-        if params.cluster != "flags" and not params.worker_hosts:
-            # Already done where the run was started by the command line.
+        if not params.worker_hosts:  # the command line has found those of --cluster
             params = with_job_from_env(params, os.environ)
             validate(params)
             params = with_exchanged_addresses(params, os.environ, self._messages.notice)
@@ -160,7 +159,22 @@ class BenchmarkCNN:
         with outputs.held(self.params, self._files, self._messages):
             explain = partial(_as_benchmark_error, self.params)
             with self._membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
-                total = self._run()
+                if self.params.input_only:
+                    total = self._measure_input()
+                else:
+                    with contextlib.closing(self.build()) as built:
+                        from cnnbench.run.driver import scenarios
+
+                        run = self._begin(built.devices)
+                        scenario = scenarios.evaluate if self.params.eval else scenarios.train
+                        total = scenario(run, built)
+                        self._note_peak_memory()
+                        if self._files.wanted:
+                            scenarios.measure_input_alone(run, built)
+                    if self._files.wanted:
+                        self._measure_peak_flops(built)
+                    if built.manager.workers is not None:
+                        built.manager.workers.total(0)  # waits until the chief has measured
             record = self._end("ok")
             for line in (*summary_lines(record.summary()), *input_lines(record)):
                 self._messages.notice(line)
@@ -256,28 +270,7 @@ class BenchmarkCNN:
         runtime.reset_peak_memory(devices.kind)
         return devices
 
-    def _run(self) -> float | None:
-        """Returns the images/sec of the last lines; None for runs that end without them."""
-        if self.params.input_only:
-            return self._run_input()
-        built = self.build()
-        from cnnbench.run.driver import scenarios
-
-        run = self._begin(built.devices)
-        try:
-            total = (scenarios.evaluate if self.params.eval else scenarios.train)(run, built)
-            self._note_peak_memory()
-            if self._files.wanted:
-                scenarios.measure_input_alone(run, built)
-        finally:
-            built.close()
-        if self._files.wanted:
-            self._measure_peak_flops(built)
-        if built.manager.workers is not None:
-            built.manager.workers.total(0)  # waits until the chief has measured
-        return total
-
-    def _run_input(self) -> float | None:
+    def _measure_input(self) -> float | None:
         """Runs the input pipeline alone."""
         devices = self._start()
         from cnnbench.run.driver import scenarios

@@ -17,7 +17,6 @@ from cnnbench.data.pipeline import PipelineStage
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import InputSpec
 from cnnbench.records.parts import InputStage
-from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.train_step import StepResult
 
 DEVICE_STAGE = "device"
@@ -30,21 +29,14 @@ _DRAIN_SECONDS = 0.5
 class InputStep:
     """A step that fetches a batch per tower and waits until it is on its device."""
 
-    loss_scale = LossScale()
-
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs
         self._on_gpu = any("GPU" in device for device in inputs.devices)
         self._loss = tf.zeros([])
 
-    def set_learning_rate(self, rate: float) -> None:
-        """Does nothing."""
-
-    def request_stop(self) -> None:
-        """Does nothing."""
-
-    def __call__(self) -> StepResult:
-        """Fetches one batch per tower."""
+    def __call__(self, learning_rate: float = 0.0) -> StepResult:
+        """Fetches one batch per tower; there is nothing to learn."""
+        del learning_rate
         self._inputs.next()
         if self._on_gpu:  # on CPUs copies are complete when they return
             tf.test.experimental.sync_devices()

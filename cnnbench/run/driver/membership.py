@@ -6,15 +6,13 @@ In a run of one process all of it does nothing.
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import SIGNALS, interrupt
+from cnnbench.base.interrupts import handling, interrupt
 from cnnbench.base.jobs.job import CONTROLLER, Job, Task
 from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
@@ -25,7 +23,6 @@ from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
-from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import without_info_lines
 
 if TYPE_CHECKING:
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
 # Long, because after a successful run every peer is alive, if perhaps slow.
 _DISMISSAL_SECONDS = 60.0
-_FAREWELL_SECONDS = 5.0
+_FAILURE_SECONDS = 5.0  # for the others to fail for the same reason, and to name it
 _LOOK_SECONDS = 10.0  # where only the progress of this process is watched
 _CHECK_SECONDS = 1.0
 _POLL_SECONDS = 0.1
@@ -185,7 +182,7 @@ class Membership:
         try:
             runtime.export_environment(settings)
             with self._met.port, without_info_lines():
-                server = _start_server(self._job, settings)
+                server = runtime.start_server(settings, self._job)
             self._watchdog.up()
             self._tell(f"serving {chief} ({self._job.address(chief)})")
             found = self._watchdog.wait()
@@ -227,7 +224,7 @@ class Membership:
         if not isinstance(error, unreachable):  # it names the cause, unless a process is lost
             found = {task: state for task, state in found.items() if state != NAMED}
         if self._watchdog is not None:
-            found = self._watchdog.explained(found, _FAREWELL_SECONDS)
+            found = self._watchdog.explained(found, _FAILURE_SECONDS)
         self._culprits = found
         return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
@@ -269,38 +266,8 @@ class Membership:
         together = self._job.client_per_worker
         # Workers with steps of their own end, or fail for the same reason, at the same step. The
         # last messages of a collective may still be under way, and fail once this process is gone.
-        seconds = _FAREWELL_SECONDS if code or together else _DISMISSAL_SECONDS
+        seconds = _FAILURE_SECONDS if code or together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
-
-
-def _start_server(job: Job, settings: runtime.Settings) -> Any:
-    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
-    tf = load_tensorflow()
-    found = runtime.choose_devices(settings)
-    # The only public class for the server's settings: devices, threads, visible GPUs.
-    config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
-        intra_op_parallelism_threads=found.intra_threads,
-        inter_op_parallelism_threads=found.inter_threads,
-    )
-    if found.kind == "gpu":
-        config.gpu_options.visible_device_list = ",".join(map(str, sorted(found.numbers)))
-        config.gpu_options.allow_growth = bool(settings.allow_growth)
-    else:
-        config.device_count["GPU"] = 0
-    try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(job.hosts_by_job),
-            job_name=job.task.tensorflow_job,
-            task_index=job.task.index,
-            protocol="grpc",
-            config=config,
-        )
-    except tf.errors.OpError as error:
-        address = job.address(job.task)
-        raise BenchmarkError(
-            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
-        ) from error
 
 
 class Interrupts:
@@ -334,7 +301,7 @@ class Interrupts:
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Ctrl-C in one worker ends all of them after the same step; a second one at once."""
-        if self._workers is None or threading.current_thread() is not threading.main_thread():
+        if self._workers is None:
             yield
             return
 
@@ -343,10 +310,5 @@ class Interrupts:
                 interrupt(number, frame)
             self.pending = True
 
-        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, handler) for number in heeded}
-        try:
+        with handling(handler):
             yield
-        finally:
-            for number, old in before.items():
-                signal.signal(number, old)

@@ -112,14 +112,19 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
         if plan.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, restored.passed_over)
         built.manager.settle(built.inputs.devices)
-        total = Training(
+        training = Training(
             run,
             built,
             results=results,
             global_step=global_step,
             probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
             observers=observers,
-        ).run(steps)
+        )
+        run.measurements.loss_scale_start = built.step.loss_scale.value
+        try:
+            total = training.run(steps)
+        finally:
+            run.measurements.loss_scale_end = built.step.loss_scale.value
         _export(run, built)
         return total
 

@@ -158,55 +158,43 @@ class Training:
           Images/sec of the timed loop, everything in it included; None when evaluations
           interrupted it, whose report ends without a total, and without steps.
         """
-        self._measurements.loss_scale_start = self._step.loss_scale.value
-        try:
-            with self._interrupts.shared():
-                if not steps:  # resumed after the last step
-                    self._timer = LoopTimer()
-                    return self._finish(0.0, steps)
-                loop = self._make_loop()
-                for observer in self._observers:
-                    observer.begins(self.global_step, steps)
-                self._warm_up(loop)
-                seconds = self._timed_loop(loop, steps)
-                self._measure_latency()
-                self._activity.doing = Doing.END
-                with self._activity.during(Doing.OTHERS):
-                    self._turns.wait(steps_left=False)
-                return self._finish(seconds, steps)
-        finally:
-            self._measurements.loss_scale_end = self._step.loss_scale.value
-
-    def _timed_loop(
-        self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues], steps: int
-    ) -> float:
-        """Runs the timed steps; returns the seconds of the loop."""
-        params = self._params
-        shown = params.print_training_accuracy or params.forward_only
-        self._console.table_header(
-            params.loss_type_to_report, self._plan.model.metric_names if shown else ()
-        )
-        self._progress.start("training", steps, self._plan.global_batch)
-        waited = self._waited()
-        self._steps = steps
-        with self._activity.during(Doing.OTHERS):
-            self._turns.wait()  # until the others have warmed up
-        if self._turns.taken:
-            self._measurements.begin_turn(self._turns.seconds)
-        with self._context.watch:
-            self._before_loop = self.global_step
-            self._timer = LoopTimer()
-            try:
-                loop.run(steps, self._step_done, self._pause_due, self._pause)
-                # With several processes this would contact a master, or lost processes.
-                if self._workers is None and not self._updaters:
-                    tf.test.experimental.sync_devices()
-            finally:
-                spent = self._timer.loop()
-                self._measurements.set_loop_time(*spent)
-                self._measurements.note(input_wait_seconds=self._waited() - waited)
-                self._progress.finish()
-        return spent.wall
+        with self._interrupts.shared():
+            if not steps:  # resumed after the last step
+                return self._finish(0.0, steps)
+            loop = self._make_loop()
+            for observer in self._observers:
+                observer.begins(self.global_step, steps)
+            self._warm_up(loop)
+            params = self._params
+            shown = params.print_training_accuracy or params.forward_only
+            self._console.table_header(
+                params.loss_type_to_report, self._plan.model.metric_names if shown else ()
+            )
+            self._progress.start("training", steps, self._plan.global_batch)
+            waited = self._waited()
+            self._steps = steps
+            with self._activity.during(Doing.OTHERS):
+                self._turns.wait()  # until the others have warmed up
+            if self._turns.taken:
+                self._measurements.begin_turn(self._turns.seconds)
+            with self._context.watch:
+                self._before_loop = self.global_step
+                self._timer = LoopTimer()
+                try:
+                    loop.run(steps, self._step_done, self._pause_due, self._pause)
+                    # With several processes this would contact a master, or lost processes.
+                    if self._workers is None and not self._updaters:
+                        tf.test.experimental.sync_devices()
+                finally:
+                    spent = self._timer.loop()
+                    self._measurements.set_loop_time(*spent)
+                    self._measurements.note(input_wait_seconds=self._waited() - waited)
+                    self._progress.finish()
+            self._measure_latency()
+            self._activity.doing = Doing.END
+            with self._activity.during(Doing.OTHERS):
+                self._turns.wait(steps_left=False)
+            return self._finish(spent.wall, steps)
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, where steps were launched ahead."""
@@ -248,8 +236,7 @@ class Training:
 
     def _update(self, worker: str, step: TrainStep, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""
-        step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
-        values = self._values(step())
+        values = self._values(step(self._learning_rate(self._before_loop + number - 1)))
         return values if values.worker else values._replace(worker=worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
@@ -292,9 +279,9 @@ class Training:
 
     def _launch(self) -> StepResult:
         if self._interrupts.pending:
+            assert isinstance(self._step, TrainStep)  # with a group of workers
             self._step.request_stop()
-        self._step.set_learning_rate(self._learning_rate(self.global_step))
-        result = self._step()
+        result = self._step(self._learning_rate(self.global_step))
         self.global_step += 1
         return result
 

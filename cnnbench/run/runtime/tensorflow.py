@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from cnnbench.base.jobs.job import WORKER, Job
-from cnnbench.errors import FlagError
+from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
-from cnnbench.run.runtime.loading import untested_notices
+from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # For an addition and two copies of a number by a GPU, on a machine that may be busy.
 _SILENT_SECONDS = 6.0
@@ -181,6 +181,36 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
     else:
         _make_logical_cpus(tf, settings.num_gpus)
     return found
+
+
+def start_server(settings: Settings, job: Job) -> Any:
+    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
+    tf = load_tensorflow()
+    found = choose_devices(settings)
+    # The only public class for the server's settings: devices, threads, visible GPUs.
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
+        intra_op_parallelism_threads=found.intra_threads,
+        inter_op_parallelism_threads=found.inter_threads,
+    )
+    if found.kind == "gpu":
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(found.numbers)))
+        config.gpu_options.allow_growth = bool(settings.allow_growth)
+    else:
+        config.device_count["GPU"] = 0
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(job.hosts_by_job),
+            job_name=job.task.tensorflow_job,
+            task_index=job.task.index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = job.address(job.task)
+        raise BenchmarkError(
+            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
+        ) from error
 
 
 def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:

@@ -29,7 +29,6 @@ class CoordinatedStep(TrainStep):
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
-        self._of_thread = threading.local()
         self._waited = 0.0
         self._waits = threading.Lock()
         return TracedFunction("the step", self._scheduled, (RATE,))
@@ -44,18 +43,14 @@ class CoordinatedStep(TrainStep):
         assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 
-    def set_learning_rate(self, rate: float) -> None:
-        """Sets the rate of the next updates of the calling thread."""
-        self._of_thread.rate = self._rate_tensor(rate)
-
-    def __call__(self) -> StepResult:
+    def __call__(self, learning_rate: float) -> StepResult:
         """Schedules an update and waits for it; thread-safe.
 
         An update whose worker is killed is made again on another worker, though the first may have
         been applied.
         """
         self._inputs.next()
-        arguments = (self._of_thread.rate,)
+        arguments = (self._rate_tensor(learning_rate),)
         remote = self._coordinator.schedule(self.function.concrete, args=arguments)
         fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
         found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]

@@ -91,7 +91,6 @@ class TrainStep:
             self._update = Updater(manager, self._trainables, optimizer, loss_scale, config)
         self._updates_counter = counter
         self._rate_tensors: dict[float, tf.Tensor] = {}
-        self._rate = self._rate_tensor(0.0)
         # Not while tracing: a function that creates variables is traced twice.
         self._counter = self._make_counter()
         self._stop: tf.Variable | None = None
@@ -128,10 +127,6 @@ class TrainStep:
         """The traced graph."""
         return self.function.concrete.graph
 
-    def set_learning_rate(self, rate: float) -> None:
-        """Sets the rate of the next steps."""
-        self._rate = self._rate_tensor(rate)
-
     def request_stop(self) -> None:
         """Lets the next step tell all workers that the run ends after it."""
         assert self._stop is not None
@@ -141,12 +136,12 @@ class TrainStep:
         """Sets the number of steps done, on which random draws depend."""
         self._counter.assign(global_step)
 
-    def __call__(self) -> StepResult:
+    def __call__(self, learning_rate: float) -> StepResult:
         """Fetches one batch per tower and launches one step."""
         batches = self._inputs.next()
         if self._keeps_batches:
             self._batches = batches
-        result: StepResult = self.function(self._rate, *batches)
+        result: StepResult = self.function(self._rate_tensor(learning_rate), *batches)
         return result
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:

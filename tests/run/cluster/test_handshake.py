@@ -42,7 +42,7 @@ def jobs():
 @pytest.fixture(autouse=True)
 def _impatient(limits):
     limits(handshake.loop, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
-    limits(handshake, _PORT_SECONDS=0.5, _FAREWELL_SECONDS=0.3)
+    limits(handshake, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):

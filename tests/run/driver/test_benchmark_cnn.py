@@ -23,6 +23,7 @@ from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
 from cnnbench.run.driver import benchmark_cnn, outputs
@@ -109,8 +110,13 @@ def test_what_is_printed_is_recorded():
 
 
 def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch):
-    rates = []
-    monkeypatch.setattr(TrainStep, "set_learning_rate", lambda self, rate: rates.append(rate))
+    rates, usual = [], TrainStep.__call__
+
+    def noted(step, rate):
+        rates.append(rate)
+        return usual(step, rate)
+
+    monkeypatch.setattr(TrainStep, "__call__", noted)
     run(learning_rate_schedule="cosine", init_learning_rate=0.04, minimum_learning_rate=0.02)
     # 2 warm-up steps and 4 timed ones.
     expected = [0.03 + 0.01 * math.cos(math.pi * step / 6) for step in range(6)]
@@ -174,6 +180,35 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
 def test_more_gpus_than_there_are_is_refused():
     with pytest.raises(FlagError, match=r"--num_gpus=2: TensorFlow sees 0 GPU"):
         run(device="gpu", num_gpus=2)
+
+
+def test_the_job_of_an_environment_is_found_by_a_program_too(monkeypatch):
+    cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+    task = {"type": "ps", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(FlagError, match="ps:0 serves; start it as a command"):
+        BenchmarkCNN(Params(**TINY, cluster="tf_config"))
+
+
+class Elsewhere(Model):
+    """A model with an operation on a GPU."""
+
+    name, dataset, image_size, batch_size = "elsewhere", "cifar10", 4, 2
+    learning_rate = LearningRateSpec(0.01)
+
+    def build(self, net, images):
+        def on_gpu(x):
+            with tf.device("/GPU:0"):
+                return tf.negative(x)
+
+        return net.apply(on_gpu, net.logits(net.flatten(images)), shape=(net.num_classes,))
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_an_operation_without_its_device_is_not_placed_elsewhere():
+    register_model("elsewhere", "cifar10", Elsewhere)
+    with pytest.raises(BenchmarkError, match=r"explicitly assigned to .*GPU:0 but available"):
+        run(model="elsewhere")
 
 
 def test_auto_falls_back_to_the_cpu_and_says_so():
@@ -425,7 +460,7 @@ def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
 def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(monkeypatch):
     text = "Gradients for grouped convolutions are not supported on CPU."
 
-    def fails(step):
+    def fails(step, rate):
         raise tf.errors.InvalidArgumentError(None, None, text)
 
     monkeypatch.setattr(TrainStep, "__call__", fails)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from short_runs import build
+from short_runs import RATE, build
 
 from cnnbench.cli import main
 from cnnbench.run.driver.checkpoints import Checkpoints
@@ -53,7 +53,7 @@ def built(tmp_path_factory):
         folder = str(tmp_path_factory.mktemp(mode))
         made = build("poison", train_dir=folder, optimizer="adam", batch_size=2, **MODES[mode])
         for _ in range(3):
-            made.step().loss.numpy()
+            made.step(RATE).loss.numpy()
         return made, made.checkpoints.save(folder, 3)
 
     return make
@@ -115,7 +115,7 @@ def optimized(tmp_path_factory):
     def make(optimizer):
         folder = tmp_path_factory.mktemp(optimizer)
         made = build("oracle", optimizer=optimizer, train_dir=str(folder), num_gpus=2)
-        made.step().loss.numpy()
+        made.step(RATE).loss.numpy()
         made.checkpoints.save(str(folder), 1)
         Checkpoints(made.manager, made.slots).save(str(folder), 2)
         state = {name: slot.primary.numpy() for name, slot in made.slots.items()}
@@ -153,10 +153,10 @@ def run(*flags):
 def test_a_restored_step_computes_with_the_restored_values(tmp_path):
     made = build("oracle", train_dir=str(tmp_path), num_gpus=2, staged_vars=True)
     path = made.checkpoints.save(str(tmp_path), 0)
-    losses = [float(made.step().loss.numpy()) for _ in range(3)]
+    losses = [float(made.step(RATE).loss.numpy()) for _ in range(3)]
     assert losses[0] == losses[1] != losses[2]
     made.checkpoints.restore(path)
-    assert [float(made.step().loss.numpy()) for _ in range(3)] == losses
+    assert [float(made.step(RATE).loss.numpy()) for _ in range(3)] == losses
 
 
 @pytest.fixture(scope="module")

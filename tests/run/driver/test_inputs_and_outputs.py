@@ -255,7 +255,6 @@ def headed(tmp_path):
 def test_a_second_head_counts_with_its_weight_while_training(headed):
     head = "with net.scope('aux'): net.auxiliary(net.logits(x), 0.25)"
     benchmark, built = headed(head, num_gpus=2, variable_update="replicated")
-    built.step.set_learning_rate(0.1)
     weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     batches = [built.inputs.of_tower(t, ()) for t in range(2)]
 
@@ -270,7 +269,7 @@ def test_a_second_head_counts_with_its_weight_while_training(headed):
 
     assert benchmark.plan.spec.parameters == (27 * 4 + 4) + 2 * (64 * 11 + 11)
     expected = mean_loss("affine0") + 0.25 * mean_loss("aux/affine0")
-    assert float(built.step().loss.numpy()) == pytest.approx(expected, rel=1e-5)
+    assert float(built.step(0.1).loss.numpy()) == pytest.approx(expected, rel=1e-5)
     # Its weights learn, slower than those of the main head by the weight.
     changed = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     moved = [

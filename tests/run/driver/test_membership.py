@@ -104,7 +104,7 @@ def answering():
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answering, limits):
     """Also where an error says what failed for it, such as a checkpoint."""
-    limits(membership, _FAREWELL_SECONDS=0.2)
+    limits(membership, _FAILURE_SECONDS=0.2)
     own, other = f"localhost:{port}", answering if answers else "localhost:1"
     job = Job(task=Task("worker"), worker_hosts=(own, other))
     one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})

@@ -47,13 +47,13 @@ class Script:
         self.launched = 0
         self.rates, self.saved, self.evaluated, self.loop = [], [], [], []
         self.wait_seconds = 0.0
-        self.loss_scale = SimpleNamespace(value=None)
 
     def clocks(self):
         self.now += 1e-9  # two readings of a real clock differ, too, whichever thread they are in
         return StepTime(self.now, 2.0 * self.now)
 
-    def __call__(self):
+    def __call__(self, learning_rate):
+        self.rates.append(learning_rate)
         index = min(self.launched, len(self.times) - 1)
         loss = self.losses.get(self.launched, 1.0)
         self.launched += 1
@@ -65,9 +65,6 @@ class Script:
     def on_host(self, result, events):
         """Results are read from it alone: those of the call have no values for the host."""
         return result._replace(loss=result.loss[0])
-
-    def set_learning_rate(self, rate):
-        self.rates.append(rate)
 
     def save(self, directory, global_step):
         self.saved.append(global_step)
@@ -230,8 +227,8 @@ class Launched(Script):
 
     ready_at_seconds = 0.0
 
-    def __call__(self):
-        result = super().__call__()
+    def __call__(self, learning_rate):
+        result = super().__call__(learning_rate)
         self.ready_at_seconds = max(self.ready_at_seconds, self.now) + 0.008
         return result
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import PLUGINS, build
+from short_runs import PLUGINS, RATE, build
 
 
 def _built(**flags):
@@ -21,15 +21,15 @@ def test_no_variable_is_read(mode):
     assert reads[0] < reads[1]
     names = {v.name for v in frozen.step.graph.variables}
     assert not any(name.startswith(("A", "B")) for name in names)
-    assert frozen.step().loss.numpy() == free.step().loss.numpy()
+    assert frozen.step(RATE).loss.numpy() == free.step(RATE).loss.numpy()
 
 
 def test_later_values_of_variables_change_nothing():
     frozen = _built(freeze_when_forward_only=True)
-    before = frozen.step().loss.numpy()
+    before = frozen.step(RATE).loss.numpy()
     for variable in frozen.manager.savable_variables().values():
         variable.assign(tf.zeros_like(variable.primary))
-    assert frozen.step().loss.numpy() == before != 0
+    assert frozen.step(RATE).loss.numpy() == before != 0
 
 
 @pytest.mark.parametrize("flags", [["--precision=bf16"], ["--xla_compile"]])

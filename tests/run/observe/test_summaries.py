@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import build
+from short_runs import RATE, build
 from tensorflow.core.util import event_pb2
 
 from cnnbench.run.driver.summaries import EventFile, buckets
@@ -88,7 +88,7 @@ def test_the_gradients_are_those_of_the_loss(tmp_path):
     built = build("oracle", batch_size=2, num_gpus=1, weight_decay=0.5)
     last_gradients = built.step.last_gradients()
     before = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
-    built.step()
+    built.step(RATE)
     after = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     gradients, (images, _) = last_gradients()
     again = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}

@@ -98,7 +98,7 @@ def weights_after(flags):
     """Every copy of every trained variable after some steps; those of `detached` come first."""
     built = short_runs.build("curved", **flags)
     for _ in range(STEPS):
-        built.step().loss.numpy()
+        built.step(RATE).loss.numpy()
     variables = built.manager.savable_variables().values()
     return [copy.numpy() for variable in variables for copy in variable.copies]
 

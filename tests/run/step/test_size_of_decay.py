@@ -23,7 +23,6 @@ TOLERANCE = 0.01
 def applied_over_due(rate, **flags):
     """What decay has taken off the weights of a tower, over what was due; sums over weights."""
     built = short_runs.build("drift", weight_decay=DECAY, **flags)
-    built.step.set_learning_rate(rate)
     (weights,) = built.manager.savable_variables().values()
     generator = np.random.default_rng(0)
     count = weights.shape.num_elements()
@@ -37,7 +36,7 @@ def applied_over_due(rate, **flags):
     for scale in generator.uniform(-1.0, 1.0, STEPS).astype(np.float32):
         for images, _ in built.inputs._towers:
             images.assign(np.full(images.shape, scale))
-        built.step().loss.numpy()
+        built.step(rate).loss.numpy()
         due = with_decay(due, scale * slopes + DECAY * due)
         plain = without(plain, scale * slopes)
     found = weights.copies[0].numpy()

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import short_runs
-from short_runs import KINDS
+from short_runs import KINDS, RATE
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -23,7 +23,7 @@ def step(built, bad=(), label=NAN):
     """One step in which the last example of each tower in `bad` spoils its gradients."""
     for tower, (_, labels) in enumerate(built.inputs._towers):
         labels.assign([HARMLESS, label if tower in set(bad) else HARMLESS])
-    result = built.step()
+    result = built.step(RATE)
     return float(result.loss.numpy()), bool(result.skipped.numpy())
 
 
@@ -239,6 +239,6 @@ def test_a_compiled_step_skips_as_well_and_so_do_means_of_moving_averages():
 def test_a_constant_scale_applies_what_it_gets():
     built = build(variable_update="replicated", num_gpus=2, fp16_enable_auto_loss_scale=False)
     built.inputs._towers[1][1].assign([HARMLESS, NAN])
-    assert built.step().skipped is None
+    assert built.step(RATE).skipped is None
     kernel = built.manager.savable_variables()["conv0/kernel"].primary
     assert np.isnan(kernel.numpy()).any()

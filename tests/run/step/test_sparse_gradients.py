@@ -60,7 +60,7 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(mode, flags, m
         built = build(**mode, **flags, sparse_to_dense_grads=dense)
         before = tables(built)
         for _ in range(3):
-            built.step().loss.numpy()
+            built.step(RATE).loss.numpy()
         updated.append(tables(built))
         batches = [built.inputs.of_tower(t, ()) for t in range(2)]
     assert len(seen) == 4
@@ -128,7 +128,7 @@ def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path):
     ):
         built = build(**flags, weight_decay=0.5, variable_update=mode, **more)
         for _ in range(2 if more else 1):  # relaxed updates wait for the next step
-            built.step().loss.numpy()
+            built.step(RATE).loss.numpy()
         table = built.manager.savable_variables()["table"]
         for tower, copy in enumerate(table.copies):
             of_towers = [built.inputs.of_tower(t, ()).features["station"] for t in range(2)]

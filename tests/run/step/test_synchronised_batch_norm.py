@@ -85,8 +85,7 @@ def test_moments_and_gradients_are_those_of_all_batches(count, data_format):
 
 def train(**flags):
     built = build("normal", optimizer="momentum", weight_decay=1e-3, **flags)
-    built.step.set_learning_rate(0.01)
-    return built, [float(built.step().loss.numpy()) for _ in range(3)]
+    return built, [float(built.step(0.01).loss.numpy()) for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +139,7 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
     squared = [o for o in built.step.graph.get_operations() if o.type == "SquaredDifference"]
     assert {output.dtype for o in squared for output in o.outputs} == {tf.float32}
     last_gradients = built.step.last_gradients()
-    built.step.set_learning_rate(0.0)
-    built.step()
+    built.step(0.0)
     gradients, _ = last_gradients()
     assert all(np.isfinite(value.numpy()).all() for value in gradients.values())
 

@@ -8,7 +8,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import PLUGINS, build
+from short_runs import PLUGINS, RATE, build
 
 from cnnbench.data.copies import ReadEvents
 from cnnbench.models import (
@@ -97,7 +97,7 @@ def test_moving_averages_follow_the_policy():
         variables = built.manager.savable_variables()
         for name, variable in variables.items():
             variable.assign(start.setdefault(name, variable.primary.numpy()))
-        built.step().loss.numpy()
+        built.step(RATE).loss.numpy()
         return [copy.numpy() for copy in variables["batchnorm0/moving_mean"].copies]
 
     start: dict[str, np.ndarray] = {}
@@ -112,8 +112,7 @@ def test_a_compiled_step_computes_the_same():
     losses = []
     for compiled in (False, True):
         built = build(model="trivial", data_name="cifar10", xla_compile=compiled)
-        built.step.set_learning_rate(0.01)
-        losses.append([float(built.step().loss.numpy()) for _ in range(3)])
+        losses.append([float(built.step(0.01).loss.numpy()) for _ in range(3)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     assert len(set(losses[0])) == 3
 
@@ -180,8 +179,7 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(mode, monkeypatch):
     moved = []
     for rate in (0.0, 0.03125, 0.0, 0.015625):
         before = weights.primary.numpy()
-        built.step.set_learning_rate(rate)
-        built.step().loss.numpy()
+        built.step(rate).loss.numpy()
         moved.append(np.abs(weights.primary.numpy() - before).sum())
     assert not assigned  # which would wait for the step under way on a GPU
     assert moved[0] == moved[2] == 0.0
@@ -194,7 +192,7 @@ def test_forward_only_has_no_gradients_and_no_updates():
     types = {o.type for o in step.graph.get_operations()}
     assert "Conv2D" in types
     assert not [t for t in types if t.startswith(("ResourceApply", "Conv2DBackprop"))]
-    result = step()
+    result = step(RATE)
     top_1, top_5 = (float(result.metrics[name].numpy()) for name in ("top_1", "top_5"))
     assert 0.0 <= top_1 <= top_5 <= 1.0
     # Nothing is copied from a CPU.
@@ -210,7 +208,7 @@ def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
         for variable in built.manager.savable_variables().values():
             variable.assign(generator.uniform(0.5, 1.5, variable.shape).astype(np.float32))
         kinds = Counter(o.type for o in built.step.graph.get_operations())
-        return float(built.step().loss.numpy()), kinds
+        return float(built.step(RATE).loss.numpy()), kinds
 
     loss, kinds = step()
     monkeypatch.setattr(graph._Convolution, "pays", False)
@@ -251,21 +249,19 @@ register_model("fades", "imagenet", Fades)
 
 def test_dropout_draws_anew_in_every_step():
     built = build(model="drops", num_gpus=2, weight_decay=0.0)
-    built.step.set_learning_rate(0.0)
-    losses = [float(built.step().loss) for _ in range(4)]
+    losses = [float(built.step(0.0).loss) for _ in range(4)]
     assert len(set(losses)) == 4
     assert np.mean(losses) == pytest.approx(1, rel=0.1)
     built.step.resume(0)
-    assert [float(built.step().loss) for _ in range(4)] == losses
+    assert [float(built.step(0.0).loss) for _ in range(4)] == losses
 
 
 def test_paths_are_dropped_by_the_share_of_training_done():
     built = build(model="fades", num_batches=4, weight_decay=0.0, xla_compile=True)
-    built.step.set_learning_rate(0.0)
     losses = []
     for start in (0, 2, 4, 9):
         built.step.resume(start)
-        losses.append(float(built.step().loss))
+        losses.append(float(built.step(0.0).loss))
     # Of eight examples all are kept as they are, some at double value, none from the end on.
     assert losses[0] == 1.0
     assert 0.0 < losses[1] < 2.0
@@ -288,8 +284,7 @@ def test_what_the_loss_scale_saves_reaches_the_weights(automatic, mode):
         fp16_enable_auto_loss_scale=automatic,
         weight_decay=0.0,
     )
-    built.step.set_learning_rate(1.0)
-    built.step().loss.numpy()
+    built.step(1.0).loss.numpy()
     for copy in built.manager.savable_variables()["weight"].copies:
         np.testing.assert_allclose(copy.numpy(), [[-2e-8] + [0.0] * 6], rtol=2e-3)
 
@@ -322,8 +317,7 @@ def test_smoothed_labels_change_loss_and_gradient_as_computed_by_hand():
         built = build(model="scores", label_smoothing=share, **flags)
         variable = built.manager.savable_variables()["scores"]
         variable.assign(scores.astype(np.float32))
-        built.step.set_learning_rate(1.0)
-        return float(built.step().loss.numpy()), scores - variable.primary.numpy()
+        return float(built.step(1.0).loss.numpy()), scores - variable.primary.numpy()
 
     labels = chances - step(0.0)[1]
     assert labels.sum() == pytest.approx(1.0, abs=1e-6)
