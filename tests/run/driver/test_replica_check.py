@@ -70,8 +70,8 @@ class Spoiled:
     def __getattr__(self, name):
         return getattr(self._step, name)
 
-    def __call__(self):
-        result = self._step()
+    def __call__(self, learning_rate):
+        result = self._step(learning_rate)
         self._left -= 1
         if not self._left:
             for variable in self._variables:
