@@ -106,7 +106,7 @@ class DeepSpeech2(Model):
 
 
 def frames_left(frames: Any) -> Any:
-    """Frames after the two convolutions, integers of any shape."""
+    """Numbers of frames after the two convolutions; integers of any shape."""
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames

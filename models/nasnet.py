@@ -139,7 +139,7 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _second(self, x: T, previous: T) -> T:
-        """The second input, resized to the first; the first cell has one input only, as it is."""
+        """The second input, resized to the first; the first cell uses its only input unchanged."""
         if previous is x:
             return x
         net = self.net

@@ -22,7 +22,7 @@ CUTOFF = 10
 class NeuMF(Model):
     """Matrix factorization beside a perceptron, joined before one logit.
 
-    Of `layers`, the perceptron's units, the first is the size of its two embeddings together.
+    `layers` are the perceptron's units; the first is the size of its two embeddings together.
     """
 
     name = "ncf"

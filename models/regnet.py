@@ -22,7 +22,7 @@ class Line(NamedTuple):
     Attributes:
       initial: width of the first block on the line.
       slope: increase of the width from block to block.
-      factor: between the widths that are used; each block takes the nearest power.
+      factor: ratio of successive widths; each block takes the nearest power.
     """
 
     depth: int
@@ -47,8 +47,9 @@ VARIANTS = {
 def stages(line: Line) -> tuple[tuple[int, int], ...]:
     """Number of blocks and width of each stage.
 
-    Widths are the nearest multiples of the group's, of two equally near ones the even multiple, as
-    in the paper's tables. Of torchvision, which rounds otherwise, 800mf and 8gf are wider.
+    Widths are rounded to the nearest multiple of the group width (the even one of two equally near
+    multiples), as in the paper's tables. torchvision rounds differently: its 800mf and 8gf are
+    wider.
     """
     widths = []
     for block in range(line.depth):

@@ -120,7 +120,7 @@ class ResNet(Model):
     def _shortcut(
         self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
     ) -> T:
-        """A block's input, or a projection of what its first convolution gets."""
+        """A block's input, or a projection of the input of its first convolution."""
         if stride == 1 and net.shape(x)[2] == filters and not project:
             return x
         normed = self.version != "v2"

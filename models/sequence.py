@@ -171,8 +171,8 @@ class SequenceLayers(Scopes[T]):
     def embedding(self, ids: T, vocabulary: int, units: int, *, stddev: float = 0.05) -> T:
         """A row of a learned table for each integer, ``(*shape of ids, units)`` per example.
 
-        Its gradient is sparse (``tf.IndexedSlices``) and there is no weight decay, which
-        would change the rows that a batch does not name too.
+        Its gradient is sparse (``tf.IndexedSlices``) and there is no weight decay, since that would
+        also change rows that do not occur in a batch.
 
         Args:
           ids: integers in [0, vocabulary), of any shape.

@@ -76,7 +76,7 @@ class VariableMgr(abc.ABC):
 
     @property
     def replicas_in_sync(self) -> bool:
-        """Whether all towers hold equal trainable variables after every step; one alone does."""
+        """Whether all towers hold equal trainable variables after every step; true of one tower."""
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
     def create_variables(self) -> _AllCreated:
@@ -140,7 +140,7 @@ class VariableMgr(abc.ABC):
         infinity of one tower reaches every copy that is kept in sync.
 
         Args:
-          columns: of every trainable variable the gradient of each tower.
+          columns: for every trainable variable the gradient of each tower.
 
         Returns:
           The devices on which updates are applied, and columns with a gradient and a

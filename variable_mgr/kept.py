@@ -26,21 +26,21 @@ def traced_graph() -> tf.Graph:
 
 
 class PerTrace:
-    """Tensors by key of a traced function; another function starts afresh."""
+    """Tensors by key, kept while one function is traced; the next function begins without any."""
 
     def __init__(self) -> None:
         self._graph: tf.Graph | None = None
         self._values: dict[Any, tf.Tensor] = {}
 
     def here(self) -> dict[Any, tf.Tensor]:
-        """The tensors of the function that is being traced; the caller adds those that it makes."""
+        """The tensors of the function that is being traced; the caller adds new ones."""
         graph = traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
         return self._values
 
     def forget(self) -> None:
-        """Lets go of the function."""
+        """Drops the function and its tensors."""
         self._graph, self._values = None, {}
 
 

@@ -62,8 +62,8 @@ class Mode:
       strategy: its class in tf.distribute; "" for a mode without one.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
-      algorithm: what reduces gradients, as records name it; of `ALL_REDUCE` without
-        --all_reduce_spec, where "" is "copy". Unused with `CROSS_DEVICE`.
+      algorithm: name, in records, of what reduces gradients. With `ALL_REDUCE` it is the default of
+        --all_reduce_spec, and "" stands for "copy"; with `CROSS_DEVICE` it is unused.
       by_size: whether --all_reduce_spec may name algorithms by size.
       one_tower: why a process has one device only, as in "--variable_update=NAME has ..."; "" if it
         may have several.

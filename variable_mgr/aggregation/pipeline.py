@@ -178,7 +178,7 @@ def _unchanged(reduced: Tensors) -> Tensors:
 
 
 class Deferral:
-    """Returns the gradients of the previous step, first zeros: --variable_consistency=relaxed.
+    """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
 
     Their reduction then waits for nothing in this step, and overlaps with the forward and backward
     pass. They are kept in a variable per tensor on the tower's device, made when a step is traced

@@ -82,9 +82,9 @@ class AggregationSpec(Packing):
     """The all-reduce, and the packing around it.
 
     Attributes:
-      network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
+      network_topology: "dgx1" or "gcp_v100", the machine whose links hierarchical copies use.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
-      group_size: devices in a group of two-level algorithms; 0 for those of a process.
+      group_size: devices in a group of two-level algorithms; 0 for all devices of a process.
     """
 
     all_reduce: AllReduceSpec = single("copy")

@@ -21,8 +21,7 @@ class ReduceContext:
       cpu_devices: CPU devices on which values may be added: one of each process, and
         those of `devices` that are CPUs themselves.
       shards: the number after "#" in a spec.
-      cpu_device: the one CPU that copying adds on; None to add tensor i on device
-        i mod N.
+      cpu_device: the CPU on which `copy` adds; None to add tensor i on device i mod N.
       network_topology: "dgx1" or "gcp_v100", for hierarchical copies.
       share_memory: whether CPU devices of one process pass tensors by reference, so that
         algorithms leave out copies. False treats every device as having a memory of its own, as
@@ -71,7 +70,7 @@ class ReduceContext:
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of memories of the devices; more chunks of a tensor keep no more links busy."""
+        """Number of memories of the devices; more chunks of a tensor would use no more links."""
         return len(set(map(self.memory_of, self.devices)))
 
     def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:

@@ -137,4 +137,4 @@ LIMITS: Mapping[str, Limit] = {
     "rechd": _no_shards("rechd"),
     "xring": _xring,
 }
-"""By name of the algorithm."""
+"""Checks of a context by name of the algorithm."""

@@ -39,7 +39,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """An algorithm and the most bytes, as sent, of its tensors; None without a limit."""
+    """An algorithm and its largest tensor, in bytes as sent; None without a limit."""
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -52,8 +52,8 @@ class SizeRange:
 class AllReduceSpec:
     """A parsed spec: ranges of rising limits, the last without one.
 
-    `parse_all_reduce_spec(str(spec)) == spec`. Errors point into `source`, the text it was parsed
-    from, which need not be the shortest form, and records hold it.
+    `parse_all_reduce_spec(str(spec)) == spec`. `source` is the text it was parsed from, not always
+    the shortest form; errors point into it, and records hold it.
     """
 
     ranges: tuple[SizeRange, ...]

@@ -11,11 +11,11 @@ from cnnbench.variable_mgr.all_reduce.context import is_gpu
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
 COLLECTIVE = ("auto", "ring")
-"""Those that are collective operations of TensorFlow, packed by bytes."""
+"""Values of `CROSS_DEVICE_OPS` that are collective operations of TensorFlow, packed by bytes."""
 BETWEEN_WORKERS = ("auto", "ring", "nccl")
-"""Those that work between processes, all packed by bytes there."""
+"""Values that work between processes, where all of them pack by bytes."""
 PACKED = ("hierarchical_copy", "nccl")
-"""Those that join all tensors and cut them into packs."""
+"""Values that join all tensors and cut them into packs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -270,7 +270,7 @@ class _Meeting:
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
     async def _say_goodbye(self, reason: str, until: float) -> None:
-        """Tells the other processes that this one has given up, and until then those to come."""
+        """Tells the other processes that this one has given up; absent ones until `until`."""
         card = replace(self._own, facts={}, failed=reason)
 
         async def tell(peer: Task) -> None:

@@ -49,7 +49,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class _Peer:
-    """A task and the connection with it; `line` is None once closed, `standing` without a loop."""
+    """A task and its connection; `line` is None once closed, `standing` if it has no loop."""
 
     line: socket.socket | None
     heard: float
@@ -134,7 +134,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
-        """Takes over the connections without the thread, which calls `tick` and `listen`."""
+        """Takes over the connections; does not start the thread that calls `tick` and `listen`."""
         self._begun = self._ticked = self._clock()
         for task, line in lines.items():
             line.setblocking(False)
@@ -200,9 +200,9 @@ class Watchdog:
             return found or dict(self._reasons)
 
     def explanation(self) -> str:
-        """Reason for the end of the others if this process was stopped for so long; else "".
+        """Reason why the others have ended, if this process was stopped for too long; else "".
 
-        It was if that happened within the last half minute.
+        Only a stop within the last half minute counts.
         """
         now = self._clock()
         seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
@@ -334,7 +334,7 @@ class Watchdog:
         return all(map(self._has_ended, self._job.peers))
 
     def _has_ended(self, task: Task) -> bool:
-        """Whether it has ended or failed, or no more can become known of it."""
+        """Whether a task has ended or failed, or has no connection left to report that."""
         line = self._peers.get(task) or self._peers.get(self._job.chief)
         known = task in self._reasons or task in self.gone
         return known or line is None or line.ended or line.line is None

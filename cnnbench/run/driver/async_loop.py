@@ -44,7 +44,7 @@ class Stuck:
 
     Args:
       limit: seconds, as of `time_limit`.
-      waits: for how many seconds workers have been waiting for input, by name.
+      waits: returns for how many seconds each worker, by name, has been waiting for input.
     """
 
     def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
@@ -59,7 +59,7 @@ class Stuck:
 
         Args:
           under_way: number of the update of each worker that makes one.
-          seconds: since the last look.
+          seconds: time since the last call.
         """
         for (worker, number), waited in self._waited.items():
             if under_way.get(worker) != number:
@@ -80,13 +80,14 @@ class AsyncLoop(Generic[Values]):
     Errors of cnnbench itself (data that cannot be read) end the loop instead.
 
     Args:
-      workers: by name, what runs one update, given its number from 1, and returns its values;
-        called in a thread of its own.
+      workers: functions by name. Each runs one update, given its number from 1, and returns its
+        values; it is called in a thread of its own.
       lost: called for each lost worker, in the thread that runs the loop.
       gone: returns workers that will never return from an update, such as those of stopped
         processes, with the reason; called once a second.
       now: see `StepLoop`.
-      stuck: finds workers that will never return from an update though they answer; likewise.
+      stuck: finds workers that answer, but will never return from an update; also called once a
+        second.
       begin: called in the thread of each worker before its first update.
     """
 
@@ -144,7 +145,7 @@ class AsyncLoop(Generic[Values]):
           pause: called with nothing under way, outside any update's time; True ends the loop.
 
         Raises:
-          BenchmarkError: all workers are lost, or what cnnbench itself raised in one.
+          BenchmarkError: all workers are lost, or cnnbench itself raised it in one of them.
         """
         last = self._now()
         threads = self._begin(steps, pause_due)
@@ -188,7 +189,7 @@ class AsyncLoop(Generic[Values]):
         return threads
 
     def _find_pauses(self, first: int, last: int) -> None:
-        """Asks about these numbers up to the first that is followed by a pause."""
+        """Calls `pause_due` for these numbers, up to the first one that is followed by a pause."""
         for number in range(first, last + 1):
             if self._pause_due(number):
                 self._pauses.add(number)
@@ -300,8 +301,8 @@ class CoordinatedLoop(AsyncLoop[Values]):
 
     Args:
       slots: functions that run one update each, by name; all may be in flight at once.
-      lost, gone, now: see `AsyncLoop`; of workers.
-      stuck: likewise; of slots, but for who waits for input.
+      lost, gone, now: see `AsyncLoop`; for workers.
+      stuck: see `AsyncLoop`; for slots, while its `waits` are those of workers.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 
 class BenchmarkCNN:
-    """One run; `looks` are more probes of warm-up steps than the parameters ask for.
+    """One run; `looks` are probes of warm-up steps beside those that the parameters ask for.
 
     Raises:
       FlagError: a parameter that cannot be used.
@@ -185,7 +185,7 @@ class BenchmarkCNN:
             return record
 
     def share(self) -> None:
-        """Lets this process know what one that it forks afterwards measures, for `lost`."""
+        """Makes measurements of a process that is forked afterwards known here, for `lost`."""
         if not self.plan.asynchronous:  # records need the workers of such steps too
             self._measurements.share()
 

@@ -1,7 +1,7 @@
 """The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks wrote too.
 
-`benchmark_run.log` is one JSON object about the run, replaced at once; `metric.log` has a JSON
-object per line, added to what is there.
+`benchmark_run.log` is one JSON object about the run, replaced atomically; `metric.log` has a JSON
+object per line, and new lines are appended.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Trainable:
 
 @dataclass(frozen=True)
 class BuiltRun(Trainable):
-    """All of a run that lives in TensorFlow; `slots` are the optimizer's by canonical name."""
+    """The TensorFlow parts of a run; `slots` are those of the optimizer by canonical name."""
 
     step: TrainStep | None
     _: dataclasses.KW_ONLY
@@ -215,7 +215,7 @@ class Assembly:
         distribution: InputDistribution | None = None,
         towers: Sequence[str] | None = None,
     ) -> InputSource:
-        """The input of one worker's towers, made on its CPU: its own of `shards` parts of the data.
+        """The input of one worker's towers, made on its CPU, from its part of `shards` of the data.
 
         Batches go to the devices `towers`, by default those of the worker's towers.
         """

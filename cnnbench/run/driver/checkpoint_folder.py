@@ -1,9 +1,9 @@
 """Checkpoint files of a folder: complete ones, obsolete ones, remains of killed processes.
 
 A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
-index to its place last. What is there is told from these files. The file ``checkpoint``, in which
-other programs look for the newest one, is written and never read: a run must not start over
-because that file is torn, stale or gone. No TensorFlow here.
+index to its place last. These files alone determine which checkpoints exist. The file
+``checkpoint``, in which other programs look for the newest one, is written and never read: a run
+must not start over because that file is torn, stale or gone. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def tidy(folder: str, keep: int) -> None:
 def clean(folder: str) -> None:
     """Removes what runs that were killed while saving left in a folder.
 
-    To be called by its only writer, see `cnnbench.base.lock`: what another one is saving looks
-    alike.
+    To be called by its only writer, see `cnnbench.base.lock`: files that another writer is saving
+    look the same.
     """
     remove_abandoned(Path(folder))
     with contextlib.suppress(FileNotFoundError):

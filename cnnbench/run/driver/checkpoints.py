@@ -52,10 +52,10 @@ class Checkpoints:
         where variables are in one process. Otherwise each process would write the part that it
         holds, by a function, of which TensorFlow takes none any more once a process is lost.
       outlives_others: whether saving must work after another process was lost.
-      optimizer: value of --optimizer, of which the slots are; None when only evaluating.
+      optimizer: value of --optimizer, to which the slots belong; None when only evaluating.
       global_batch: examples per step. Their number is stored, since the steps before a restored
         checkpoint may have had another batch.
-      inputs: whose skipped records are stored; None if steps do not tell which these are.
+      inputs: inputs whose skipped records are stored; None if steps do not determine these.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class _Stored:
     """A checkpoint's tensors by key, read one by one because their dtypes may differ.
 
     Args:
-      mismatch: what is the matter if variables are not there or have other shapes.
+      mismatch: the error message if variables are missing or have other shapes.
     """
 
     def __init__(self, path: str, mismatch: str) -> None:

@@ -134,9 +134,9 @@ def header(
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
     """The reduction in the header; None where towers exchange no gradients.
 
-    The spec alone where tf_cnn_benchmarks printed it, and all devices are in the header.
-    Otherwise what runs, with the flag that chooses it, and between how many devices: those of
-    other processes are in no line of the header.
+    It is the spec alone where tf_cnn_benchmarks printed it and the header lists all devices.
+    Otherwise it is the algorithm in use, the flag that selects it and the number of devices,
+    because the header does not list the devices of other processes.
     """
     mode = params.update_mode
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
@@ -154,7 +154,7 @@ def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
 
 
 def _labels(devices: runtime.Devices, device: str) -> list[str]:
-    """Devices of the towers as tf_cnn_benchmarks wrote them; of the whole job if it is one step."""
+    """Devices of the towers, as in tf_cnn_benchmarks; those of the whole job if it has one step."""
     job = devices.job
     numbers: Sequence[int] = devices.numbers
     if len(numbers) != job.towers_per_worker:  # a controller has one CPU device

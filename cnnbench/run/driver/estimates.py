@@ -27,7 +27,7 @@ from cnnbench.run.runtime.peak_flops import published
 from cnnbench.variable_mgr.modes import Copies
 
 PROCESS_BYTES = 780 * 2**20
-"""Of a process with TensorFlow 2.21 and a traced step, before any tensor."""
+"""Memory of a process with TensorFlow 2.21 and a traced step, before any tensor."""
 
 _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
 
@@ -36,10 +36,10 @@ _CERTAIN = 1.5
 _NEAR = 0.9
 
 _START_SECONDS = {"cpu": 7.0, "gpu": 20.0}
-"""To import TensorFlow, to build and to trace the step, to measure or look up the peak."""
+"""Time to import TensorFlow, build and trace the step, and measure or look up the peak."""
 
 _STEP_SECONDS = 0.003
-"""Of a step without arithmetic."""
+"""Time of a step without arithmetic."""
 
 _EFFICIENCY = {"cpu": 0.5, "gpu": 0.3}
 """Share of the peak that networks reach."""
@@ -53,8 +53,8 @@ class MemoryEstimate:
     """Bytes of a process whose devices are the CPU, or of a GPU.
 
     Attributes:
-      fixed: whatever the batch size.
-      per_image: for an image on each device of the process.
+      fixed: bytes that do not depend on the batch size.
+      per_image: bytes for one more image on each device of the process.
       batch: images per device.
     """
 
@@ -64,7 +64,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """For the whole batch."""
+        """Bytes for the whole batch."""
         return self.fixed + self.per_image * self.batch
 
     def largest_batch(self, memory: int) -> int:
@@ -194,9 +194,9 @@ class RunWork:
     """Amount of computation of a run.
 
     Attributes:
-      kind: of device, "cpu" or "gpu".
-      steps: warm-up, timed and of evaluations.
-      flops: of all of them together; on GPUs of one device.
+      kind: kind of device, "cpu" or "gpu".
+      steps: number of warm-up, timed and evaluation steps.
+      flops: FLOPs of all steps together; on GPUs those of one device.
     """
 
     kind: str

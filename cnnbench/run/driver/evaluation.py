@@ -66,13 +66,13 @@ class Evaluator:
     def run(
         self, batches: int, global_step: int, console: Console, interrupts: Interrupts
     ) -> Evaluated:
-        """Evaluates `batches` global batches, after the end of the data from its start on.
+        """Evaluates `batches` global batches; starts over at the end of the data.
 
         The first evaluation begins with an untimed step that counts for nothing.
 
         Args:
-          global_step: of the weights, for the result.
-          interrupts: of the workers that evaluate together.
+          global_step: global step of the weights, for the result.
+          interrupts: interrupts of the workers that evaluate together.
 
         Returns:
           Metrics and mean loss (without the L2 loss) over examples; padding does not
@@ -114,7 +114,7 @@ class Evaluator:
     def _evaluated(
         self, totals: list[float], rows: Rows, elapsed: float, global_step: int
     ) -> Evaluated:
-        """Sums of all workers, and the metrics of their rows."""
+        """The evaluation from the sums and rows of this worker and of all others."""
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()

@@ -75,7 +75,7 @@ class Exporter:
         """Replaces the SavedModel in `directory` by one with the current weights.
 
         Raises:
-          BenchmarkError: it cannot be written; what was there is still there.
+          BenchmarkError: it cannot be written; an earlier SavedModel is unchanged.
         """
         for name, source in self._sources.items():
             self._module.weights[name].assign(tower_variable.read(source.primary))

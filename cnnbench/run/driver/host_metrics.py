@@ -166,8 +166,8 @@ class EvaluationResults:
     """Passes evaluations to console, record and observers, in their order.
 
     Args:
-      host: what computes metrics; closed with this.
-      warn: takes a line about what is missing in the end.
+      host: computes metrics; closed together with this object.
+      warn: prints a line about metrics that are missing in the end.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class EvaluationResults:
             self._record(found.evaluation, metrics)
 
     def finish(self, seconds: float | None = None) -> None:
-        """Waits for all evaluations, for these seconds at most, and publishes them."""
+        """Waits for all evaluations, at most so many seconds, and publishes them."""
         end = None if seconds is None else time.monotonic() + seconds
         while self._waiting:
             left = None if end is None else end - time.monotonic()

@@ -29,7 +29,7 @@ class Outline:
 
     Attributes:
       base: the rate after the warm-up.
-      warmup_epochs, warmup_steps: of the linear climb from 0 to it.
+      warmup_epochs, warmup_steps: length of the linear increase from 0 to `base`.
       boundaries_epochs: where the rate changes by a factor of its own; empty without any.
     """
 
@@ -99,7 +99,7 @@ def make_schedule(
         floor = flags.minimum_learning_rate
 
         def schedule(step: int) -> float:
-            """Half a cosine from the warm-up, in which it is not asked, on (arXiv:1608.03983)."""
+            """Half a cosine from the end of the warm-up (arXiv:1608.03983); not called earlier."""
             done = (step - warmup) / (steps - warmup) if step < steps else 1.0
             return floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
@@ -111,7 +111,7 @@ def make_schedule(
 
 
 def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps: int) -> Schedule:
-    """A constant factor per decay period: after each (staircase), or in equal shares per step."""
+    """A constant factor per decay period: at its end (staircase), or in equal parts per step."""
     factor = flags.learning_rate_decay_factor
     if not (flags.num_epochs_per_decay > 0 and factor > 0):
         return lambda step: rate

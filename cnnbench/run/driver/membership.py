@@ -285,10 +285,10 @@ class Interrupts:
         """Ends all workers by KeyboardInterrupt if one was interrupted; all call it, between steps.
 
         Args:
-          seconds: that a pass of the caller's loop takes here.
+          seconds: duration of a pass of the caller's loop in this process.
 
         Returns:
-          Passes until the next call, about a second by those of the chief.
+          Number of passes until the next call: about a second, by the passes of the chief.
         """
         if self._workers is None:
             return 1  # a job of one process shares no interrupts

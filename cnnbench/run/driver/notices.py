@@ -121,7 +121,7 @@ def peak_warning(record: RunRecord) -> str | None:
 
 
 def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
-    """Text about the begin of the steady state, and whether it is a warning.
+    """Text about the start of the steady state, and whether it is a warning.
 
     None where the series is too short to tell.
     """

@@ -49,7 +49,7 @@ MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
 TOP_1_ACCURACY = "top_1_accuracy"
-"""What tf_cnn_benchmarks calls the metric that ends a training, whatever the model."""
+"""Name that tf_cnn_benchmarks has for the metric that ends a training, for any model."""
 
 _MOST_STEPS = 2**31 - 1
 _MOST_EVALUATIONS = 100_000
@@ -60,7 +60,7 @@ _GROWTH = 1.1
 
 
 COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
-"""By --precision; with int8, of everything but convolutions."""
+"""Compute dtype by --precision; with int8, that of everything but convolutions."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class WarmUp:
     """The length of a warm-up.
 
     Attributes:
-      least: steps in any case.
-      most: steps at most; equal to least unless auto.
+      least: minimum number of steps.
+      most: maximum number of steps; equal to least unless auto.
       auto: whether to go on after `least` until the steps are steady.
     """
 
@@ -107,12 +107,12 @@ class Plan:
         the evaluation).
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
-      eval_examples: that count in it, padding left out.
+      eval_examples: examples of one evaluation, without padding.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
-      asynchronous: whether every worker updates the variables by itself, so that a step is
-        an update by one of them, and the global batch what its towers work on.
-      examples: what one example of the data set is made of, sizes resolved.
+      asynchronous: whether workers update the variables independently. Then a step is an update by
+        one worker, and the global batch is that of its towers.
+      examples: elements of an example of the data set, with resolved sizes.
     """
 
     model: Model
@@ -199,7 +199,7 @@ class Plan:
         }
 
     def _target_flags(self) -> dict[str, Any]:
-        """Each target under one of its flags; a top-1 accuracy under that of earlier records."""
+        """Values of the flags for targets; a top-1 accuracy has the flag of earlier records."""
         if self.target is None:
             return {}
         top_1 = self.target.metric == "top_1"
@@ -423,7 +423,7 @@ def batches_and_epochs(
 
 
 def _evaluation_batches(params: Params, global_batch: int, examples: int) -> int:
-    """Global batches of an evaluation; as of the training where no flag of its own is given.
+    """Global batches of an evaluation; those of the training unless it has flags of its own.
 
     Every pass over the examples ends with a batch that is filled up, so that passes have whole
     numbers of batches.
@@ -443,7 +443,7 @@ def evaluated_examples(batches: int, global_batch: int, examples: int, shards: i
 
     Args:
       batches: global batches.
-      examples: of the validation subset.
+      examples: examples of the validation subset.
       shards: workers that read equal shares of it.
     """
     of_shard = global_batch // shards

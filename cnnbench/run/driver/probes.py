@@ -116,7 +116,7 @@ def _partitions(prefix: str, messages: Messages) -> Iterator[None]:
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace, about what `about` says: a process for every plane, a thread for every line.
+    """The trace, described by `about`: a process for every plane, a thread for every line.
 
     Moments without a duration are left out: they are bookkeeping of thread pools.
     """

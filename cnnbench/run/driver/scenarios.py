@@ -142,7 +142,7 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
 
 
 def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
-    """Restores a checkpoint if there is one; returns what it says and the steps to run."""
+    """Restores a checkpoint if there is one; returns its state and the number of steps to run."""
     params, plan = run.params, run.plan
     run.console.lines("Initializing graph")
     built.manager.after_initialization()

@@ -1,4 +1,4 @@
-"""Profiles the last steps of a warm-up and tells what each row of their time belongs to."""
+"""Profiles the last steps of a warm-up and attributes their time to layers and directions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 _SHORTEST = 1 / 2000
-"""Of spans of a timeline, as a share of the step; spans that are nearer to each other are one."""
+"""Shortest span, and gap between spans, of a timeline, as a share of the step."""
 
 
 class StepProfiler:
     """Profiles the last steps of a run's warm-up.
 
     Attributes:
-      steps: of each profiled step, how its time divides among operations.
+      steps: division of the time of each profiled step among operations.
       waits: seconds for which each waited for its input.
       allocated: number of allocations in the last profiled step, and bytes; None if unknown.
       last: operations of the last profiled step.
@@ -152,12 +152,12 @@ def rows_of(
     """The rows of profiled steps, which add up to the times of the steps.
 
     Args:
-      steps: how the time of each divides among operations.
+      steps: division of the time of each among operations.
       step_seconds: wall time of each.
       waits: seconds for which each waited for its input.
       works: of every operation by name and type.
       flops: of all devices in a step, by layer.
-      types: tells the types of results.
+      types: returns the type of an operation's result.
     """
     seconds: defaultdict[Part, list[float]] = defaultdict(lambda: [0.0] * len(steps))
     moved: Counter[Part] = Counter()

@@ -34,7 +34,7 @@ Values = TypeVar("Values")
 
 
 RESOLUTION = 1e-6
-"""Seconds; a step is at least so long."""
+"""Minimum duration of a step, in seconds."""
 
 
 class StepTime(NamedTuple):
@@ -171,8 +171,8 @@ class StepLoop(Generic[Handle, Values]):
 class LoopTime(NamedTuple):
     """Seconds: wall time, and user and system CPU time of this process with all its threads.
 
-    The kernel counts the sum of user and system time exactly and divides it by what its timer
-    ticks found.
+    The kernel counts the sum of user and system time exactly, and estimates the share of each by
+    sampling at timer ticks.
     """
 
     wall: float

@@ -45,7 +45,8 @@ class ScenarioContext:
     Attributes:
       measurements: filled during the run.
       watch: entered before the timed loop and left after it.
-      gone: workers that do not answer any more, with the reason; for runs that outlive them.
+      gone: returns workers that no longer answer, with the reasons; for runs that survive their
+        loss.
       looks: probes of warm-up steps in addition to those of the parameters.
       turns: turns of this process, where several processes step in turn.
       activity: what the loop is doing, for the watchdog.
@@ -82,7 +83,7 @@ class StepValues(NamedTuple):
     Attributes:
       metrics: the model's, in its order; empty where they are not computed.
       skipped, staleness: see `StepResult`.
-      worker: that made the update; "" where all take part in each.
+      worker: the worker that made the update; "" where all take part in each.
       stop: whether a worker of the job was interrupted.
     """
 
@@ -98,7 +99,7 @@ class Training:
     """Runs one training (or forward-only) job and fills its measurements.
 
     Args:
-      parts: with a step and its input.
+      parts: parts with a step and its input.
       results: None unless the plan has evaluations.
       global_step: number of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
@@ -155,8 +156,8 @@ class Training:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
 
         Returns:
-          Images/sec of the timed loop, everything in it included; None when evaluations
-          interrupted it, whose report ends without a total, and without steps.
+          Images/sec of the whole timed loop; None without steps, and when evaluations interrupted
+          it, since no total is printed then.
         """
         with self._interrupts.shared():
             if not steps:  # resumed after the last step
@@ -341,7 +342,7 @@ class Training:
         return step < self._steps and self._turns.due()
 
     def _let_others(self) -> None:
-        """Lets other processes have their turns; excluded from step times and loop time."""
+        """Passes the turn to other processes; excluded from step times and loop time."""
         with (
             self._timer.away(),
             self._context.watch.suspended(),

@@ -52,7 +52,7 @@ class Layer:
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward_seconds + self.backward_seconds
 
 

@@ -66,7 +66,7 @@ class Operation:
 
 
 class Rank(enum.IntEnum):
-    """Each moment belongs to the operations that run with the lowest rank."""
+    """Rank of an operation: each moment is attributed to the running operations of lowest rank."""
 
     COMPUTES = 0
     # Collectives and copies between devices run beside kernels and wait for other devices: only
@@ -211,7 +211,7 @@ def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
 def allocations(planes: Iterable[XPlane]) -> tuple[int, int] | None:
     """Number of allocations by pooling allocators and bytes requested; None if not reported.
 
-    The allocators of GPUs do, and that of CPUs with oneDNN, from 256 KiB on.
+    The allocators of GPUs report them; with oneDNN also that of CPUs, for 256 KiB and more.
     """
     events = (event for plane in planes for _, line in plane.lines for event in line)
     stats = (event.stats for event in events if event.name == _ALLOCATION)

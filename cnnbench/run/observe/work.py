@@ -149,7 +149,7 @@ class Works:
         return None
 
     def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
-        """Whether a gradient is one of weights, not of a layer's input."""
+        """Whether a gradient is that of weights, not of a layer's input."""
         if "BackpropFilter" in plain or plain == "BiasAddGrad":
             return True
         operation = self._traced.get(name)

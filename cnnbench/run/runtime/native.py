@@ -32,8 +32,8 @@ _shared: list[IO[bytes]] = []
 def share_held_back() -> Callable[[], str]:
     """Makes the next forked process hold back its standard error in a file of this process.
 
-    Returns a function for the text, without informational lines, that a block of that process held
-    back and did not live to write.
+    Returns a function that returns the text, without informational lines, that a block of that
+    process held back and could not write before it died.
     """
     try:
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both

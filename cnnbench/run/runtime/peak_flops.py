@@ -82,7 +82,7 @@ def peak(
       devices: TensorFlow name of each tower's device. CPU towers share one machine, so their number
         does not count.
       dtype: of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: --peak_flops, of one device; takes precedence. 0: none is wanted.
+      user_value: --peak_flops, of one device; takes precedence. 0 for no peak.
     """
     if user_value == 0:
         return None

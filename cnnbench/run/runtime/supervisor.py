@@ -134,8 +134,8 @@ def watched() -> None:
     """Continues in a child before foreign code runs, long before a measurement.
 
     That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Forks only
-    within `offered`, before `supervised`, and once; `supervised` forks again, since only what is
-    planned by then can leave a record.
+    within `offered`, before `supervised`, and once; `supervised` forks again, since only a planned
+    measurement can leave a record.
     """
     if not _state.wanted or _state.watched:
         return

@@ -94,7 +94,7 @@ class Devices:
 
 
 def export_environment(settings: Settings) -> tuple[str, ...]:
-    """Sets the environment variables that TensorFlow reads while it loads; to be called before.
+    """Sets the environment variables that TensorFlow reads while it loads; call it before that.
 
     Variables that are set already are kept; returns warnings about those that contradict the flags.
     """

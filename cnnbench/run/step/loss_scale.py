@@ -32,7 +32,7 @@ Factor: TypeAlias = Any
 
 
 class LossScale:
-    """A constant factor, with which every update happens."""
+    """A constant loss scale, with which no update is skipped."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = None if factor == 1.0 else factor
@@ -61,11 +61,11 @@ class LossScale:
         """Decides which updates happen; to be called once in the traced step.
 
         `gradients` are, per apply device, those that the reduction returns: clipping would hide an
-        infinity. Replicas in sync get equal ones, so their updates are left out together.
+        infinity. Replicas in sync get equal ones, so their updates are skipped together.
 
         Returns:
-          A guard per apply device; a bool scalar, whether some update is left out, None where none
-          ever is; ops that update the loss scale.
+          A guard per apply device; a bool scalar, whether an update is skipped (None where none
+          ever is); ops that update the loss scale.
         """
         return [_always for _ in gradients], None, []
 

@@ -26,14 +26,15 @@ _BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
-    """Scale, mean, decay and clipping of gradients: which, where, by which factors.
+    """Scaling, reduction, weight decay and clipping of gradients, with their factors.
 
     Attributes:
-      reduction: "mean" or "sum", of the manager.
-      rate_factor: of the learning rate; 1 / towers turns an update by a sum into one by the mean.
+      reduction: "mean" or "sum" over towers, made by the manager.
+      rate_factor: factor of the learning rate; 1 / towers turns an update by a sum into one by the
+        mean.
       weight_decay: factor of the L2 loss of a tower.
-      decay: d, of the gradient to which it is added.
-      clip: c; None not to clip.
+      decay: d, for the gradient to which it is added.
+      clip: c; None for no clipping.
       deferred: whether updates take the gradients of the step before; each tower then removes the
         scale and adds decay before the reduction.
     """

@@ -26,7 +26,7 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 class Shuffle:
-    """Sums each shard on one device of a group; tensors take the groups in turn."""
+    """Sums each shard on one device of a group; successive tensors use the groups in turn."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
