@@ -245,6 +245,11 @@ def parted(options: type[T], given: Mapping[str, Any]) -> tuple[T, dict[str, Any
     )
 
 
+def texts_of(given: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
+    """Values of flags by name, as written on the command line."""
+    return {name: "" if value is None else specs[name].text(value) for name, value in given.items()}
+
+
 def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:
     """The flags by section, in the order of `titles`, by the flags with which they begin."""
     title, found = "", dict.fromkeys(titles.values(), tuple[FlagSpec, ...]())

@@ -19,7 +19,7 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.retired import accepts_retired
+from cnnbench.flags.retired import OBSOLETE, accepts_retired
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import Mode, Processes
 
@@ -117,3 +117,6 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 
 SPECS: Mapping[str, FlagSpec] = {spec.name: spec for spec in FLAGS}
 """The same by name."""
+
+ACCEPTED: Mapping[str, FlagSpec] = {**SPECS, **{spec.name: spec for spec in OBSOLETE}}
+"""All flags that a run accepts, by name; obsolete ones change nothing."""

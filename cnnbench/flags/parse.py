@@ -18,8 +18,8 @@ from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
 from cnnbench.flags.declare import FlagSpec, parted
 from cnnbench.flags.ineffective import unused_notices
-from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.flags.params import ACCEPTED, Params
+from cnnbench.flags.retired import REMOVED, RENAMED, obsolete_notices, renamed_notices
 
 FLAG_FILE = "flagfile"
 _IGNORED = "undefok"  # absl's flag that names flags to be ignored where they are unknown
@@ -52,9 +52,8 @@ class ParsedArgs:
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
     """Parses and validates the arguments of ``cnnbench run``; UsageError names the wrong one."""
-    specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
-    words = _read(argv, specs)
-    given = _flags_only(words, specs)
+    words = _read(argv, ACCEPTED)
+    given = _flags_only(words, ACCEPTED)
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
     notices = obsolete_notices(given) + renamed_notices({name for name, _, _ in words})

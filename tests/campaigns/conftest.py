@@ -55,6 +55,4 @@ def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
 @pytest.fixture
 def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
     """The plan of the suite in a text."""
-    return lambda text, overrides=None, subject=None: make_plan(
-        suite(text), FACTS, overrides, subject
-    )
+    return lambda text, *for_all, **more: make_plan(suite(text), FACTS, *for_all, **more)

@@ -19,9 +19,10 @@ from cnnbench.campaigns.ab.side import Side, ask, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import FLAGS, Params, parse_args
+from cnnbench.flags import Params, parse_args
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import Word, split, with_flag_files
-from cnnbench.flags.retired import OBSOLETE, RENAMED
+from cnnbench.flags.retired import RENAMED
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.records.codec import decode, encode
@@ -34,8 +35,6 @@ _SECONDS = 120.0
 
 LENGTHS = frozenset({"num_batches", "num_epochs"})
 """Flags of a run that set its number of timed steps."""
-
-_SPECS = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/methodology.md compares others."""
@@ -112,8 +111,8 @@ def _values(side: Side) -> list[tuple[str, str]]:
             stack.callback(os.chdir, os.getcwd())
             os.chdir(side.checkout)
         with contextlib.suppress(UsageError):  # which the parser will raise
-            words = list(split(side.flags, _SPECS))
-            words = list(with_flag_files(words, _SPECS))
+            words = list(split(side.flags, ACCEPTED))
+            words = list(with_flag_files(words, ACCEPTED))
     return [(RENAMED.get(name, name), value) for name, value, _ in words if name]
 
 

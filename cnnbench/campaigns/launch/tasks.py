@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
 from cnnbench.base.text.progress import Messages
+from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags import Params, parse_args, parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
@@ -66,7 +67,7 @@ class JobLayout:
         command, own = command_of(flags)
         if command != "run":
             return self
-        mode = parse_flags(own, (*FLAGS, *OBSOLETE)).get("variable_update")
+        mode = parse_flags(own, ACCEPTED.values()).get("variable_update")
         needed = any(one.processes is Processes.COORDINATOR for one in BUILT_IN if one.name == mode)
         return replace(self, controller=self.controller or needed)
 
@@ -92,12 +93,11 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
     where a process would name those it was given for them; BenchmarkError is for unusable data.
     """
     command, flags = command_of(flags)
-    reduces = command == "allreduce"
-    given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
+    given = parse_flags(flags, flags_of(command).values())
     for name, reason in _RESERVED.items():
         if name in given:
             raise FlagError(name, given[name], reason)
-    if layout.ps and reduces:
+    if layout.ps and command == "allreduce":
         raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
     if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
@@ -113,8 +113,8 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
 def check_files(flags: Sequence[str], chief: Params) -> None:
     """Refuses output files that the chief, with parameters from `check`, could not write."""
     command, flags = command_of(flags)
+    given = parse_flags(flags, flags_of(command).values())
     reduces = command == "allreduce"
-    given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
     with outputs.held(chief, results, Messages.silent()):
@@ -189,14 +189,13 @@ def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str,
 
 def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
     """The flags of a run in one process whose towers exchange nothing, from those of a job."""
-    specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
     of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
-    kept = {
-        name: value
-        for name, value in parse_flags(flags, specs.values()).items()
+    given = parse_flags(flags, ACCEPTED.values())
+    words = (
+        f"--{name}={ACCEPTED[name].text(value)}"
+        for name, value in given.items()
         if name not in of_jobs and value is not None
-    }
-    words = (f"--{name}={specs[name].text(value)}" for name, value in kept.items())
+    )
     return (*words, "--variable_update=independent", f"--num_gpus={towers}")
 
 

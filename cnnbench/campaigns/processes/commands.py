@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.codec import encode
@@ -91,10 +92,9 @@ class Resolved:
 
 
 @cache
-def flag_kinds(command: str) -> Mapping[str, str]:
-    """The kind of value (see `FlagSpec`) of every flag of a command, by name."""
-    specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
-    return {spec.name: spec.kind for spec in specs}
+def flags_of(command: str) -> Mapping[str, FlagSpec]:
+    """All flags of a command of a sweep or job, "run" or "allreduce", by name."""
+    return {spec.name: spec for spec in ALLREDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
 def resolve(command: str, flags: Sequence[str]) -> Resolved:

@@ -15,9 +15,9 @@ from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import FLAGS
 from cnnbench.flags.checks import LOOKING
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.declare import texts_of
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
 from cnnbench.variable_mgr import registry
@@ -86,7 +86,7 @@ def make_plan(
     _refuse(given)
     if given.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
-    texts = {name: _text(name, value) for name, value in given.items()}
+    texts = texts_of(given, ACCEPTED)
     if not on_gpu and texts.get("device", "auto") == "auto":
         texts["device"] = "cpu"  # modes that need GPUs are then left out
     first = _resolved({**texts, "variable_update": DEFAULT})
@@ -144,7 +144,7 @@ def _refuse(given: Mapping[str, object]) -> None:
     """Refuses flags that the command sets, and those with which modes train differently."""
     for name, reason in _OF_THE_COMMAND.items():
         if given.get(name):
-            raise FlagError(name, _text(name, given[name]), reason)
+            raise FlagError(name, ACCEPTED[name].text(given[name]), reason)
     if given.get("variable_consistency", "strong") != "strong":
         raise FlagError("variable_consistency", given["variable_consistency"], _OTHERWISE)
 
@@ -158,13 +158,6 @@ def _resolved(flags: Mapping[str, str]) -> Resolved:
 
 def _words(flags: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"--{name}={text}" for name, text in flags.items())
-
-
-_SPECS = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
-
-
-def _text(name: str, value: object) -> str:
-    return "" if value is None else _SPECS[name].text(value)
 
 
 _CHECKPOINTS = "checkpoints"

@@ -18,7 +18,7 @@ from cnnbench.campaigns.processes.commands import (
     Resolved,
     digest_key,
     environment_identity,
-    flag_kinds,
+    flags_of,
     resolve,
 )
 from cnnbench.campaigns.sweep.document import Node
@@ -133,7 +133,8 @@ def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
     if node.kind == "list":
         return ",".join("".join(_substituted(item)) for item in node.items)
     # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
-    if node.kind == "boolean" and flag_kinds(entry.command).get(name) == "boolean":
+    spec = flags_of(entry.command).get(name)
+    if node.kind == "boolean" and spec is not None and spec.kind == "boolean":
         return "true" if node.is_true else "false"
     return "".join(_substituted(node))
 
@@ -156,21 +157,6 @@ def _short(text: str) -> str:
     if text.startswith(("/", "./", "../", "~")):
         text = os.path.basename(text.rstrip("/"))
     return " ".join(text.split())
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """Settings of the command line that override those of the entries unless None.
-
-    Names must match the filter, a regular expression; other configurations are not even checked,
-    because flags for this machine may not suit them.
-    """
-
-    flags: Mapping[str, str] = field(default_factory=dict)
-    repeats: int | None = None
-    timeout: float | None = None
-    search: bool = False
-    filter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -214,15 +200,20 @@ class SweepPlan:
 def make_plan(
     suite: Suite,
     facts: Mapping[str, Any],
-    overrides: Overrides | None = None,
+    for_all: Mapping[str, str] | None = None,
+    pattern: str | None = None,
     subject: Subject | None = None,
 ) -> SweepPlan:
     """Expands all entries and checks all flags; UsageError names file, line and valid values.
 
-    The facts about this machine, and the revision of the subject, are part of the cases' keys.
+    Args:
+      facts: about this machine; part of the cases' keys, as is the revision of the subject.
+      for_all: texts of flags, by name, that all configurations get whose command has them.
+      pattern: a regular expression that the names match; other configurations are not even checked,
+        because flags for this machine may not suit them.
     """
-    overrides = overrides or Overrides()
-    subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()
+    for_all = for_all or {}
+    subject = (subject or Subject()).labelled(labels_of(for_all)) or Subject()
     state = {"revision": subject.revision, "dirty": subject.dirty}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
@@ -236,8 +227,8 @@ def make_plan(
     if not configurations:
         raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
     cases: dict[str, SweepCase] = {}
-    for configuration in _chosen(configurations, overrides.filter):
-        case = _case(configuration, environment, overrides, notices)
+    for configuration in _chosen(configurations, pattern):
+        case = _case(configuration, environment, for_all, notices)
         if case.key in cases:
             raise configuration.entry.node.error(
                 f'"{case.name}" runs the same as "{cases[case.key].name}"; '
@@ -318,20 +309,20 @@ def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
 def _case(
     configuration: FlagSet,
     environment: Mapping[str, Any],
-    overrides: Overrides,
+    for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
     entry = configuration.entry
-    known = flag_kinds(entry.command)
+    known = flags_of(entry.command)
     for name, node in configuration.nodes.items():
         if name not in known:
             raise node.error(unknown_key(name, known))
-    for name, text in overrides.flags.items():
+    for name, text in for_all.items():
         if name in configuration.varied:
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
-    for_all = {name: text for name, text in overrides.flags.items() if name in known}
-    texts = {**configuration.flags, **for_all}
+    own = {name: text for name, text in for_all.items() if name in known}
+    texts = {**configuration.flags, **own}
     flags = tuple(f"--{name}={text}" for name, text in texts.items())
     only_of_runs = {
         "bounds": entry.bounds,
@@ -344,8 +335,6 @@ def _case(
     resolved = _resolve(configuration, flags)
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
-    if overrides.search and search is None and entry.command == "run":
-        search = BatchSizeSearch()
     if search is not None and resolved.batch_size > search.limit:
         raise entry.node.error(
             f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
@@ -363,12 +352,12 @@ def _case(
         flags=flags,
         resolved=resolved,
         key=digest_key(parts),
-        repeats=overrides.repeats or entry.repeats or 1,
-        timeout=overrides.timeout or entry.timeout,
+        repeats=entry.repeats or 1,
+        timeout=entry.timeout,
         bounds=entry.bounds,
         search=search,
         launch=entry.launch,
-        is_auto=overrides.repeats is None and entry.repeats is None,
+        is_auto=entry.repeats is None,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,24 @@ class Suite:
     on_cpu: OnCpu | None = _key(_on_cpu)  # noqa: RUF009
     defaults: Mapping[str, Any] = _key(_settings)
     entries: tuple[SuiteEntry, ...] = _key(_filled_list)
+
+    def with_settings(
+        self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
+    ) -> Suite:
+        """The suite with settings for all entries; None: their own.
+
+        A search is for runs that have none.
+        """
+        entries = (
+            replace(
+                entry,
+                repeats=repeats or entry.repeats,
+                timeout=timeout or entry.timeout,
+                search=entry.search or (search if entry.command == "run" else None),
+            )
+            for entry in self.entries
+        )
+        return replace(self, entries=tuple(entries))
 
 
 def check(root: Node) -> Suite:

@@ -14,9 +14,9 @@ from importlib import import_module
 from cnnbench.base.text.terminal import print_result
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import FLAGS, parse_command
+from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, flag, specs_of
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import ACCEPTED
 
 _BASH = r"""# Completion of cnnbench for bash; `cnnbench completion bash` printed it.
 _cnnbench() {
@@ -149,8 +149,8 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     is_other = command in COMMANDS and command != "run"
     module = import_module(f"cnnbench.cli.commands.{command}") if is_other else None
     own = () if module is None else (spec for _, specs in module.HELP[1] for spec in specs)
-    of_runs = (*FLAGS, *OBSOLETE) if command in _OF_RUNS else ()
-    flags = {spec.name: spec for spec in (*own, *of_runs)}
+    of_runs = ACCEPTED if command in _OF_RUNS else {}
+    flags = {**{spec.name: spec for spec in own}, **of_runs}
     if word.startswith("-") and "=" in word:
         name, _, value = word.partition("=")
         yield from _values(flags.get(name.lstrip("-")), value, f"{name}=")

@@ -13,15 +13,14 @@ from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
-from cnnbench.flags import FLAGS
 from cnnbench.flags.cluster import ADDRESSES
+from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
 from cnnbench.judge.compare.result import too_noisy, undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 
 _MOST_LINES = 3
 _HOSTS = ("worker_hosts", "ps_hosts")
-_SPECS = {spec.name: spec for spec in FLAGS}
 _LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
 
 
@@ -129,9 +128,9 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
 def _flags(measurement: Measurement) -> list[str]:
     """The flags that a process was given, but for those that say where its results go."""
     return [
-        f"--{name}={_SPECS[name].text(measurement.config[name])}"
+        f"--{name}={SPECS[name].text(measurement.config[name])}"
         for name in measurement.explicit_flags
-        if name in _SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
+        if name in SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
     ]
 
 

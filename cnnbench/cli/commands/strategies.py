@@ -27,9 +27,9 @@ from cnnbench.cli.commands import (
     write_output,
 )
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, parted, specs_of
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
@@ -104,7 +104,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Measures the modes; after an interrupt or a failure the table so far has been written."""
-    given = parse_flags(argv, (*_SPECS, *FLAGS, *OBSOLETE))
+    given = parse_flags(argv, (*_SPECS, *ACCEPTED.values()))
     options, of_runs = parted(StrategiesFlags, given)
     plot = Output("plot", options.plot, suffixes=PICTURES)
     check_outputs([output_file(options.output, options.format, "strategies"), plot])

@@ -12,18 +12,18 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
+from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-from cnnbench.campaigns.sweep.planning import Overrides, SweepPlan, make_plan, ordered
+from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
-from cnnbench.campaigns.sweep.schema import Suite, check
+from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import FLAGS, parse_command, parse_flags
-from cnnbench.flags.declare import flag, specs_of
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags import parse_command, parse_flags
+from cnnbench.flags.declare import flag, specs_of, texts_of
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
-from cnnbench.flags.retired import OBSOLETE
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.gpu import gpu_count
@@ -91,21 +91,17 @@ def main(argv: Sequence[str]) -> int:
     words, behind = split_at_dashes(argv)
     given, arguments = parse_command(words, specs_of(SweepFlags))
     options = SweepFlags(**given)
-    specs = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
-    for_all = {
-        name: "" if value is None else specs[name].text(value)
-        for name, value in parse_flags(behind, specs.values()).items()
-    }
+    specs = {**flags_of("allreduce"), **ACCEPTED}
+    for_all = texts_of(parse_flags(behind, specs.values()), specs)
     interrupt_on_signals()
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
     facts = environment.collect()
-    overrides = Overrides(
-        for_all, options.repeats, options.timeout, options.max_batch_search, options.filter
-    )
+    search = BatchSizeSearch() if options.max_batch_search else None
     suite = check(load(find_suite(arguments[0])))
-    plan = make_plan(suite, facts, overrides, repository.of_work(for_all))
+    suite = suite.with_settings(options.repeats, options.timeout, search)
+    plan = make_plan(suite, facts, for_all, options.filter, repository.of_work(for_all))
     reporter = Reporter(sys.stderr)
     for notice in plan.notices:
         reporter.notice(notice)

@@ -30,10 +30,10 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import FLAGS, parse_args, parse_flags
-from cnnbench.flags.declare import flag, flag_of, parted, specs_of, words
+from cnnbench.flags import parse_args, parse_flags
+from cnnbench.flags.declare import flag, flag_of, parted, specs_of, texts_of, words
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
-from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
@@ -126,7 +126,6 @@ class TuneFlags(JobFlags):
 
 
 _OWN = specs_of(TuneFlags)
-_RUN = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
 HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
@@ -145,8 +144,8 @@ _REFUSED = {
 def main(argv: Sequence[str]) -> int:
     """Searches the fastest flags; after a UsageError nothing has been run."""
     before, behind = split_at_dashes(argv)
-    options, of_runs = parted(TuneFlags, parse_flags(before, (*_OWN, *_RUN.values())))
-    of_runs.update(parse_flags(behind, _RUN.values()))
+    options, of_runs = parted(TuneFlags, parse_flags(before, (*_OWN, *ACCEPTED.values())))
+    of_runs.update(parse_flags(behind, ACCEPTED.values()))
     _check(options, of_runs)
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
@@ -163,7 +162,7 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
             raise FlagError("allow", word, f"must be some of {', '.join(ALLOWABLE)}")
     for name, reason in _REFUSED.items():
         if of_runs.get(name):
-            raise FlagError(name, _RUN[name].text(of_runs[name]), reason)
+            raise FlagError(name, ACCEPTED[name].text(of_runs[name]), reason)
     if of_runs.get("cluster", "flags") != "flags":
         raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
     if options.resume and options.results is None:
@@ -187,9 +186,7 @@ def _question(
 ) -> TuneQuestion:
     if of_runs.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
-    fixed = {
-        name: "" if value is None else _RUN[name].text(value) for name, value in of_runs.items()
-    }
+    fixed = texts_of(of_runs, ACCEPTED)
     on_gpu = bool(facts.get("gpu_names")) and fixed.get("device") != "cpu"
     if not on_gpu and fixed.get("device", "auto") == "auto":
         fixed["device"] = "cpu"  # so that what needs GPUs is dropped, and does not fail
@@ -234,7 +231,7 @@ def _run(
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
-    again = ("tune", argv, (*_OWN, *_RUN.values()))
+    again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
     earlier = seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier

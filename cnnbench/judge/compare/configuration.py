@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from cnnbench.flags import FLAGS
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.compare import reductions
 from cnnbench.judge.metrics.comparable_facts import counts, identity
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
@@ -141,7 +140,7 @@ def _defaults(kind: str) -> Mapping[str, Any]:
     if kind != RUN:
         return reductions.defaults()
     # Earlier records hold flags that have become obsolete since.
-    return {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
+    return {spec.name: encode(spec.default) for spec in ACCEPTED.values()}
 
 
 @lru_cache(maxsize=len(KINDS))

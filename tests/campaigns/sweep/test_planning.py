@@ -11,7 +11,7 @@ from data_sets import write_cifar10
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-from cnnbench.campaigns.sweep.planning import Item, Overrides, make_plan, ordered
+from cnnbench.campaigns.sweep.planning import Item, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import arguments
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, check
 from cnnbench.errors import UsageError
@@ -60,10 +60,10 @@ def test_optional_entries_are_left_out_aloud(plan, monkeypatch, value, lack):
 
 def test_a_filter_chooses_by_name(plan):
     text = "entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]"
-    assert [c.name for c in plan(text, Overrides(filter="gpus=1$")).cases] == ["a num_gpus=1"]
+    assert [c.name for c in plan(text, pattern="gpus=1$").cases] == ["a num_gpus=1"]
     # The flags for all need not suit what is left out.
     text = f"entries: [{ON_GPUS}, {{name: b}}]"
-    assert [c.name for c in plan(text, Overrides({"device": "cpu"}, filter="b")).cases] == ["b"]
+    assert [c.name for c in plan(text, {"device": "cpu"}, "b").cases] == ["b"]
 
 
 def test_notices_name_the_configuration(plan):
@@ -74,15 +74,15 @@ def test_notices_name_the_configuration(plan):
     assert plan("entries: [{name: a, flags: {peak_flops: 1e12}}]").notices == ()
 
 
-def test_all_reduces(plan):
-    made = plan(
+def test_all_reduces(suite):
+    checked = suite(
         """
         entries:
           - {name: a, command: allreduce, flags: {sizes: [4K, 1M], num_gpus: [2, 4]}}
           - {name: b}
-        """,
-        Overrides({"device": "cpu", "batch_size": "3"}, search=True),
-    )
+        """
+    ).with_settings(None, None, BatchSizeSearch())
+    made = make_plan(checked, FACTS, {"device": "cpu", "batch_size": "3"})
     reduce, run = made.cases
     assert (reduce.command, run.command) == ("allreduce", "run")
     # A flag for all goes to those that know it.
@@ -166,8 +166,7 @@ def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
     assert all("no effect" not in notice for notice in made.notices), made.notices
     if suite.on_cpu is not None:  # the command line that a machine without a GPU is given
         flags = {name: node.text for name, node in suite.on_cpu.flags.items()}
-        overrides = Overrides(flags, filter=suite.on_cpu.filter or None)
-        scaled = make_plan(suite, FACTS, overrides)
+        scaled = make_plan(suite, FACTS, flags, suite.on_cpu.filter)
         works = [case.resolved.work for case in scaled.cases]
         assert {work.kind for work in works if work is not None} == {"cpu"}
 
@@ -194,14 +193,14 @@ def repeats(plan):
     return {case.name.partition(" ")[0]: case.repeats for case in plan.cases}
 
 
-def test_repeats_follow_from_what_is_judged_together(plan):
+def test_repeats_follow_from_what_is_judged_together(plan, suite):
     sizes = ", ".join(map(str, range(101, 170)))
     text = f"entries: [{{name: a, matrix: {{batch_size: [{sizes}]}}}}, {{name: b, repeats: 2}}]"
     made = plan(text)
     assert repeats(made) == {"a": 8, "b": 2}
     # Fewer configurations need fewer processes.
-    assert repeats(plan(text, Overrides(filter="^a batch_size=11"))) == {"a": 7}
-    assert repeats(plan(text, Overrides(repeats=3))) == {"a": 3, "b": 3}
+    assert repeats(plan(text, pattern="^a batch_size=11")) == {"a": 7}
+    assert repeats(make_plan(suite(text).with_settings(3, None, None), FACTS)) == {"a": 3, "b": 3}
     few = plan("entries: [{name: a, repeats: auto}, {name: b, matrix: {num_gpus: [2, 4]}}]")
     assert repeats(few) == {"a": 7, "b": 7}
 

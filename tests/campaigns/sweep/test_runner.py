@@ -59,8 +59,8 @@ def estimated(monkeypatch):
 def sweep(tmp_path, plan, fake_python, monkeypatch):
     """Runs a suite; returns its results by (case, repeat). What it said is in sweep.said."""
 
-    def run(*entries, resume=False, seed=1, overrides=None, subject=None):
-        made = plan(json.dumps({"entries": entries}), overrides, subject)
+    def run(*entries, resume=False, seed=1, subject=None):
+        made = plan(json.dumps({"entries": entries}), subject=subject)
         stream = io.StringIO()
         run.said = stream.getvalue
         with Store(str(tmp_path / "results")) as store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.sweep.document import load
-from cnnbench.campaigns.sweep.planning import Overrides, expand
+from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.campaigns.sweep.schema import DEFAULT_TIMEOUT, BatchSizeSearch
 from cnnbench.errors import UsageError
 
@@ -290,15 +290,15 @@ ON_GPUS = (
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides", "message"),
+    ("text", "given", "message"),
     [
-        (VARIED, {"flags": {"num_gpus": "4"}}, '--num_gpus=4: is what "a" varies; choose with'),
-        (VARIED, {"filter": "resnet"}, "matches none of"),
-        (VARIED, {"filter": "("}, "is not a regular expression"),
-        (ON_GPUS, {"flags": {"device": "cpu"}}, "nccl sums on GPUs only"),
+        (VARIED, {"for_all": {"num_gpus": "4"}}, '--num_gpus=4: is what "a" varies; choose with'),
+        (VARIED, {"pattern": "resnet"}, "matches none of"),
+        (VARIED, {"pattern": "("}, "is not a regular expression"),
+        (ON_GPUS, {"for_all": {"device": "cpu"}}, "nccl sums on GPUs only"),
     ],
 )
-def test_suites_that_do_not_go_with_the_command_line(plan, text, overrides, message):
+def test_suites_that_do_not_go_with_the_command_line(plan, text, given, message):
     with pytest.raises(UsageError) as caught:
-        plan(text, Overrides(**overrides))
+        plan(text, **given)
     assert message in str(caught.value)
