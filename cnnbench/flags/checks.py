@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from cnnbench.base.jobs.job import is_address
@@ -79,12 +79,11 @@ def _check_mode(params: Params) -> Refusals:
         yield "controller_host", f"--variable_update={mode.name} needs a process that coordinates"
     if mode.one_tower and params.num_gpus > 1:
         yield "num_gpus", f"--variable_update={mode.name} {mode.one_tower}"
-    for settings, reason in mode.refuses.items():
-        pairs = [setting.partition("=") for setting in settings.split(",")]
-        for name, _, _ in pairs:
-            _known(mode, name)
-        if all(_holds(params, name, value) for name, _, value in pairs):
-            yield pairs[-1][0], f"cannot go with --variable_update={mode.name}, {reason}"
+    for settings in mode.refuses:
+        for setting in settings.split(","):
+            _known(mode, setting.partition("=")[0])
+    for name, reason in _held(params, mode.refuses.items()):
+        yield name, f"cannot go with --variable_update={mode.name}, {reason}"
     for name, value in mode.needs.items():
         _known(mode, name)
         if getattr(params, name) is None:
@@ -96,9 +95,19 @@ def _known(mode: Mode, name: str) -> None:
         raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
 
 
-def _holds(params: Params, name: str, value: str) -> bool:
+def holds(params: Params, setting: str) -> bool:
+    """Whether a flag is on (its name), or has a value (``name=value``)."""
+    name, equals, value = setting.partition("=")
     found = getattr(params, name)
-    return SPECS[name].text(found) == value if value else bool(found)
+    return SPECS[name].text(found) == value if equals else bool(found)
+
+
+def _held(params: Params, rows: Iterable[tuple[str, str]]) -> Refusals:
+    """The last flag, with the reason, of each row of comma-separated settings that all hold."""
+    for settings, reason in rows:
+        *others, last = settings.split(",")
+        if all(holds(params, setting) for setting in (*others, last)):
+            yield last.partition("=")[0], reason
 
 
 def _check_async(params: Params) -> Refusals:
@@ -118,18 +127,11 @@ def _check_async(params: Params) -> Refusals:
 
 def _check_variable_update(params: Params) -> Refusals:
     mode, spec = params.update_mode, params.all_reduce_spec
-    if params.gradient_repacking and params.gradient_bucket_bytes:
-        yield "gradient_bucket_bytes", "cannot go with --gradient_repacking; give one of the two"
     if reduces(params) and params.gradient_repacking > MOST_PACKS:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
     if params.staged_vars and not mode.staged:
         fitting = _names_of(lambda other: other.staged)
         yield "staged_vars", f"needs --variable_update={fitting}, not {mode.name}"
-    if params.bn_stats == "sync" and params.xla_compile:
-        yield (
-            "bn_stats",
-            "cannot go with --xla_compile: a tower compiled by itself cannot wait for the others",
-        )
     one_algorithm = mode.reduction is Reduction.ALL_REDUCE and not mode.by_size
     if spec is not None and one_algorithm and len(spec.ranges) > 1:
         fitting = _names_of(lambda other: other.by_size and "all_reduce_spec" in other.needs)
@@ -170,25 +172,15 @@ def _check_strategies(params: Params) -> Refusals:
     if mode.multi_worker_strategy:
         yield from _check_multi_worker(params)
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
-    if params.input_distribution == "strategy":
-        if not mode.strategy:
-            yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
-        if params.input_only:
-            yield "input_distribution", "cannot go with --input_only, which makes no strategy"
+    if params.input_distribution == "strategy" and not mode.strategy:
+        yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
     for name in DISTRIBUTION:
         if name in given and params.input_distribution != "strategy":
             yield name, "needs --input_distribution=strategy"
-    if params.auto_shard_policy == "hint":
-        yield "auto_shard_policy", "needs a hint in the pipeline, which has none; use data"
     if params.auto_shard_policy != "auto" and params.input_sharding == "manual":
         yield "auto_shard_policy", "cannot go with --input_sharding=manual"
-    if params.input_replication == "per_replica":
-        if params.input_sharding == "auto":
-            yield "input_replication", "needs --input_sharding=manual"
-        if not mode.mirrors:
-            yield "input_replication", f"needs --variable_update={mirroring}, not {mode.name}"
-        if params.prefetch_on_device:
-            yield "prefetch_on_device", "cannot go with --input_replication=per_replica"
+    if params.input_replication == "per_replica" and not mode.mirrors:
+        yield "input_replication", f"needs --variable_update={mirroring}, not {mode.name}"
 
 
 def _check_multi_worker(params: Params) -> Refusals:
@@ -266,16 +258,53 @@ def check_labels(text: str | None) -> None:
         raise FlagError(labels.FLAG, text, str(error)) from None
 
 
+def _one_of_two(other: str) -> str:
+    return f"cannot go with --{other}; give one of the two"
+
+
+_NO_INT8 = "cannot go with --precision=int8"
+_EXCLUDED = (
+    ("eval,forward_only", "cannot go with --eval, which runs forward only by itself"),
+    (
+        "train_dir,forward_only,freeze_when_forward_only",
+        "cannot go with --train_dir: it comes before a checkpoint is restored",
+    ),
+    ("eval,input_only", "builds no network, so leave out --eval"),
+    ("forward_only,input_only", "builds no network, so leave out --forward_only"),
+    ("num_epochs,num_batches", _one_of_two("num_epochs")),
+    ("num_eval_epochs,num_eval_batches", _one_of_two("num_eval_epochs")),
+    ("save_model_secs,save_model_steps", _one_of_two("save_model_secs")),
+    ("precision=int8,device=gpu", f"{_NO_INT8}, which has kernels for NHWC on CPUs alone"),
+    ("precision=int8,data_format=NCHW", f"{_NO_INT8}, which has kernels for NHWC on CPUs alone"),
+    ("precision=int8,xla", f"{_NO_INT8}: XLA has no such kernels"),
+    ("precision=int8,xla_compile", f"{_NO_INT8}: XLA has no such kernels"),
+    ("gradient_repacking,gradient_bucket_bytes", _one_of_two("gradient_repacking")),
+    (
+        "xla_compile,bn_stats=sync",
+        "cannot go with --xla_compile: a tower compiled by itself cannot wait for the others",
+    ),
+    (
+        "input_only,input_distribution=strategy",
+        "cannot go with --input_only, which makes no strategy",
+    ),
+    ("auto_shard_policy=hint", "needs a hint in the pipeline, which has none; use data"),
+    ("input_sharding=auto,input_replication=per_replica", "needs --input_sharding=manual"),
+    (
+        "input_replication=per_replica,prefetch_on_device",
+        "cannot go with --input_replication=per_replica",
+    ),
+    (
+        "gpu_thread_mode=global,per_gpu_thread_count",
+        "needs --gpu_thread_mode=gpu_private or gpu_shared",
+    ),
+)
+"""Settings that cannot go together, and why the flag of the last one is refused."""
+
+
 def _check_run(params: Params) -> Refusals:
-    if params.eval and params.forward_only:
-        yield "forward_only", "cannot go with --eval, which runs forward only by itself"
+    yield from _held(params, _EXCLUDED)
     if params.eval and params.train_dir is None:
         yield "eval", "needs --train_dir, the folder of the checkpoints"
-    if params.forward_only and params.freeze_when_forward_only and params.train_dir:
-        yield (
-            "freeze_when_forward_only",
-            "cannot go with --train_dir: it comes before a checkpoint is restored",
-        )
     if params.train_dir and not params.train_dir.isprintable():
         yield "train_dir", "must be printable UTF-8, as TensorFlow takes it"
     if params.train_dir and set(params.train_dir) & set("*?[]\\"):
@@ -287,9 +316,6 @@ def _check_run(params: Params) -> Refusals:
         yield given[1], _one_of_two(given[0])
     if params.input_only and params.data_dir is None:
         yield "input_only", "needs --data_dir: synthetic data costs a step nothing"
-    for other in ("eval", "forward_only"):
-        if params.input_only and getattr(params, other):
-            yield "input_only", f"builds no network, so leave out --{other}"
     for excluded in ("eval", "forward_only", "input_only"):
         if given and getattr(params, excluded):
             yield given[0], f"needs training, so leave out --{excluded}"
@@ -300,30 +326,15 @@ def _check_run(params: Params) -> Refusals:
                 "needs an evaluation to stop at: add --eval_during_training_every_n_steps "
                 "or another of the eval_during_training flags",
             )
-    for one, other in (
-        ("num_batches", "num_epochs"),
-        ("num_eval_batches", "num_eval_epochs"),
-        ("stop_at_top_1_accuracy", "stop_at"),
-    ):
-        if getattr(params, one) is not None and getattr(params, other) is not None:
-            yield one, _one_of_two(other)
-
-
-def _check_int8(params: Params) -> Refusals:
-    if params.precision != "int8":
-        return
-    if not (params.forward_only and params.freeze_when_forward_only):
-        yield "precision", "needs --forward_only and --freeze_when_forward_only: kernels are fixed"
-    for name, found in (("device", "gpu"), ("data_format", "NCHW")):
-        if getattr(params, name) == found:
-            yield name, "cannot go with --precision=int8, which has kernels for NHWC on CPUs alone"
-    for name in ("xla", "xla_compile"):
-        if getattr(params, name):
-            yield name, "cannot go with --precision=int8: XLA has no such kernels"
+    if params.stop_at_top_1_accuracy is not None and params.stop_at is not None:
+        yield "stop_at_top_1_accuracy", _one_of_two("stop_at")
 
 
 def _check_model(params: Params) -> Refusals:
     check_fp16(params.precision, params.use_fp16)
+    frozen = params.forward_only and params.freeze_when_forward_only
+    if params.precision == "int8" and not frozen:
+        yield "precision", "needs --forward_only and --freeze_when_forward_only: kernels are fixed"
     if params.precision != "fp16":
         return
     scale = params.fp16_loss_scale
@@ -370,8 +381,6 @@ def _check_optimizer(params: Params) -> Refusals:
 
 
 def _check_runtime(params: Params) -> Refusals:
-    if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
-        yield "per_gpu_thread_count", "needs --gpu_thread_mode=gpu_private or gpu_shared"
     if not params.gpu_indices:
         return
     indices = [piece.strip() for piece in params.gpu_indices.split(",")]
@@ -388,8 +397,6 @@ def _check_output(params: Params) -> Refusals:
         from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
 
         parse_quiet(params.quiet_conditions)
-    if params.save_model_secs and params.save_model_steps is not None:
-        yield "save_model_steps", _one_of_two("save_model_secs")
     check_labels(params.result_label)
     looking = [flag for flag in LOOKING if getattr(params, flag)]
     if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
@@ -407,17 +414,12 @@ def _check_output(params: Params) -> Refusals:
     )
 
 
-def _one_of_two(other: str) -> str:
-    return f"cannot go with --{other}; give one of the two"
-
-
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
     _check_cluster,
     _check_mode,
     _check_async,
     _check_run,
     _check_model,
-    _check_int8,
     _check_fp16_vars,
     _check_optimizer,
     _check_variable_update,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cnnbench.flags.checks import LOOKING
+from cnnbench.flags.checks import LOOKING, holds
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
@@ -123,9 +123,7 @@ def _has(params: Params, setting: str) -> bool:
     """Whether "--flag" is on, "--flag=value" holds, or one of `_SITUATIONS` does."""
     if setting in _SITUATIONS:
         return _SITUATIONS[setting](params)
-    name, equals, value = setting.removeprefix("--").partition("=")
-    found = getattr(params, name)
-    return str(found) == value if equals else bool(found)
+    return holds(params, setting.removeprefix("--"))
 
 
 def _without(setting: str, *flags: str, why: str = "") -> Unused[Params]:
