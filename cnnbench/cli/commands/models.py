@@ -12,8 +12,10 @@ from cnnbench.base.text.table import csv_text, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.data.dataset import find_dataset, load_plugin
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import FLAGS, parse_flags
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags import parse_flags
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.model import ModelParams
 from cnnbench.models import registry
 from cnnbench.models.declare import bytes_per_image, declare
 from cnnbench.records.codec import encode
@@ -21,8 +23,11 @@ from cnnbench.records.codec import encode
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsFlags:
-    """Flags of the command alone."""
+    """Flags of the command."""
 
+    model_plugin: str | None = flag_of(ModelParams, "model_plugin")
+    data_name: str | None = flag_of(DataParams, "data_name")
+    dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     format: str = flag(
         "table",
         "What to print; csv and json have all digits.",
@@ -63,11 +68,6 @@ class ModelsDocument:
     models: tuple[Listed, ...]
 
 
-(_FORMAT,) = specs_of(ModelsFlags)
-_FLAGS = (
-    *(spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")),
-    _FORMAT,
-)
 _COLUMNS: dict[str, Callable[[Listed], str]] = {
     "model": lambda one: one.model,
     "image": lambda one: one.input_shape,
@@ -88,24 +88,23 @@ the memory that a training step takes for each image of the batch, in float32, a
 """
 
 
-HELP = (_ABOUT, [("Flags", _FLAGS)])
+HELP = (_ABOUT, [("Flags", specs_of(ModelsFlags))])
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints the models of each data set."""
-    given = parse_flags(argv, _FLAGS)
-    form = given.get("format", _FORMAT.default)
-    if given.get("dataset_plugin"):
-        load_plugin(given["dataset_plugin"])
-    if given.get("model_plugin"):
-        registry.load_plugin(given["model_plugin"])
+    options = ModelsFlags(**parse_flags(argv, specs_of(ModelsFlags)))
+    if options.dataset_plugin:
+        load_plugin(options.dataset_plugin)
+    if options.model_plugin:
+        registry.load_plugin(options.model_plugin)
     names = registry.datasets()
-    if given.get("data_name"):
-        names = (find_dataset(given["data_name"], None).name,)
+    if options.data_name:
+        names = (find_dataset(options.data_name, None).name,)
     models = tuple(_listed(names))
-    if form == "table":
+    if options.format == "table":
         print_result(_table(models))
-    elif form == "csv":
+    elif options.format == "csv":
         header = [field.name for field in fields(Listed)]
         print_result(csv_text(header, (asdict(one).values() for one in models)))
     else:
