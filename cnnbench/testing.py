@@ -21,7 +21,7 @@ import pytest
 from cnnbench.base.reading import read_json
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import check, names, refuse
+from cnnbench.campaigns.ab.flags import check, refuse
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import Resolved
@@ -243,7 +243,7 @@ def _check(side: Side, processes: int) -> Resolved:
     refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
     if processes > 1:
         refuse(side, ("result_csv",), "each process would replace what the one before has written")
-        if not names(side) & {"eval", "forward_only"}:
+        if not {"eval", "forward_only"} & side.given.keys():
             refuse(side, ("train_dir",), "each process would resume what the one before has left")
     return check(side)
 

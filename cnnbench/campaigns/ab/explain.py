@@ -13,7 +13,6 @@ from pathlib import Path
 
 from cnnbench.base.reading import read_json
 from cnnbench.base.text.numbers import count, number
-from cnnbench.campaigns.ab.flags import names
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
 from cnnbench.campaigns.ab.side import Side, has_module, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -102,7 +101,7 @@ class Profiling:
             "--warmup=fixed",
             f"--num_warmup_batches={_WARM_UP + self.steps}",
         ]
-        if "num_epochs" not in names(side):
+        if "num_epochs" not in side.given:
             flags.append(f"--num_batches={self.steps}")
         ended = self._run(label, replace(side, flags=(*side.flags, *flags)), path.stem)
         told, found = ended.message, None
@@ -150,4 +149,4 @@ def _has_primitives(side: Side, profile: StepProfile) -> bool:
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)
-    return on_cpu and calls and "num_epochs" not in names(side)
+    return on_cpu and calls and "num_epochs" not in side.given

@@ -6,9 +6,7 @@ and imports of plug-ins are the side's, and no plug-in is loaded here.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +18,6 @@ from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import Params, parse_args
-from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.parse import Word, split, with_flag_files
-from cnnbench.flags.retired import RENAMED
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.records.codec import decode, encode
@@ -50,14 +45,9 @@ _OF_PYTHON = ("tensorflow",)
 
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
     """Raises FlagError for given flags by name."""
-    for name, value in _values(side):
+    for name, value in side.given.items():
         if name in names:
             raise FlagError(name, value, reason)
-
-
-def names(side: Side) -> frozenset[str]:
-    """Names of the given flags."""
-    return frozenset(name for name, _ in _values(side))
 
 
 def check(side: Side) -> Resolved:
@@ -93,27 +83,12 @@ def print_answer(job: str, *flags: str) -> None:
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     """Facts and groups of facts, as for --allow_different, in which the sides differ."""
-    flags = [dict(_values(side)) for side in (a, b)]
-    names = dict.fromkeys(name for side in flags for name in side)
-    found = [name for name in names if flags[0].get(name) != flags[1].get(name)]
+    found = [name for name in {**a.given, **b.given} if a.given.get(name) != b.given.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
     found += [f"env_{name}" for name in sorted({name for name, _ in variables})]
     if a.python != b.python:
         found += _OF_PYTHON
     return tuple(found)
-
-
-def _values(side: Side) -> list[tuple[str, str]]:
-    """Names and values of the given flags, in flag files too, for any version of cnnbench."""
-    words: list[Word] = []
-    with contextlib.ExitStack() as stack:
-        if side.checkout is not None:
-            stack.callback(os.chdir, os.getcwd())
-            os.chdir(side.checkout)
-        with contextlib.suppress(UsageError):  # which the parser will raise
-            words = list(split(side.flags, ACCEPTED))
-            words = list(with_flag_files(words, ACCEPTED))
-    return [(RENAMED.get(name, name), value) for name, value, _ in words if name]
 
 
 def obstacle(params: Params, plan: Plan) -> str | None:

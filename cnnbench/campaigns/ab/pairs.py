@@ -20,7 +20,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.results import CLEAR, SIDES, PairsFolder, compare_pairs, pair_name
+from cnnbench.campaigns.ab.results import CLEAR, SIDES, Begun, PairsFolder, compare_pairs, pair_name
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -72,9 +72,9 @@ class Experiment:
 
     Attributes:
       sides: by name; A is BASE, B is NEW. Of an A/A measurement both measure the same subject.
-      analyses: the interim analyses, by number of pairs; the last one ends the experiment.
-      made: those of earlier sessions.
-      planned: maximum number of pairs when it was begun; None if it begins now.
+      most_pairs: maximum number of pairs; fewer where earlier sessions have a clear verdict.
+      earlier: its state after earlier sessions; None if it begins now.
+      sequential: whether interim analyses may end it; an earlier state is of such an experiment.
       question: settings that another session must agree with; empty for other commands.
       burn_in: processes of each side before the first pair, which do not count.
       cool_down, timeout: seconds between processes and for each.
@@ -90,9 +90,9 @@ class Experiment:
     """
 
     sides: Mapping[str, Side]
-    analyses: tuple[InterimAnalysis, ...]
-    made: tuple[InterimAnalysis, ...] = ()
-    planned: int | None = None
+    most_pairs: int
+    earlier: Begun | None = None
+    sequential: bool = True
     question: Mapping[str, Any] = field(default_factory=dict)
     seed: int
     burn_in: int = 1
@@ -107,6 +107,19 @@ class Experiment:
     allow_changed_work: bool = False
     aa: tuple[RunRecord, ...] | None = None
 
+    @cached_property
+    def analyses(self) -> tuple[InterimAnalysis, ...]:
+        """The interim analyses, by number of pairs; the last one ends the experiment.
+
+        Those of all sessions together spend at most the alpha of the policy.
+        """
+        pairs, alpha, earlier = self.most_pairs, self.policy.alpha, self.earlier
+        if earlier is None or not self.sequential:
+            return interim_analyses(pairs, alpha, self.sequential)
+        if earlier.clear:
+            return earlier.made[-1:]
+        return interim_analyses(pairs, alpha, planned=earlier.planned, made=earlier.made)
+
     @property
     def pairs(self) -> int:
         """Largest number of pairs."""
@@ -117,12 +130,10 @@ class Experiment:
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
-        return interim_analyses(
-            pairs,
-            self.policy.alpha,
-            planned=self.planned or self.pairs,
-            made=(*self.made, *(one for one in analyses if one.pairs <= pairs)),
-        )[-1].alpha
+        planned, made = self.pairs, tuple(one for one in analyses if one.pairs <= pairs)
+        if self.earlier is not None:
+            planned, made = self.earlier.planned, (*self.earlier.made, *made)
+        return interim_analyses(pairs, self.policy.alpha, planned=planned, made=made)[-1].alpha
 
     @property
     def allowed(self) -> tuple[str, ...]:

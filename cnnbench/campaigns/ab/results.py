@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder, writing
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
@@ -112,20 +112,6 @@ def begun(folder: Path) -> Begun | None:
         made=tuple(made),
         clear=bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts),
     )
-
-
-def remaining(earlier: Begun | None, pairs: int, alpha: float) -> dict[str, Any]:
-    """The analyses of an experiment that begins or goes on, as fields of an `Experiment`.
-
-    The analyses of all sessions together spend at most alpha.
-    """
-    if earlier is None:
-        return {"analyses": interim_analyses(pairs, alpha)}
-    planned, made = earlier.planned, earlier.made
-    analyses = made[-1:]
-    if not earlier.clear:
-        analyses = interim_analyses(pairs, alpha, planned=planned, made=made)
-    return {"analyses": analyses, "planned": planned, "made": made}
 
 
 def results_below(folder: Path) -> Path | None:

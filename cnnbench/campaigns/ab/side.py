@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from cnnbench.campaigns.launch.tasks import JobLayout, run_words
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
+from cnnbench.errors import UsageError
+from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.parse import Word, split, with_flag_files
+from cnnbench.flags.retired import RENAMED
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -49,6 +55,19 @@ class Side:
     variables: Mapping[str, str] = field(default_factory=dict)
     resolved: Resolved = field(default_factory=Resolved)
     subject: Subject | None = None
+
+    @cached_property
+    def given(self) -> dict[str, str]:
+        """Values of the given flags by name, in flag files too, for any version of cnnbench."""
+        words: list[Word] = []
+        with contextlib.ExitStack() as stack:
+            if self.checkout is not None:
+                stack.callback(os.chdir, os.getcwd())
+                os.chdir(self.checkout)
+            with contextlib.suppress(UsageError):  # which the parser will raise
+                words = list(split(self.flags, ACCEPTED))
+                words = list(with_flag_files(words, ACCEPTED))
+        return {RENAMED.get(name, name): value for name, value, _ in words if name}
 
     @property
     def is_this_cnnbench(self) -> bool:

@@ -16,8 +16,7 @@ from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
-from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun, remaining
-from cnnbench.campaigns.ab.sequential import InterimAnalysis
+from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.search import (
     BAD,
@@ -197,18 +196,18 @@ class CommitBench:
         """The first pairs of a step."""
         assert self._good is not None
         setting, policy = self.setting, self.setting.policy
-        course = remaining(earlier, setting.pairs, policy.alpha)
-        if is_about_work(found):
-            course = {"analyses": (InterimAnalysis(1, policy.alpha),)}
-        elif found is not None and found.change is not None:
+        about_work = is_about_work(found)
+        if not about_work and found is not None and found.change is not None:
             half = math.expm1(abs(math.log1p(found.change)) / 2)
             policy = policy.replace(threshold=max(policy.threshold, half))
         sides = {"a": self._good, "b": new}
         return Experiment(
             sides=sides,
-            **course,
+            most_pairs=1 if about_work else setting.pairs,
+            earlier=earlier,
+            sequential=not about_work,
             seed=setting.seed + number,
-            burn_in=0 if is_about_work(found) else setting.burn_in,
+            burn_in=0 if about_work else setting.burn_in,
             timeout=setting.timeout,
             turn_seconds=turn_seconds(setting.pairing, sides, self.reporter),
             policy=policy,
@@ -226,8 +225,8 @@ class CommitBench:
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:
             return None
-        course = remaining(begun(self._results / name), most, self.setting.policy.alpha)
-        later = replace(experiment, burn_in=0, **course)
+        earlier = begun(self._results / name)
+        later = replace(experiment, burn_in=0, most_pairs=most, earlier=earlier)
         return later if later.pairs > len(entry.base) else None
 
     def _run(self, experiment: Experiment, name: str) -> Pairs:

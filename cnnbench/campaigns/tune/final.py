@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
-from cnnbench.campaigns.ab.results import SIDES, PairsFolder, begun, remaining
+from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -129,8 +129,8 @@ class Final:
 
     def _measure(self, leader: Candidate, most: int, number: int) -> Proof:
         with self.folder.pairs(number) as results:
-            course = remaining(begun(results.folder), most, self._alpha(number))
-            experiment = self._experiment(leader, self._alpha(number), course)
+            earlier = begun(results.folder)
+            experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
             pairs.run()
         if pairs.interrupted:
@@ -173,7 +173,9 @@ class Final:
             self.folder.journal.add(_PLAN, leader=leader.key, plan=plan)
         return most
 
-    def _experiment(self, leader: Candidate, alpha: float, course: dict[str, Any]) -> Experiment:
+    def _experiment(
+        self, leader: Candidate, most: int, alpha: float, earlier: Begun | None
+    ) -> Experiment:
         sides = {}
         for name, one in zip(SIDES, (self.question.first, leader), strict=True):
             flags = (*one.flags, *self.bench.length_flags(one, FINAL))
@@ -185,7 +187,8 @@ class Final:
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
             sides=sides,
-            **course,
+            most_pairs=most,
+            earlier=earlier,
             seed=self.question.seed,
             burn_in=0,
             timeout=self.question.timeout,

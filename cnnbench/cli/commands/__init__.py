@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+from datetime import datetime
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
@@ -49,6 +50,11 @@ def write_output(path: str | None, text: str, shown: str = "") -> None:
     if text:
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
             print_result(text)
+
+
+def results_folder(given: str | None, command: str) -> str:
+    """The folder of --results, else one named by the command and the local time."""
+    return given or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def seed_or_random(seed: int | None) -> int:

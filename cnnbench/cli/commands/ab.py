@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.explain import Profiling, explained
-from cnnbench.campaigns.ab.flags import LENGTHS, names, turn_seconds
+from cnnbench.campaigns.ab.flags import LENGTHS, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
 from cnnbench.campaigns.ab.results import (
     EXPLANATION,
@@ -22,14 +21,13 @@ from cnnbench.campaigns.ab.results import (
     Begun,
     PairsFolder,
     begun,
-    remaining,
     verdict,
 )
-from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
+from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides
+from cnnbench.cli.commands import interrupt_on_signals, results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.settling import resumption, settling_pairs
@@ -144,10 +142,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs an experiment; after a UsageError nothing has been run."""
     given, common = _parsed(argv)
     command = sides.without(argv, _SPECS, sides.VARIABLES)
-    variables = sides.variables_of(AbFlags(**given))
     earlier = None
     if given.get("resume"):
-        earlier = _earlier(given, common, variables)
+        earlier = _earlier(given, common)
         command = earlier.facts["question"]["command"]
         then, common = _parsed(command)
         given = {**then, "pairs": _pairs_to_go(earlier, Path(given["results"])), **given}
@@ -163,16 +160,10 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     names = "aa" if options.aa else "ab"
-    with sides.sides_of(options, options.layout_if_several, variables, common, names) as both:
+    with sides.sides_of(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
         experiment = _experiment(options, both, campaign, command, earlier)
-        if not options.aa:
-            instead = ", or measure one of them twice with --aa"
-            sides.refuse_equal_sides(experiment.sides, instead)
-        if earlier is None:
-            seconds = turn_seconds(options.pairing, experiment.sides, reporter)
-            experiment = replace(experiment, turn_seconds=seconds)
-        return _run(experiment, options, campaign, argv, variables)
+        return _run(experiment, options, campaign, argv)
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -185,9 +176,7 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
     return given, common
 
 
-def _earlier(
-    given: dict[str, Any], common: Sequence[str], variables: dict[str, dict[str, str]]
-) -> Begun:
+def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
     """The experiment to go on with; refuses another one, and what cannot go on."""
     folder = given.get("results")
     if folder is None:
@@ -207,7 +196,7 @@ def _earlier(
     if then.get("aa") or not then.get("sequential", True):
         reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
         raise FlagError("resume", "true", reason)
-    for side, own in variables.items():
+    for side, own in AbFlags(**given).variables.items():
         had = found.facts["sides"][side]["variables"]
         if set(had) != set(own):
             wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
@@ -256,7 +245,15 @@ def _experiment(
             raise FlagError("results", options.results, reason)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
-    told = any(names(side) & LENGTHS for side in found.values())
+    if not options.aa:
+        instead = ", or measure one of them twice with --aa"
+        sides.refuse_equal_sides(found, instead)
+    if earlier is None:
+        seed = seed_or_random(options.seed)
+        in_turn = turn_seconds(options.pairing, found, campaign.reporter)
+    else:
+        seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]
+    told = any(LENGTHS & side.given.keys() for side in found.values())
     given = options.seconds
     return Experiment(
         sides=found,
@@ -271,18 +268,12 @@ def _experiment(
         allow_different=options.allowed,
         allow_changed_work=options.allow_changed_work,
         aa=None if loaded is None else loaded.records,
-        **_course(options, earlier),
+        most_pairs=options.pairs,
+        earlier=earlier,
+        sequential=options.sequential and not options.aa,
+        seed=seed,
+        turn_seconds=in_turn,
     )
-
-
-def _course(options: AbFlags, earlier: Begun | None) -> dict[str, Any]:
-    """Fields of an `Experiment`: its analyses and seed, and what they follow from."""
-    pairs, alpha = options.pairs, options.policy.alpha
-    if earlier is None:
-        analyses = interim_analyses(pairs, alpha, options.sequential and not options.aa)
-        return {"analyses": analyses, "seed": seed_or_random(options.seed)}
-    kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
-    return {**remaining(earlier, pairs, alpha), **kept}
 
 
 def _run(
@@ -290,15 +281,14 @@ def _run(
     options: AbFlags,
     campaign: Campaign,
     argv: Sequence[str],
-    variables: dict[str, dict[str, str]],
 ) -> int:
     reporter = campaign.reporter
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
-    name = options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}"
-    with PairsFolder(name, resume=options.resume) as results:
+    folder = results_folder(options.results, "ab")
+    with PairsFolder(folder, resume=options.resume) as results:
         for side, one in experiment.sides.items():
             reporter.notice(f"{side.upper()} {one.description()}")
         reporter.notice(
@@ -317,7 +307,7 @@ def _run(
     enough = 0 if settled else _enough(pairs.comparison, earlier)
     next_step = ""
     if enough and earlier is not None:
-        next_step = resumption(results.folder, enough, earlier, variables)
+        next_step = resumption(results.folder, enough, earlier, options.variables)
     elif enough:
         others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
         next_step = sides.again("ab", others, _SPECS, pairs=enough)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.reading import document, read_json
@@ -13,7 +12,13 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.explain import SUFFIX, Profiling
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.cli.commands import interrupt_on_signals, output_file, sides, write_output
+from cnnbench.cli.commands import (
+    interrupt_on_signals,
+    output_file,
+    results_folder,
+    sides,
+    write_output,
+)
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
@@ -79,7 +84,6 @@ def main(argv: Sequence[str]) -> int:
     """Explains a difference; after a UsageError nothing has been run."""
     given, paths, common = sides.parse(argv, specs_of(ExplainFlags), "explain ...")
     options = ExplainFlags(**given)
-    variables = sides.variables_of(options)
     if paths and len(paths) != 2:
         raise UsageError(
             f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
@@ -90,12 +94,12 @@ def main(argv: Sequence[str]) -> int:
         shown = (*(spec.name for spec in _SECTIONS["How it is printed"]), *sides.VARIABLES)
         for name in (name for name in given if name not in shown):
             raise FlagError(name, given[name], "is for processes; A and B are profiles")
-        if common or any(variables.values()):
+        if common or any(options.variables.values()):
             raise UsageError("A and B are profiles: leave out the flags and variables of processes")
         base, new = map(_load, paths)
         found = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
-        found = _profiled(options, common, variables)
+        found = _profiled(options, common)
     rows = table(found, options.rows)
     if options.format == "table":
         text = rows
@@ -124,15 +128,13 @@ def _load(text: str) -> list[StepProfile]:
     return found
 
 
-def _profiled(
-    options: ExplainFlags, common: Sequence[str], variables: dict[str, dict[str, str]]
-) -> Explanation:
+def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
-    with sides.sides_of(options, options.layout_if_several, variables, common) as both:
+    with sides.sides_of(options, options.layout_if_several, common) as both:
         both = sides.checked(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")
-        name = options.results or f"explain-{datetime.now():%Y%m%d-%H%M%S}"
+        name = results_folder(options.results, "explain")
         with PairsFolder(name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
             found = Profiling(

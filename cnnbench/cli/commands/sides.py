@@ -56,6 +56,18 @@ class SideFlags:
     )
     b_env: tuple[str, ...] | None = flag(None, "Environment variable of side B.", repeated=True)
 
+    @property
+    def variables(self) -> dict[str, dict[str, str]]:
+        """The environment variables of both sides."""
+        found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+        for name in VARIABLES:
+            for text in getattr(self, name) or ():
+                variable, equals, value = text.partition("=")
+                if not equals or not variable:
+                    raise FlagError(name, variable, "must be NAME=VALUE")
+                found[name[0]][variable] = value
+        return found
+
 
 def parse(
     argv: Sequence[str], specs: Sequence[FlagSpec], usage: str
@@ -116,18 +128,6 @@ def interpreter(flag: str, text: str) -> str:
     return os.path.abspath(found)
 
 
-def variables_of(options: SideFlags) -> dict[str, dict[str, str]]:
-    """The environment variables of both sides."""
-    found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
-    for name in VARIABLES:
-        for text in getattr(options, name) or ():
-            variable, equals, value = text.partition("=")
-            if not equals or not variable:
-                raise FlagError(name, variable, "must be NAME=VALUE")
-            found[name[0]][variable] = value
-    return found
-
-
 def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
     """The sides with resolved flags; refuses wrong ones as far as this cnnbench knows them."""
     for name, side in both.items():
@@ -169,7 +169,6 @@ def _code(side: Side) -> str:
 def sides_of(
     options: SideFlags,
     layout: JobLayout | None,
-    variables: Mapping[str, Mapping[str, str]],
     common: Sequence[str],
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
@@ -196,6 +195,6 @@ def sides_of(
                 python=python,
                 checkout=folder,
                 revision=checkout,
-                variables=variables[name],
+                variables=options.variables[name],
             )
         yield found

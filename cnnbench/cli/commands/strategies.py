@@ -23,6 +23,7 @@ from cnnbench.campaigns.strategies.session import (
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     output_file,
+    results_folder,
     seed_or_random,
     write_output,
 )
@@ -129,7 +130,7 @@ def _run(
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     begun = datetime.now(timezone.utc)
-    name = options.results or f"strategies-{begun.astimezone():%Y%m%d-%H%M%S}"
+    name = results_folder(options.results, "strategies")
     with StrategiesFolder(name, cases) as folder:
         for notice in notices:
             reporter.notice(notice)

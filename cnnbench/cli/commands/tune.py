@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
@@ -23,6 +22,7 @@ from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     output_file,
+    results_folder,
     seed_or_random,
     sides,
     write_output,
@@ -232,7 +232,7 @@ def _run(
     argv: Sequence[str],
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
-    name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
+    name = results_folder(options.results, "tune")
     earlier = seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
     question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))

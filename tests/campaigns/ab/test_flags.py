@@ -8,7 +8,7 @@ import sys
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
-from cnnbench.campaigns.ab.flags import check, names, print_answer, refuse
+from cnnbench.campaigns.ab.flags import check, print_answer, refuse
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.commands import Resolved
@@ -37,14 +37,14 @@ def test_flags_are_refused_by_name_wherever_they_are(tmp_path, flags):
     side = Side(flags=tuple(flags), checkout=tmp_path, python="/opt/python")
     with pytest.raises(FlagError, match=r"--train_dir=x?: no use"):
         refuse(side, ("train_dir",), "no use")
-    assert "train_dir" in names(side)
+    assert "train_dir" in side.given
     refuse(side, ("result_json",), "no use")
 
 
 @pytest.mark.usefixtures("quick_answers")
 def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
     side = Side(flags=("--flagfile=/nowhere/ff", "--model=lenet"))
-    assert names(side) == {"flagfile", "model"}
+    assert side.given.keys() == {"flagfile", "model"}
     with pytest.raises(UsageError, match="/nowhere/ff"):
         check(side)
 
