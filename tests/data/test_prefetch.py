@@ -3,6 +3,7 @@
 import gc
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -40,10 +41,10 @@ class Counting(Pipeline):
         return numbers.map(image).batch(spec.batch_per_device, drop_remainder=spec.training)
 
 
-def source(devices, fails_at=-1, **fields):
+def source(devices, fails_at=-1, make=Counting, **fields):
     fields = {"batch_per_device": 2, "num_devices": len(devices), **fields}
     spec = input_spec(CIFAR10, 32, data_dir="/numbers", **fields)
-    return PipelineInput(spec, devices, Counting(spec, fails_at=fails_at))
+    return PipelineInput(spec, devices, make(spec, fails_at=fails_at))
 
 
 def input_threads():
@@ -70,6 +71,24 @@ def test_towers_get_consecutive_batches_on_their_devices(cpu_devices, prefetch):
             assert labels == list(range(6 * step, 6 * step + 6))
             assert float(batches[2].features[1, 3, 3, 0]) == labels[-1]
             assert batches[0].weights is None
+
+
+def test_it_is_told_who_waits_and_for_how_long(cpu_devices):
+    told, start = [], time.perf_counter()
+
+    class Told(Counting):
+        def tower_batches(self):
+            told.append((numbers.waiting(), time.perf_counter() - start))
+            return super().tower_batches()
+
+    numbers = source(cpu_devices[:1], num_shards=3, shard_index=2, make=Told)
+    with numbers:
+        assert numbers.waiting() == {}
+        numbers.next()
+        assert numbers.waiting() == {}
+    ((waits, most),) = told
+    assert list(waits) == [2]
+    assert 0 < waits[2] < most
 
 
 @pytest.mark.parametrize(("prefetch", "threads"), [(True, False), (False, False), (True, True)])

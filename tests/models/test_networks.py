@@ -139,6 +139,21 @@ def test_nasnets_drop_more_paths_the_deeper_they_are():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "epsilon"), [("swin_t", 1e-5), ("vit_b16", 1e-6), ("convnext_tiny", 1e-6)]
+)
+def test_layer_norms_have_the_epsilon_of_torchvision(name, epsilon):
+    found = set()
+
+    class Recording(ShapeNetwork):
+        def _layer_norm(self, x, gamma, beta, epsilon):
+            found.add(epsilon)
+            return x
+
+    Recording(get_model(name, "imagenet"), 10, training=False).forward()
+    assert found == {epsilon}
+
+
 # The global batch that the base rate is for, epochs of warm-up, boundaries in epochs and rates.
 RESNETS = (30.0, 60.0, 80.0, 90.0)
 RATES = {
