@@ -144,6 +144,8 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (128, 256, 1, "VALID"),
 )
 MAX_BOXES = 200
+"""Boxes of an image at most; COCO's have fewer than a hundred."""
+
 NEGATIVES = 3  # per matched anchor
 # Limits of the detections that count in an evaluation.
 _LEAST_SCORE, _LARGEST_OVERLAP = 0.05, 0.5

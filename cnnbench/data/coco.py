@@ -27,10 +27,9 @@ from cnnbench.data.imagenet import (
 )
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, padded, require
+from cnnbench.models.ssd import MAX_BOXES, overlaps
 
 PREFIX = "coco-"
-MAX_BOXES = 200
-"""Maximum number of boxes of an image; COCO has fewer than a hundred."""
 
 LABELS = "image/object/class/label"
 CROWD = "image/object/is_crowd"
@@ -177,8 +176,7 @@ class CocoPipeline(RecordPipeline):
             turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
             boxes = tf.where(mirrored, turned, boxes)
             if spec.distortions:
-                in_yiq = spec.distort_color_in_yiq
-                image = 255.0 * distort_colour(image / 255.0, position, spec.seed, in_yiq=in_yiq)
+                image = distort_colour(image, position, spec)
         return {
             "image": normalise(image, spec),
             "num_boxes": tf.shape(boxes, tf.int64)[0],
@@ -235,15 +233,6 @@ def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, A
     fits = tf.reduce_all(~held | (overlaps(windows, boxes) >= overlap), axis=1)
     shaped = (aspect >= _ASPECTS[0]) & (aspect <= _ASPECTS[1])
     return windows, shaped & tf.reduce_any(held, axis=1) & fits & (overlap <= 1)
-
-
-def overlaps(windows: Any, boxes: Any) -> tf.Tensor:
-    """Intersection over union, float32 [m, n], of windows [m, 4] and boxes [n, 4]."""
-    begin = tf.maximum(windows[:, None, :2], boxes[None, :, :2])
-    end = tf.minimum(windows[:, None, 2:], boxes[None, :, 2:])
-    common = tf.reduce_prod(tf.maximum(end - begin, 0.0), axis=-1)
-    areas = [tf.reduce_prod(one[:, 2:] - one[:, :2], axis=-1) for one in (windows, boxes)]
-    return tf.math.divide_no_nan(common, areas[0][:, None] + areas[1][None] - common)
 
 
 def _holds_centres(windows: Any, boxes: Any) -> Any:

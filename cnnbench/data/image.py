@@ -45,9 +45,7 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
     mirrored = uniform_int(position, spec.seed, "mirror", 2) == 1
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
     if spec.distortions:
-        image = 255.0 * distort_colour(
-            image / 255.0, position, spec.seed, in_yiq=spec.distort_color_in_yiq
-        )
+        image = distort_colour(image, position, spec)
     return normalise(image, spec)
 
 
@@ -138,41 +136,40 @@ def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
         return shape[0] - size, shape[1] - size
 
 
-def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.Tensor:
-    """Changes the colours of an image, float32 [height, width, 3], clipped to 0..1.
+def distort_colour(image: Any, position: Any, spec: InputSpec) -> tf.Tensor:
+    """Changes the colours of an image, float32 [height, width, 3], clipped to 0..255.
 
     Contrast and brightness do not commute, so the two orders alternate: at even positions
     brightness, saturation and hue, contrast; at odd ones brightness, contrast, saturation and hue.
-    With `in_yiq` saturation and hue change by scaling and rotating the chroma plane of YIQ,
-    otherwise in HSV.
+    With ``distort_color_in_yiq`` saturation and hue change by scaling and rotating the chroma plane
+    of YIQ, otherwise in HSV.
     """
 
+    def seed(purpose: str) -> tf.Tensor:
+        return seed_pair(position, spec.seed, purpose)
+
     def brightness(x: Any) -> Any:
-        return tf.image.stateless_random_brightness(
-            x, _BRIGHTNESS, seed_pair(position, seed, "brightness")
-        )
+        return tf.image.stateless_random_brightness(x, _BRIGHTNESS, seed("brightness"))
 
     def contrast(x: Any) -> Any:
-        return tf.image.stateless_random_contrast(
-            x, *_CONTRAST, seed=seed_pair(position, seed, "contrast")
-        )
+        return tf.image.stateless_random_contrast(x, *_CONTRAST, seed=seed("contrast"))
 
     def colour(x: Any) -> Any:
-        of_saturation, of_hue = (seed_pair(position, seed, p) for p in ("saturation", "hue"))
-        if not in_yiq:
-            x = tf.image.stateless_random_saturation(x, *_SATURATION, seed=of_saturation)
-            return tf.image.stateless_random_hue(x, _HUE, of_hue)
-        scale = tf.random.stateless_uniform([], of_saturation, *_SATURATION)
+        if not spec.distort_color_in_yiq:
+            x = tf.image.stateless_random_saturation(x, *_SATURATION, seed=seed("saturation"))
+            return tf.image.stateless_random_hue(x, _HUE, seed("hue"))
+        scale = tf.random.stateless_uniform([], seed("saturation"), *_SATURATION)
         limit = _HUE * math.pi
-        angle = tf.random.stateless_uniform([], of_hue, -limit, limit)
+        angle = tf.random.stateless_uniform([], seed("hue"), -limit, limit)
         return scale_and_turn_chroma(x, scale, angle)
 
+    image = image / 255.0
     image = tf.cond(
         position % 2 == 0,
         lambda: contrast(colour(brightness(image))),
         lambda: colour(contrast(brightness(image))),
     )
-    return tf.clip_by_value(image, 0.0, 1.0)
+    return 255.0 * tf.clip_by_value(image, 0.0, 1.0)
 
 
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:

@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.data import output
-from cnnbench.data.coco import MAX_BOXES, PREFIX, CocoObject, serialize
+from cnnbench.data.coco import PREFIX, CocoObject, serialize
 from cnnbench.data.image_folder import check_name
 from cnnbench.data.make_imagenet import write_images
 from cnnbench.errors import DataError, UsageError
+from cnnbench.models.ssd import MAX_BOXES
 
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80

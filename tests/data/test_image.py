@@ -159,18 +159,19 @@ def test_all_methods_stay_within_the_range_of_pixels():
 
 @pytest.fixture(scope="module")
 def photo(photos):
-    return tf.constant(photos["flower"][100:150, 100:160] / 255.0, tf.float32)
+    return tf.constant(photos["flower"][100:150, 100:160], tf.float32)
 
 
 @pytest.mark.parametrize("in_yiq", [True, False])
 def test_colours_change_within_bounds_and_repeatably(photo, in_yiq):
-    results = [distort_colour(photo, position(i), 1, in_yiq=in_yiq).numpy() for i in range(6)]
+    asked = spec(distort_color_in_yiq=in_yiq)
+    results = [distort_colour(photo, position(i), asked).numpy() for i in range(6)]
     for i, result in enumerate(results):
         assert result.shape == photo.shape
         assert result.min() >= 0
-        assert result.max() <= 1
-        assert np.abs(result - photo).max() > 0.02
-        again = distort_colour(photo, position(i), 1, in_yiq=in_yiq)
+        assert result.max() <= 255
+        assert np.abs(result - photo).max() > 5
+        again = distort_colour(photo, position(i), asked)
         np.testing.assert_array_equal(result, again)
     assert len({result.tobytes() for result in results}) == 6
 
@@ -186,16 +187,15 @@ def test_the_two_orders_take_turns(photo, in_yiq, monkeypatch):
         (tf.image, "stateless_random_hue", lambda x, *a: x + 0.1),
     ):
         monkeypatch.setattr(owner, name, change)
-    grey = tf.fill([2, 2, 3], 0.4)
-    contrast_last = distort_colour(grey, position(0), 1, in_yiq=in_yiq)
-    contrast_first = distort_colour(grey, position(1), 1, in_yiq=in_yiq)
-    np.testing.assert_allclose(contrast_last, np.full((2, 2, 3), 0.25), rtol=1e-6)
-    np.testing.assert_allclose(contrast_first, np.full((2, 2, 3), 0.3), rtol=1e-6)
+    grey, asked = tf.fill([2, 2, 3], 0.4 * 255), spec(distort_color_in_yiq=in_yiq)
+    for at, value in ((0, 0.25), (1, 0.3)):  # with the contrast last, and first
+        changed = distort_colour(grey, position(at), asked)
+        np.testing.assert_allclose(changed, np.full((2, 2, 3), value * 255), rtol=1e-6)
 
 
 def test_turning_keeps_brightness_and_chroma_length(photo):
-    before = tf.image.rgb_to_yiq(photo).numpy()
-    after = tf.image.rgb_to_yiq(scale_and_turn_chroma(photo, 1.5, 0.7)).numpy()
+    before = tf.image.rgb_to_yiq(photo / 255).numpy()
+    after = tf.image.rgb_to_yiq(scale_and_turn_chroma(photo / 255, 1.5, 0.7)).numpy()
     np.testing.assert_allclose(after[..., 0], before[..., 0], atol=1e-5)
     length = np.hypot(before[..., 1], before[..., 2])
     np.testing.assert_allclose(np.hypot(after[..., 1], after[..., 2]), 1.5 * length, atol=1e-5)
