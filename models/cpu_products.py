@@ -46,7 +46,8 @@ def conv(images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
     if pointwise and images.dtype.size == 2:
         product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, kernel.shape[2:]))
         return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
-    patched = _patches_pay(images, kernel) and strides == _STEP and padding == "SAME"
+    small = max(images.shape[1], images.shape[2]) <= _PATCHES_UP_TO and images.dtype.size == 2
+    patched = small and tuple(kernel.shape[:2]) == (3, 3) and strides == _STEP and padding == "SAME"
     how: dict[str, Any] = {"strides": strides, "padding": padding}
 
     def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
@@ -68,11 +69,6 @@ def conv(images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
         return tf.raw_ops.Conv2D(input=images, filter=kernel, **how), _named(gradients)
 
     return cast(Any, tf.custom_gradient(convolution))(images, kernel)
-
-
-def _patches_pay(images: Any, kernel: Any) -> bool:
-    small = max(images.shape[1], images.shape[2]) <= _PATCHES_UP_TO
-    return tuple(kernel.shape[:2]) == (3, 3) and small and bool(images.dtype.size == 2)
 
 
 def _patches(images: Any) -> Any:

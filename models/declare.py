@@ -141,7 +141,7 @@ class ShapeNetwork(Network[Shaped]):
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         self.scope_flops.setdefault("/".join(self._scopes), Flops())
-        return super()._name_scope(name)
+        return contextlib.nullcontext()
 
     def _read(self, spec: VariableSpec) -> Shaped:
         made = Shaped(spec.shape, spec.trainable)
@@ -229,9 +229,6 @@ class ShapeNetwork(Network[Shaped]):
     def _concat(self, xs: Sequence[Shaped]) -> Shaped:
         channels = sum(x.shape[-1] for x in xs)
         return self._value((*xs[0].shape[:-1], channels), *xs)
-
-    def _lrn(self, x: Shaped, radius: int, bias: float, alpha: float, beta: float) -> Shaped:
-        return self._value(x.shape, x, keeps="xy")
 
     def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
         height, width, channels = x.shape

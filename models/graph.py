@@ -399,12 +399,6 @@ class GraphNetwork(Network[Tensor]):
     def _concat(self, xs: Sequence[Tensor]) -> Tensor:
         return tf.concat(xs, self._channels_at(xs[0]))
 
-    def _lrn(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
-        # In float32 (squares overflow float16) and NHWC, the only layout the kernel has.
-        rows = _cast(self._to_nhwc(x), tf.float32)
-        rows = tf.nn.local_response_normalization(rows, radius, bias, alpha, beta)
-        return self._lay_out(_cast(rows, x.dtype))
-
     def _pad_channels(self, x: Tensor, before: int, after: int) -> Tensor:
         padding = [(0, 0)] * 4
         padding[self._channel_axis] = (before, after)

@@ -176,10 +176,6 @@ class Model(abc.ABC):
         del rows
         return {}
 
-    def is_better_lower(self, metric: str) -> bool:
-        """Whether smaller values of a metric, or of "loss", are better."""
-        return metric == "loss" or metric in self.lower_is_better
-
     def has_softmax_loss(self) -> bool:
         """Whether `loss` is the softmax cross entropy, whose labels can be smoothed."""
         return type(self).loss is Model.loss

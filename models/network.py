@@ -309,7 +309,15 @@ class Network(SequenceLayers[T]):
         The sum includes ``radius`` channels to either side.
         """
         self._image_shape(x, "lrn")
-        return self._lrn(x, radius, bias, alpha, beta)
+
+        def normalise(image: Any) -> Any:
+            import tensorflow as tf
+
+            whole = tf.cast(image, tf.float32)  # squares overflow float16
+            y = tf.nn.local_response_normalization(whole, radius, bias, alpha, beta)
+            return tf.cast(y, image.dtype)
+
+        return self.apply(normalise, x)
 
     def pad_channels(self, x: T, before: int, after: int) -> T:
         """Adds channels of zeros."""
@@ -433,9 +441,6 @@ class Network(SequenceLayers[T]):
     def _combine(
         self, kind: Literal["add", "multiply"], x: T, y: T, shape: tuple[int, ...]
     ) -> T: ...
-
-    @abc.abstractmethod
-    def _lrn(self, x: T, radius: int, bias: float, alpha: float, beta: float) -> T: ...
 
     @abc.abstractmethod
     def _pad_channels(self, x: T, before: int, after: int) -> T: ...

@@ -20,8 +20,17 @@ from cnnbench.models.spec import Initializer, VariableSpec
 T = TypeVar("T")
 
 
-class Scopes(abc.ABC, Generic[T]):
-    """Names variables; `variables` has them in order of creation."""
+Cell = Literal["gru", "lstm", "rnn"]
+
+GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
+"""Matrices side by side in the kernels of a cell."""
+
+
+class SequenceLayers(abc.ABC, Generic[T]):
+    """Names variables, and makes layers for values that are no images.
+
+    `variables` has the variables in order of creation.
+    """
 
     def __init__(self) -> None:
         self._scopes: list[str] = []
@@ -90,24 +99,7 @@ class Scopes(abc.ABC, Generic[T]):
     def _bias_spec(self, size: int, value: float) -> VariableSpec:
         return self._spec("bias", (size,), Initializer.constant(value))
 
-    # What an interpreter provides ---------------------------------------------------------
-
-    def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Groups the operations made inside under a name."""
-        return contextlib.nullcontext()
-
-    @abc.abstractmethod
-    def _read(self, spec: VariableSpec) -> T: ...
-
-
-Cell = Literal["gru", "lstm", "rnn"]
-
-GATES: dict[Cell, int] = {"gru": 3, "lstm": 4, "rnn": 1}
-"""Matrices side by side in the kernels of a cell."""
-
-
-class SequenceLayers(Scopes[T]):
-    """Layers for values that are no images."""
+    # Layers ----------------------------------------------------------------------------------
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
         """The same values in another shape, channels fastest in every memory layout."""
@@ -220,6 +212,13 @@ class SequenceLayers(Scopes[T]):
             return self._concat(outputs) if bidirectional else outputs[0]
 
     # What an interpreter provides --------------------------------------------------------
+
+    @abc.abstractmethod
+    def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Groups the operations made inside under a name."""
+
+    @abc.abstractmethod
+    def _read(self, spec: VariableSpec) -> T: ...
 
     @abc.abstractmethod
     def _reshape(self, x: T, shape: tuple[int, ...]) -> T: ...
