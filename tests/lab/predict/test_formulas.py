@@ -29,54 +29,52 @@ def test_every_algorithm_has_a_formula():
     assert set(names()) <= set(FORMULAS)
 
 
+def hops(count, size, added=0.0):
+    """Consecutive messages of a size, and bytes added."""
+    return count * (ALPHA + size * BETA) + added * GAMMA
+
+
+QUARTER, EIGHTH = MIB / 4, MIB / 8
+JOIN = MIB * COPY
+
+
 @pytest.mark.parametrize(
-    ("spec", "size", "devices", "expected"),
+    ("spec", "sizes", "devices", "expected"),
     [
         # 2 * 3 hops of a quarter, of which 3 add; and the join.
-        ("xring", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        ("xring", [MIB], 4, hops(6, QUARTER, 3 * QUARTER) + JOIN),
         # Two rings send twice as many messages of half the size.
-        ("xring#2", MIB, 4, 6 * (2 * ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        ("xring#2", [MIB], 4, hops(12, EIGHTH, 3 * QUARTER) + JOIN),
         # A small tensor goes around in one piece.
-        ("xring", 4096, 4, 6 * (ALPHA + 4096 * BETA) + 3 * 4096 * GAMMA),
+        ("xring", [4096], 4, hops(6, 4096, 3 * 4096)),
+        # Of many, one waits for all of its hops; the others keep a device busy 3/4 of the time.
+        ("xring", [4096] * 10, 4, hops(6 + 9 * 6 / 4, 4096, (3 + 9 * 3 / 4) * 4096)),
         # TensorFlow's ring copies its input first, and cuts small tensors too.
-        ("collective", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
-        ("collective", 4096, 4, 6 * (ALPHA + 1024 * BETA) + 3 * 1024 * GAMMA + 4096 * COPY),
-        ("copy", MIB, 8, 2 * 7 * (ALPHA + MIB * BETA) + 7 * MIB * GAMMA),
+        ("collective", [MIB], 4, hops(6, QUARTER, 3 * QUARTER) + JOIN),
+        ("collective", [4096], 4, hops(6, 1024, 3 * 1024) + 4096 * COPY),
+        # The devices take turns in adding; the one with most work is waited for.
+        ("copy", [MIB] * 8, 8, hops(2 * 7, MIB, 7 * MIB)),
+        ("copy", [MIB] * 9, 8, 2 * hops(2 * 7, MIB, 7 * MIB)),
+        ("copy", [4 * MIB, MIB] * 2, 2, 2 * hops(2, 4 * MIB, 4 * MIB)),
+        # Half of the devices send to one, and the other half to another.
+        ("hierarchical_copy", [MIB], 8, hops(2 * 4, MIB, 4 * MIB)),
+        # Blocks that grow are joined before they are sent: a half and a quarter.
+        (
+            *("rechd", [MIB], 8),
+            2 * (hops(1, MIB / 2) + hops(1, QUARTER) + hops(1, EIGHTH))
+            + 7 * EIGHTH * GAMMA
+            + (1 / 2 + 1 / 4) * JOIN
+            + JOIN,
+        ),
+        # Three levels, at each of which two halves follow each other.
+        ("tree", [MIB], 8, hops(2 * 3 * 2, MIB / 2, 3 * MIB) + JOIN),
+        # Shards are gathered at the same time.
+        ("psgpu#4", [MIB], 8, hops(2 * 7, QUARTER, 7 * QUARTER) + JOIN),
+        ("xring", [], 8, 0.0),
     ],
 )
-def test_one_tensor_by_hand(spec, size, devices, expected):
-    assert seconds(spec, [size], devices) == pytest.approx(expected)
-
-
-def test_many_small_tensors_follow_each_other_around_the_ring():
-    # One waits for all of its hops; the others keep a device busy 3/4 of the hops each lap.
-    one = seconds("xring", [4096], 4)
-    busy = 2 * 3 / 4 * (ALPHA + 4096 * BETA) + 3 / 4 * 4096 * GAMMA
-    assert seconds("xring", [4096] * 10, 4) == pytest.approx(one + 9 * busy)
-
-
-def test_copy_takes_turns_over_the_devices():
-    one = seconds("copy", [MIB], 8)
-    assert seconds("copy", [MIB] * 8, 8) == pytest.approx(one)
-    assert seconds("copy", [MIB] * 9, 8) == pytest.approx(2 * one)
-
-
-def test_copy_waits_for_the_device_with_most_work():
-    large, small = 4 * MIB, MIB
-    sizes = [large, small, large, small]  # two devices: one has both large ones
-    assert seconds("copy", sizes, 2) == pytest.approx(2 * seconds("copy", [large], 2))
-
-
-def test_hierarchical_copy_hears_half_of_the_devices():
-    expected = 2 * 4 * (ALPHA + MIB * BETA) + 4 * MIB * GAMMA
-    assert seconds("hierarchical_copy", [MIB], 8) == pytest.approx(expected)
-
-
-def test_halving_and_doubling_of_a_power_of_two():
-    rounds = 2 * (3 * ALPHA + 7 / 8 * MIB * BETA) + 7 / 8 * MIB * GAMMA
-    # Blocks that grow are joined before they are sent: a quarter and an eighth... of half.
-    copies = (1 / 2 + 1 / 4) * MIB * COPY + MIB * COPY
-    assert seconds("rechd", [MIB], 8) == pytest.approx(rounds + copies)
+def test_tensors_by_hand(spec, sizes, devices, expected):
+    assert seconds(spec, sizes, devices) == pytest.approx(expected)
 
 
 def test_halving_and_doubling_of_other_numbers():
@@ -89,23 +87,11 @@ def test_halving_and_doubling_of_other_numbers():
     assert seconds("rechd", [MIB], 7) == pytest.approx(seconds("rechd", [MIB], 5) + back)
 
 
-def test_a_tree_is_climbed_and_descended_level_by_level():
-    # Eight devices: three levels, at each of which two halves follow each other.
-    climb = 3 * 2 * (ALPHA + MIB / 2 * BETA)
-    expected = 2 * climb + 3 * 2 * MIB / 2 * GAMMA + MIB * COPY
-    assert seconds("tree", [MIB], 8) == pytest.approx(expected)
-
-
 def test_many_tensors_move_through_a_tree_at_full_bandwidth():
     many = 1000
     per_tensor = seconds("tree", [MIB] * many, 64) / many
     # Both laps carry the tensor once through each device, less the part of one in 64.
     assert per_tensor * LINK.bandwidth == pytest.approx(2 * MIB, rel=0.15)
-
-
-def test_shards_are_gathered_at_the_same_time():
-    expected = 2 * 7 * (ALPHA + MIB / 4 * BETA) + 7 * MIB / 4 * GAMMA + MIB * COPY
-    assert seconds("psgpu#4", [MIB], 8) == pytest.approx(expected)
 
 
 def test_cpus_hear_one_device_more_on_a_link_within_their_node():
@@ -152,20 +138,34 @@ def test_a_slow_link_between_nodes_costs(name, devices):
         assert seconds(name, [MIB] * 4, devices, network) > seconds(name, [MIB] * 4, devices)
 
 
-def test_the_ring_leaves_each_node_once_per_lap():
-    slow = Link("slow", 16 * ALPHA, 16 * BETA, GAMMA)
-    network = Interconnect(LINK, slow, devices_per_node=4)
-    # 7 hops per lap, of which 2 leave a node; the bytes of the slow link count.
-    lap = 5 * ALPHA + 2 * 16 * ALPHA + 7 / 8 * MIB * 16 * BETA
-    expected = 2 * lap + 7 / 8 * MIB * GAMMA + MIB * COPY
-    assert seconds("xring", [MIB], 8, network) == pytest.approx(expected)
+FAR = Link("far", 4 * ALPHA, 10 * BETA, GAMMA)
 
 
-def test_the_roots_of_a_node_share_its_link():
-    slow = Link("slow", 0.0, 1e-9, 0.0)
-    network = Interconnect(Link("none", 0.0, 0.0, 0.0), slow, devices_per_node=4)
-    # Eight tensors on eight devices: four of them wait for one link, each 4 * 1 MiB in, out.
-    assert seconds("copy", [MIB] * 8, 8, network) == pytest.approx(2 * 4 * 4 * MIB * 1e-9)
+@pytest.mark.parametrize(
+    ("spec", "sizes", "near", "far", "per_node", "expected"),
+    [
+        # 7 hops per lap, of which 2 leave a node; the bytes of the slow link count.
+        (
+            *("xring", [MIB], LINK, FAR, 4),
+            2 * (5 * ALPHA + 2 * FAR.alpha + 7 * EIGHTH * FAR.beta) + 7 * EIGHTH * GAMMA + JOIN,
+        ),
+        # Eight tensors on eight devices: four of them wait for one link, each 4 MiB in, out.
+        ("copy", [MIB] * 8, Link("", 0, 0, 0), Link("", 0, BETA, 0), 4, 2 * 4 * 4 * MIB * BETA),
+        # Within a node, between nodes, and back to three others.
+        (
+            *("xring/rechd", [MIB], LINK, FAR, 4),
+            seconds("xring", [MIB], 4)
+            + seconds("rechd", [MIB], 2, Interconnect(FAR))
+            + hops(3, MIB),
+        ),
+        # A node alone has the first level only, and nodes of one device the second.
+        ("xring/rechd", [MIB], LINK, FAR, 8, seconds("xring", [MIB], 8)),
+        ("xring/rechd", [MIB], LINK, FAR, 1, seconds("rechd", [MIB], 8, Interconnect(FAR))),
+    ],
+)
+def test_eight_devices_in_nodes_by_hand(spec, sizes, near, far, per_node, expected):
+    network = Interconnect(near, far, devices_per_node=per_node)
+    assert seconds(spec, sizes, 8, network) == pytest.approx(expected)
 
 
 def test_phases_add_and_cost_by_kind():
@@ -176,8 +176,6 @@ def test_phases_add_and_cost_by_kind():
 
 
 # Hybrids, packing, two levels -------------------------------------------------------------------
-
-FAR = Link("far", 4 * ALPHA, 10 * BETA, GAMMA)
 
 
 def test_a_hybrid_costs_what_its_parts_cost():
@@ -201,24 +199,6 @@ def test_packing_saves_the_latency_of_many_small_tensors():
     assert packed == pytest.approx(seconds("copy", [4_096_000]) + 4_096_000 * COPY)
 
 
-def test_two_levels_within_between_and_back():
-    within = seconds("xring", [MIB], 4)
-    between = seconds("rechd", [MIB], 2, Interconnect(FAR))
-    # Additions happen in the memory of the same devices.
-    back = 3 * (ALPHA + MIB * BETA)
-    network = Interconnect(LINK, FAR, devices_per_node=4)
-    assert seconds("xring/rechd", [MIB], 8, network) == pytest.approx(within + between + back)
-
-
-@pytest.mark.parametrize(
-    ("per_node", "alone", "link"), [(8, "xring", LINK), (1, "rechd", FAR)], ids=["node", "devices"]
-)
-def test_two_levels_in_one_node_or_between_single_devices_are_one(per_node, alone, link):
-    network = Interconnect(LINK, FAR, devices_per_node=per_node)
-    one = seconds(alone, [MIB], 8, Interconnect(link))
-    assert seconds("xring/rechd", [MIB], 8, network) == pytest.approx(one)
-
-
 def test_two_levels_win_where_the_far_link_is_slow():
     network = Interconnect(LINK, FAR, devices_per_node=8)
     assert seconds("psgpu/xring", [64 * MIB], 64, network) < seconds(
@@ -237,7 +217,3 @@ def test_two_levels_win_where_the_far_link_is_slow():
 def test_what_cannot_be_predicted_says_why(spec, reason):
     with pytest.raises(NotPredictedError, match=reason):
         seconds(spec, [MIB])
-
-
-def test_no_tensors_cost_nothing():
-    assert seconds("xring", []) == 0.0
