@@ -106,3 +106,12 @@ def shape_of(layer, image_size=8):
 def normal(*shape, seed=0):
     """Standard normal float32 values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def convolved(images, kernel, strides, zeros, groups=1):
+    """A convolution by its definition, in NHWC, after zeros around height and width."""
+    padded = np.pad(images, [(0, 0), *zeros, (0, 0)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[:2], (1, 2))
+    windows = np.split(windows[:, :: strides[0], :: strides[1]], groups, 3)
+    pairs = zip(windows, np.split(kernel, groups, 3), strict=True)
+    return np.concatenate([np.einsum("nrcihw,hwio->nrco", *pair) for pair in pairs], 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import network, normal
+from networks import convolved, network, normal
 
 from cnnbench.models import Initializer
 
@@ -20,32 +20,27 @@ def run(layer, images, values, data_format):
     return y.numpy()
 
 
-def depthwise_by_definition(images, kernel, stride, before, after):
-    padded = np.pad(images, [(0, 0), (before, after), (before, after), (0, 0)])
-    k, multiplier = kernel.shape[0], kernel.shape[3]
-    count = (padded.shape[1] - k) // stride + 1
-    out = np.zeros((len(images), count, count, images.shape[3] * multiplier))
-    for i in range(count):
-        for j in range(count):
-            patch = padded[:, i * stride : i * stride + k, j * stride : j * stride + k]
-            # The outputs of one channel stand side by side.
-            each = np.einsum("nhwc,hwcm->ncm", patch, kernel)
-            out[:, i, j] = each.reshape(len(images), -1)
-    return out
-
-
 LAYOUTS = pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+
+
+NONE = ((0, 0), (0, 0))
 
 
 @LAYOUTS
 @pytest.mark.parametrize(
-    ("padding", "stride", "before", "after"),
-    [("SAME", 1, 1, 1), ("SAME", 2, 0, 1), ("VALID", 2, 0, 0), ("SAME_RESNET", 2, 1, 1)],
+    ("padding", "stride", "zeros"),
+    [
+        ("SAME", 1, [(1, 1)] * 2),
+        ("SAME", 2, [(0, 1)] * 2),
+        ("VALID", 2, NONE),
+        ("SAME_RESNET", 2, [(1, 1)] * 2),
+    ],
 )
-def test_depthwise_convolution_by_definition(padding, stride, before, after, layout, nchw):
+def test_depthwise_convolution_by_definition(padding, stride, zeros, layout, nchw):
     images, kernel, bias = normal(2, 6, 6, 3), normal(3, 3, 3, 2, seed=1), normal(6, seed=2)
     values = {"depthwise0/kernel": kernel, "depthwise0/bias": bias}
-    expected = depthwise_by_definition(images, kernel, stride, before, after) + bias
+    # The outputs of one channel are side by side.
+    expected = convolved(images, kernel.reshape(3, 3, 1, 6), (stride, stride), zeros, 3) + bias
     y = run(
         lambda net, x: net.depthwise_conv(x, 3, stride, padding, multiplier=2, activation="relu6"),
         images,
@@ -57,41 +52,33 @@ def test_depthwise_convolution_by_definition(padding, stride, before, after, lay
 
 @LAYOUTS
 def test_separable_convolution_is_a_depthwise_and_a_pointwise_one(layout, nchw):
-    images, depthwise, pointwise = (
-        normal(2, 6, 6, 3),
-        normal(3, 3, 3, 2, seed=1),
-        normal(1, 1, 6, 5, seed=2),
-    )
+    images = normal(2, 6, 6, 3)
     values = {
-        "separable0/depthwise_kernel": depthwise,
-        "separable0/pointwise_kernel": pointwise,
+        "separable0/depthwise_kernel": normal(3, 3, 3, 2, seed=1),
+        "separable0/pointwise_kernel": normal(1, 1, 6, 5, seed=2),
         "separable0/bias": normal(5, seed=3),
     }
-    middle = depthwise_by_definition(images, depthwise, 2, 0, 1)
-    expected = middle @ pointwise[0, 0] + values["separable0/bias"]
+    depthwise, pointwise, bias = values.values()
+    middle = convolved(images, depthwise.reshape(3, 3, 1, 6), (2, 2), [(0, 1)] * 2, 3)
     y = run(
         lambda net, x: net.separable_conv(x, 5, 3, 2, multiplier=2, activation=None),
         images,
         values,
         layout,
     )
-    np.testing.assert_allclose(y, expected, atol=1e-5)
+    np.testing.assert_allclose(y, middle @ pointwise[0, 0] + bias, atol=1e-5)
 
 
 @LAYOUTS
-@pytest.mark.parametrize("size", [1, 3])
-def test_groups_are_convolutions_side_by_side(size, layout, nchw):
+@pytest.mark.parametrize(("size", "zeros"), [(1, NONE), (3, [(0, 1)] * 2)])
+def test_groups_by_definition(size, zeros, layout, nchw):
     images, kernel = normal(2, 6, 6, 6), normal(size, size, 2, 9, seed=1)
     values = {"conv0/kernel": kernel, "conv0/bias": normal(9, seed=2)}
 
     def layer(net, x):
         return net.conv(x, 9, size, 2, groups=3, activation=None)
 
-    parts = [
-        tf.nn.conv2d(images[..., 2 * g : 2 * g + 2], kernel[..., 3 * g : 3 * g + 3], 2, "SAME")
-        for g in range(3)
-    ]
-    expected = tf.concat(parts, 3) + values["conv0/bias"]
+    expected = convolved(images, kernel, (2, 2), zeros, 3) + values["conv0/bias"]
     np.testing.assert_allclose(run(layer, images, values, layout), expected, atol=1e-5)
 
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import cut, forward
+from networks import convolved, cut, forward
 
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
@@ -36,16 +36,15 @@ def in_integers(images, kernel, bias, stride, zeros, depthwise, rectified, exact
     from_zero = images.min() >= 0
     most = np.abs(images).max()
     x, step = eight(images, 0 if from_zero else -most, most)
-    x = np.pad(x, ((0, 0), *zeros, (0, 0)))
     reach = np.abs(kernel).max((0, 1, 3) if depthwise else (0, 1, 2))
     by_output = reach[:, None] if depthwise else reach
     k = np.rint(kernel / by_output * 127)
-    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], (1, 2))
-    windows = windows[:, :: stride[0], :: stride[1]]
-    sums = np.einsum("nhwcij,ijco->nhw" + ("co" if depthwise else "o"), windows, k)
+    groups = 1
     if depthwise:
-        sums = sums.reshape(*sums.shape[:3], -1)
+        groups = images.shape[3]
+        k = k.reshape(*k.shape[:2], 1, -1)
         by_output = np.broadcast_to(by_output, kernel.shape[2:]).ravel()
+    sums = convolved(x, k, stride, zeros, groups)
     result = sums * step * by_output / 127 + bias
     most = exact.max() if rectified else np.abs(exact).max()
     integers, step = eight(result, 0 if rectified else -1, most)

@@ -54,7 +54,7 @@ AFFINE = {"affine0/kernel": (108, 5), "affine0/bias": (5,)}
 LAYERS = {
     # name: (layer, {variable: shape})
     "conv same": conv(3, activation=None),
-    "conv same stride 2": conv(3, 2, activation=None),
+    "conv same stride 4": conv(3, 4, activation=None),
     "conv valid stride 2": conv(3, 2, "VALID", activation=None),
     "conv same_resnet stride 2": conv(3, 2, "SAME_RESNET", activation=None),
     "conv same_resnet even kernel": conv((4, 1), 2, "SAME_RESNET", activation=None),
@@ -164,37 +164,30 @@ def test_gradient_equals_finite_differences(name):
 # Values ---------------------------------------------------------------------------------------
 
 
-def plain_conv(images, kernel, stride, before, after):
-    """Convolution by its definition, zeros before and after both sides."""
-    padded = np.pad(images, [(0, 0), (before, after), (before, after), (0, 0)])
-    k, count = kernel.shape[0], (padded.shape[1] - kernel.shape[0]) // stride + 1
-    out = np.zeros((len(images), count, count, kernel.shape[3]))
-    for i in range(count):
-        for j in range(count):
-            patch = padded[:, i * stride : i * stride + k, j * stride : j * stride + k]
-            out[:, i, j] = np.tensordot(patch, kernel, 3)
-    return out
+NONE = ((0, 0), (0, 0))
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    ("size", "padding", "stride", "before", "after"),
+    ("size", "padding", "strides", "zeros"),
     [
-        (3, "SAME", 1, 1, 1),
-        (3, "SAME", 2, 0, 1),  # TensorFlow's SAME puts the odd zero last on an even image
-        (3, "VALID", 2, 0, 0),
-        (3, "SAME_RESNET", 1, 1, 1),
-        (3, "SAME_RESNET", 2, 1, 1),
-        *((1, "SAME", stride, 0, 0) for stride in (1, 2)),
-        *((1, "VALID", stride, 0, 0) for stride in (1, 2)),
-        (1, "SAME_RESNET", 2, 0, 0),
+        ((3, 3), "SAME", (1, 1), [(1, 1)] * 2),
+        # TensorFlow's SAME puts the odd zero of an even side last.
+        ((3, 3), "SAME", (2, 2), [(0, 1), (1, 1)]),
+        ((3, 3), "VALID", (2, 2), NONE),
+        ((3, 5), "SAME_RESNET", (1, 1), [(1, 1), (2, 2)]),
+        ((3, 3), "SAME_RESNET", (2, 1), [(1, 1)] * 2),
+        ((2, 7), "SAME_RESNET", (2, 2), [(0, 1), (3, 3)]),
+        ((4, 3), "SAME_RESNET", (2, 2), [(1, 2), (1, 1)]),
+        *(((1, 1), padding, (1, 1), NONE) for padding in ("SAME", "VALID")),
+        *(((1, 1), padding, (2, 3), NONE) for padding in ("SAME", "VALID", "SAME_RESNET")),
     ],
 )
-def test_convolution_by_definition(size, padding, stride, before, after, training):
-    images, kernel, bias = normal(*IMAGES), normal(size, size, 3, 4, seed=1), normal(4, seed=2)
+def test_convolution_by_definition(size, padding, strides, zeros, training):
+    images, kernel, bias = normal(2, 6, 7, 3), normal(*size, 3, 4, seed=1), normal(4, seed=2)
     net = network({"conv0/kernel": kernel, "conv0/bias": bias}, training=training)
-    y = net.conv(images, 4, size, stride, padding)
-    expected = plain_conv(images.numpy(), kernel.numpy(), stride, before, after) + bias.numpy()
+    y = net.conv(images, 4, size, strides, padding)
+    expected = networks.convolved(images, kernel.numpy(), strides, zeros) + bias
     np.testing.assert_allclose(y, np.maximum(expected, 0.0), atol=1e-12)
 
 

@@ -14,7 +14,7 @@ from cnnbench.models import declare, get_model
 from cnnbench.models.declare import ShapeNetwork
 from cnnbench.models.nasnet import Size
 
-CLASSES = {"imagenet": 1001, "cifar10": 11}
+CLASSES = {"imagenet": 1001, "cifar10": 11, "coco": 81}
 
 # (model, data set): parameters, image size, batch size, base learning rate, and the billions of
 # multiply-adds where they are published. The counts are those of the graphs that tf_cnn_benchmarks
@@ -43,14 +43,16 @@ TABLE = {
     ("inception3", "imagenet"): (23_817_352 + 2_049, 299, 32, 0.005, 5.71),
     # timm's inception_v4 has 42,679,816 for 1000 classes, 31,584 scales of batch norm among them.
     ("inception4", "imagenet"): (42_679_816 - 31_584 + 1_537, 299, 32, 0.005, 12.28),
-    ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128),
-    ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128),
-    ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128),
+    # Fewer multiply-adds than torchvision's, v1.5: a block strides in its first convolution.
+    ("resnet50", "imagenet"): (25_559_081, 224, 64, 0.128, 3.858),
+    ("resnet50_v1.5", "imagenet"): (25_559_081, 224, 64, 0.128, 4.09),
+    ("resnet50_v2", "imagenet"): (25_536_361, 224, 64, 0.128, 3.858),
     # keras.applications has 5,289,978 and 88,753,150 trainable ones for 1000 classes.
     ("nasnet", "imagenet"): (5_289_978 + 1_057, 224, 32, 0.005, 0.564),
     ("nasnetlarge", "imagenet"): (88_753_150 + 4_033, 331, 16, 0.005, 23.8),
     # tf_cnn_benchmarks' with 11 classes.
     ("nasnet", "cifar10"): (3_347_307, 32, 32, 0.025),
+    ("ssd300", "coco"): (19_972_534, 300, 32, 0.001),
     # torchvision's for 1000 classes.
     ("resnet18", "imagenet"): (11_689_512 + 513, 224, 64, 0.128, 1.81),
     ("resnet34", "imagenet"): (21_797_672 + 513, 224, 64, 0.128, 3.66),
@@ -89,7 +91,8 @@ TABLE = {
     ("resnet152", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v1.5", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v2", "imagenet"): (60_139_369, 224, 32, 0.128),
-    ("resnet20", "cifar10"): (269_787, 32, 128, 0.1),
+    # By hand: 19 convolutions of 2.36 million, of which two take half as many channels.
+    ("resnet20", "cifar10"): (269_787, 32, 128, 0.1, 0.04055),
     ("resnet20_v2", "cifar10"): (269_467, 32, 128, 0.1),
     ("resnet32", "cifar10"): (464_219, 32, 128, 0.1),
     ("resnet110", "cifar10"): (1_728_027, 32, 128, 0.1),

@@ -1,4 +1,7 @@
-"""All ResNets against a reference, and their arithmetic; test_keras_applications.py has one too."""
+"""All ResNets against a reference, and the sizes of the official ones.
+
+test_keras_applications.py has one too; test_networks.py has the sizes of the others.
+"""
 
 from __future__ import annotations
 
@@ -92,47 +95,3 @@ def test_hyperparameters_of_official_networks():
     assert (norm.decay, norm.epsilon, norm.scale) == (0.997, 1e-5, True)
     sizes = [get_model(f"official_resnet{d}", "imagenet").batch_size for d in PUBLISHED]
     assert sizes == [32, 32, 128, 32, 32, 32]
-
-
-def bottleneck_macs(strided):
-    """Multiply-adds of ResNet-50, block by block; ``strided`` names the convolution that is."""
-    total = 112 * 112 * 7 * 7 * 3 * 64
-    side, depth = 56, 64
-    for stage, (width, blocks) in enumerate(zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True)):
-        for block in range(blocks):
-            out = side // 2 if stage and block == 0 else side
-            middle = out if strided == "first" else side
-            total += middle**2 * depth * width  # 1 x 1
-            total += out**2 * 9 * width * width  # 3 x 3
-            total += out**2 * width * 4 * width  # 1 x 1
-            if block == 0:
-                total += out**2 * depth * 4 * width
-            side, depth = out, 4 * width
-    return total + 2048 * 1001
-
-
-@pytest.mark.parametrize(
-    ("name", "strided", "giga"),
-    [
-        ("resnet50", "first", 3.858),
-        ("resnet50_v1.5", "middle", 4.089),
-        ("resnet50_v2", "first", 3.858),
-    ],
-)
-def test_flops_of_bottlenecks_by_hand(name, strided, giga):
-    spec = declare(get_model(name, "imagenet"), 1001)
-    macs = bottleneck_macs(strided)
-    assert macs == pytest.approx(giga * 1e9, rel=2e-4)
-    assert spec.forward_flops_per_image == 2 * macs
-    stem = 112 * 112 * 7 * 7 * 3 * 64  # its input is the images: no gradient to compute
-    assert spec.training_flops_per_image == 2 * (3 * macs - stem)
-
-
-def test_flops_of_resnet20_by_hand():
-    stem = 32 * 32 * 9 * 3 * 16
-    stage = 32 * 32 * 9 * 16 * 16  # of one convolution; the same for 16^2 x 32^2 and 8^2 x 64^2
-    first = stage // 2  # the strided one takes in half as many channels as it puts out
-    macs = stem + 6 * stage + 2 * (5 * stage + first) + 64 * 11
-    spec = declare(get_model("resnet20", "cifar10"), 11)
-    assert spec.forward_flops_per_image == 2 * macs
-    assert spec.training_flops_per_image == 2 * (3 * macs - stem)

@@ -133,24 +133,11 @@ def test_the_loss_is_that_of_matched_and_of_the_hardest_other_anchors():
     np.testing.assert_allclose(found, [expected, 0.0], rtol=1e-4)
 
 
-def test_its_size():
-    spec = declare(get_model("ssd300", "coco"), 81)
-
-    def conv(side, inputs, filters, bias=True):
-        return side * side * inputs * filters + (filters if bias else 2 * filters)
-
-    resnet = conv(7, 3, 64, False)
-    for width, inputs, blocks in ((64, 64, 3), (128, 64, 4), (256, 128, 6)):
-        resnet += conv(1, inputs, width, False) if inputs != width else 0
-        resnet += conv(3, inputs, width, False) + (2 * blocks - 1) * conv(3, width, width, False)
-    extra = conv(1, 256, 256) + conv(3, 256, 512) + conv(1, 512, 256) + conv(3, 256, 512)
-    extra += conv(1, 512, 128) + conv(3, 128, 256) + 2 * (conv(1, 256, 128) + conv(3, 128, 256))
-    channels, counts = (256, 512, 512, 256, 256, 256), (4, 6, 6, 6, 4, 4)
-    heads = sum(conv(3, c, n * 85) for c, n in zip(channels, counts, strict=True))
-    assert spec.parameters == resnet + extra + heads == 19_972_534  # tf_cnn_benchmarks' count
+def test_its_backbone_is_a_resnet34_without_its_last_stage():
     backbone = declare(get_model("resnet34", "imagenet"), 1001).variables
     shapes = {v.name: v.shape for v in backbone}
-    within = {v.name: v.shape for v in spec.variables if v.name.startswith("backbone/")}
+    variables = declare(get_model("ssd300", "coco"), 81).variables
+    within = {v.name: v.shape for v in variables if v.name.startswith("backbone/")}
     assert len(within) > 100
     assert all(shapes[name.removeprefix("backbone/")] == shape for name, shape in within.items())
 
