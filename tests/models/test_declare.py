@@ -26,15 +26,15 @@ def test_flops_of_convolutions_over_parts_of_the_channels_by_hand():
         x = net.conv(images, 12, 3, 2)  # 4 x 4 outputs of 27 inputs: 16 * 12 * 27 MACs
         x = net.conv(x, 8, 3, groups=4)  # of 9 * 3 inputs: 16 * 8 * 27
         x = net.depthwise_conv(x, 5, 2, multiplier=2)  # 2 x 2 x 16 outputs of 25: 64 * 25
-        x = net.separable_conv(x, 6, 3)  # 2 x 2 x 16 of 9, then 2 x 2 x 6 of 16
+        x = net.separable_conv(x, 6, 3, multiplier=2)  # 2 x 2 x 32 of 9, then 2 x 2 x 6 of 32
         return net.logits(net.multiply(net.global_avg_pool(x), net.global_avg_pool(x)))
 
     spec = declare(model_of(body), 10)
     first = 2 * 16 * 12 * 27
-    others = 2 * (16 * 8 * 27 + 64 * 25 + 64 * 9 + 24 * 16 + 6 * 10)
+    others = 2 * (16 * 8 * 27 + 64 * 25 + 128 * 9 + 24 * 32 + 6 * 10)
     assert spec.forward_flops_per_image == first + others
     assert spec.training_flops_per_image == 2 * first + 3 * others
-    grouped, depthwise, separable = 8 * 27 + 8, 25 * 16 + 16, 9 * 16 + 16 * 6 + 6
+    grouped, depthwise, separable = 8 * 27 + 8, 25 * 16 + 16, 9 * 32 + 32 * 6 + 6
     assert spec.parameters == 12 * 27 + 12 + grouped + depthwise + separable + 60 + 10
 
 
