@@ -39,7 +39,7 @@ def synchronised_batch_norm(
     """Normalises a tower's batch by the moments of all towers; computes in float32.
 
     Args:
-      x: of any float dtype, of the same shape in all towers.
+      x: values of any float dtype, with the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
       channels_at: axis of the channels; may be negative.
 

@@ -59,7 +59,7 @@ class Element:
     """One named value of an example.
 
     Attributes:
-      shape: of one example, without batch; ``()`` for a scalar. A size may be the name of an
+      shape: shape of one example, without batch; ``()`` for a scalar. A size may be the name of an
         attribute of the model, such as ``image_size``.
       role: whether the network gets it (``feature``) or its loss and metrics (``label``).
       dtype: by TensorFlow's name. Features of ``float32`` are given in the precision of the run.

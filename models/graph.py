@@ -82,10 +82,10 @@ class GraphNetwork(Network[Tensor]):
         biases and a model's own variables, float32 for batch norm.
       data_format: memory layout of the layers; does not change weights and logits.
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
-      seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
-        for other draws in each step. XLA draws other numbers from it than the kernels do.
-      training_steps: of the whole training, for layers that depend on the share of it that is
-        done, the step in ``seed`` divided by this; 0 if training counts as over.
+      seed: seed of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step) for
+        other draws in each step. XLA draws other numbers from it than the kernels do.
+      training_steps: steps of the whole training, for layers that depend on the share that is done
+        (the step in ``seed`` divided by this); 0 if training counts as over.
       synchronise: makes batch norm, in training, use the moments of all towers' batches; None
         for those of its own batch.
       fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may

@@ -130,10 +130,9 @@ class Network(SequenceLayers[T]):
         Source: Chollet, arXiv:1610.02357.
 
         Args:
-          kernel: of the depthwise convolution, like ``stride``, ``padding`` and
-            ``multiplier``; see `depthwise_conv`.
-          stddev: of truncated normals for both kernels; default variance scaling, each by
-            its own fan-in.
+          kernel, stride, padding, multiplier: arguments of the `depthwise_conv`.
+          stddev: standard deviation of truncated normals for both kernels; by default variance
+            scaling, each by its own fan-in.
         """
         height, width, channels = self._image_shape(x, "separable_conv")
         window = Window.make((height, width), kernel, stride, padding)
@@ -339,8 +338,8 @@ class Network(SequenceLayers[T]):
           function: takes one tensor per value in ``xs`` and returns one tensor. Image-like
             tensors are ``[n, h, w, c]``, also when the network runs in NCHW.
           *xs: values of layers or `variable`.
-          shape: of the result, without batch; default that of the first input.
-          flops: of one example's forward pass.
+          shape: shape of the result, without batch; by default that of the first input.
+          flops: FLOPs of one example's forward pass.
         """
         if not xs:
             raise UsageError("apply needs at least one input")

@@ -40,8 +40,8 @@ class ResNet(Model):
     Attributes:
       blocks: number of them in each stage.
       widths: filters of the 3 x 3 convolutions of each stage.
-      strides: of the first block of each stage.
-      padding: of the convolutions of a block.
+      strides: stride of the first block of each stage.
+      padding: padding of the convolutions of a block.
       basic: whether blocks have two 3 x 3 convolutions instead of a bottleneck.
       always_projects: whether the first block of a stage has a projection even where it changes
         no shape, as basic blocks of the first stage do.

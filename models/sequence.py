@@ -168,7 +168,7 @@ class SequenceLayers(abc.ABC, Generic[T]):
 
         Args:
           ids: integers in [0, vocabulary), of any shape.
-          stddev: of the truncated normal that the table starts with.
+          stddev: standard deviation of the truncated normal that initialises the table.
         """
         with self._layer("embedding"):
             table = self._spec(

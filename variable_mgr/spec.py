@@ -69,7 +69,7 @@ class VariableMgrSpec:
         "round_robin".
       variable_caching: "none"; or a ps variable that a step reads is copied once for each
         device that computes with it ("consumer"), or once for each worker, to its CPU ("cpu").
-      variable_dtype: of stored variables; those that do not fit 16 bits are float32.
+      variable_dtype: dtype of stored variables; those that do not fit 16 bits are float32.
       reduction: "mean" or "sum" of the gradients over towers.
       staged: whether a step computes with the values that the step before read.
       job: all tasks of the run; `devices` may be a part of its towers. None if this process is

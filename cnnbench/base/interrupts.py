@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that interrupt a command, which keeps its measurements."""
 
 LONGEST_WAIT_SECONDS = 1.0
-"""Of a single wait: a signal that arrives just before a wait is handled only after it."""
+"""Limit of a single wait: a signal that arrives just before it is handled only after it."""
 
 _noted = 0
 

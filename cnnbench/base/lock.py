@@ -44,11 +44,11 @@ class FolderLock:
     file systems may keep them to one machine or have none.
 
     Attributes:
-      left_by: the holder, named in the file, on another machine, which has been killed there or
-        still writes where locks do not reach it; "" for none.
+      left_by: holder on another machine that the file names: it was killed there, or still writes
+        because locks do not reach it; "" for none.
 
     Args:
-      patience: seconds to wait for a holder, which may be about to end.
+      patience: seconds to wait for a holder that may be about to end.
 
     Raises:
       BlockingIOError: another process holds it; the message names that one.

@@ -133,7 +133,7 @@ def running(name: str) -> Iterator[None]:
 
 
 def watch_child() -> None:
-    """Makes `runs` report on the process that is forked next, and on no other one."""
+    """Makes `runs` report on the process that is forked next, and on no other."""
     global _running
     _running = mmap.mmap(-1, _NAME_BYTES)  # shared with that process
 
@@ -264,7 +264,7 @@ def load_entry_points(group: str) -> None:
 
 
 def loaded() -> set[Path]:
-    """Names of the loaded plug-in files."""
+    """Paths of the loaded plug-in files."""
     return set(_files)
 
 

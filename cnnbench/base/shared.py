@@ -15,18 +15,18 @@ _FEWEST = 1023
 class SharedDoubles(Sequence[float]):
     """Doubles that one process appends, and that processes related by forks read.
 
-    They outlive the appending process. An append takes half a microsecond. Where a limit of file
-    sizes leaves no room, further ones are not shared.
+    They outlive the appending process. An append takes half a microsecond. If a limit on file sizes
+    leaves no room, further values are not shared.
     """
 
     def __init__(self) -> None:
-        """Empty; to be called before the fork."""
+        """Creates an empty sequence; to be called before the fork."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
         self._resize(_FEWEST)
 
     def append(self, value: float) -> None:
-        """Appends a value; to be called in one of the processes alone."""
+        """Appends a value; only one of the processes may call this."""
         size = int(self._memory[0]) + 1
         if size == len(self._memory):
             self._resize(2 * size)
@@ -70,11 +70,11 @@ class SharedValue:
     """A value that one process sets, and that processes related by forks get."""
 
     def __init__(self) -> None:
-        """Without a value; to be called before the fork."""
+        """Creates it without a value; to be called before the fork."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value; leaves none where a limit of file sizes has no room for it."""
+        """Replaces the value; there is none if a limit on file sizes leaves no room for it."""
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)

@@ -15,7 +15,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Software", software.GROUPS),
     ("Environment variables", (software.speed_variables,)),
 )
-"""Groups of facts by title."""
+"""Titles of sections, each with its groups of facts."""
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:

@@ -130,7 +130,7 @@ def nvml_facts(host: Host) -> Facts:
 def gpu_memory(
     gpu_indices: str = "", num_gpus: int | None = None, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of a run (see `gpus_of_run`) with the least to spare; None without NVML."""
+    """Memory of the GPU of a run (see `gpus_of_run`) that has the least free; None without NVML."""
     host = Host() if host is None else host
     with nvml(host) as module:
         mine = {} if module is None else handles_of_run(module, host, gpu_indices, num_gpus)
@@ -248,10 +248,10 @@ def gpus_of_run(
     CUDA numbers the fastest GPU first, which is the same order where all are equal.
 
     Args:
-      uuids: of all GPUs, in the driver's order.
-      environ: for CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; those after an unknown
-        one are invisible.
-      gpu_indices, num_gpus: the flags; numbers among the visible ones, and None for all.
+      uuids: UUIDs of all GPUs, in the driver's order.
+      environ: environment variables. CUDA_VISIBLE_DEVICES has numbers or (beginnings of) UUIDs;
+        GPUs after an unknown one are invisible.
+      gpu_indices, num_gpus: the flags: numbers among the visible GPUs; how many, None for all.
     """
     visible = list(range(len(uuids)))
     text = environ.get("CUDA_VISIBLE_DEVICES")

@@ -137,7 +137,7 @@ def _name(folder: str | Path | None) -> str | None:
 def address(url: str) -> str:
     """A repository's address as host/path, equal for all protocols and without secrets.
 
-    Of a path, the last part is taken.
+    Of a local path only the last part is returned.
     """
     found = _LONG.fullmatch(url) or _SHORT.fullmatch(url)
     text = url.rstrip("/").removesuffix(".git")

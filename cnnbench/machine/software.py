@@ -107,7 +107,7 @@ def commit(host: Host) -> Facts:
 
 
 def speed_variables(host: Host) -> Facts:
-    """Variables of the allow-list as facts env_NAME, without the folder of --xla_cache_dir."""
+    """Allowed environment variables as facts env_NAME, without the folder of --xla_cache_dir."""
     facts = {}
     for name, value in sorted(host.environ.items()):
         if name in _NAMES or name.startswith(_PREFIXES):

@@ -34,10 +34,10 @@ from cnnbench.records.parts import ConditionNote, Conditions
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
-"""Assumed limit of a package that reports none."""
+"""Assumed power limit, in watts, of a package that reports none."""
 
 _ABOVE_LIMIT = 1.2
-"""Short peaks exceed the limit of a package."""
+"""Factor by which short peaks may exceed the limit of a package."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class EnergyCounter:
     """A counter of energy; `read` returns None if it is unreadable.
 
     Attributes:
-      per_joule: its increase with a joule.
+      per_joule: increase of the counter per joule.
       range: value at which it wraps around to zero; None if it does not.
-      longest_seconds: time in which it cannot wrap around more than once.
+      longest_seconds: longest interval in which it cannot wrap around more than once.
     """
 
     name: str
@@ -126,7 +126,7 @@ def _joules(
 
 
 def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
-    """The processor packages and the memory beside them; empty unless all can be read.
+    """Counters of processor packages and of the memory beside them; none unless all can be read.
 
     The domains inside a package (cores, graphics) are part of it, and "psys", the whole platform,
     contains it; the name is intel-rapl for AMD, too. Reading needs root, or files that root has
@@ -162,7 +162,7 @@ def _watts(host: Host, folder: str) -> float:
 def nvml_counters(
     host: Host, gpu_indices: str, num_gpus: int
 ) -> Iterator[tuple[EnergyCounter, ...]]:
-    """The GPUs of a run, within the block; empty where pynvml or the counters are missing."""
+    """Counters of the GPUs of a run, valid within the block; none without pynvml or counters."""
     with nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
@@ -185,11 +185,11 @@ class Watch:
 
     Args:
       gpus: whether the run may use GPUs.
-      starts_with_others: whether other processes of the same measurement start at the same time;
-        the load before the first step is then theirs and ignored.
+      starts_with_others: whether other processes of the same measurement start at the same time.
+        The load before the first step is then theirs, and ignored.
 
     Attributes:
-      energy: of the timed loop, by the names of `Measured`; empty where it cannot be read.
+      energy: energy of the timed loop, by the names of `Measured`; empty where it cannot be read.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Watch:
         self.energy: dict[str, Any] = {}
 
     def met(self, peers: Collection[int]) -> None:
-        """Counts the PIDs of the job's other processes on this machine as the run's from now on."""
+        """From now on counts these processes of the job on this machine, by PID, as the run's."""
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample(), load_average=self._first.load_average)

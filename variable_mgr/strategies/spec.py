@@ -25,8 +25,8 @@ class CrossDeviceSpec:
     Attributes:
       ops: one of `CROSS_DEVICE_OPS`; "auto" is a collective operation: a ring on CPUs, NCCL on
         GPUs.
-      bytes_per_pack: of the tensors that a collective operation joins; 0 for all in one.
-      num_packs: of hierarchical copies and NCCL; 0 for no packing.
+      bytes_per_pack: bytes of the tensors that a collective operation joins; 0 joins all.
+      num_packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
     """
 
     ops: str = "auto"

@@ -16,14 +16,14 @@ class Axis:
 
     Attributes:
       label: the quantity with its unit.
-      format: of its ticks: "number", "bytes" (binary units) or "percent" (of shares).
-      base: of the ticks of a logarithmic axis.
+      format: format of the ticks: "number", "bytes" (binary units) or "percent" (of shares).
+      base: base of the ticks of a logarithmic axis.
       zero: a linear axis begins at 0.
       better: `HIGHER`, `LOWER` or "".
-      ticks: their values; chosen if empty.
-      tick_texts: texts of the ticks; their values if empty.
+      ticks: values of the ticks; if empty, they are chosen.
+      tick_texts: texts of the ticks; if empty, their values.
       limit: values above are drawn as arrows at the axis' end; None for no limit.
-      least_span: the axis covers at least this share of the values' middle.
+      least_span: smallest length of the axis, as a share of the middle of the values.
     """
 
     label: str
@@ -48,15 +48,15 @@ class DistributionRow:
     """Several values of one thing: single ones as dots, or all of them as a box.
 
     Attributes:
-      label: above the row.
-      values: (value, hint), a dot each.
+      label: text above the row.
+      values: value and hint of each dot.
       centre: their median.
       low, high: ends of its interval, or of a box's whiskers.
       box: first and third quartile.
       hint: shown on hover over a box.
-      text: written at the end of the row.
+      text: text at the end of the row.
       style: index of colour and mark, if the row is a series of another chart too.
-      tone: of a verdict, "good", "bad" or "unsure", which then gives the colour; "" for none.
+      tone: tone of a verdict, "good", "bad" or "unsure", which sets the colour; "" for none.
     """
 
     label: str
@@ -122,8 +122,8 @@ class ChartSeries:
       reference: a dashed line without a colour of its own.
       spans: (low, high) of each point's interval, or None.
       style: index of colour, dashes and mark; if None its place in the chart.
-      mark: index of the mark, if it is not the style.
-      texts: one per point, written beside it; "" for none.
+      mark: index of the mark; None for that of `style`.
+      texts: text beside each point; "" for none.
       sizes: diameters of the marks in pixels, one per point; equal ones if empty.
     """
 
@@ -159,9 +159,9 @@ class Lines:
 
     Attributes:
       shaded: (from, to, label) of a grey part of the x axis.
-      note: below the legend.
-      labels: of the points of the first series along x. Pages draw such a chart as wide as
-        possible, and zoom into it.
+      note: text below the legend.
+      labels: labels of the points of the first series along x. Pages draw a chart with labels as
+        wide as possible, and can zoom into it.
     """
 
     title: str

@@ -43,7 +43,7 @@ FORMATS = ("svg", "png", "pdf")
 """Formats of files."""
 
 NARROW, HALF, WIDE = 340.0, 540.0, 1100.0
-"""Widths of charts in pages: on a phone, or of three side by side; of two; of one."""
+"""Widths of charts in pages: on a phone or three side by side; two side by side; alone."""
 
 _WIDTH = 560.0
 HEAD = 24.0
@@ -317,9 +317,10 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
 
 
 def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
-    """Writes notes at the top of a plot without overlaps, and returns the number of their lines.
+    """Writes notes at the top of a plot, without overlaps; returns the number of lines.
 
-    A note, (x, text, distance), stands beside its line, else below other notes, else nowhere.
+    A note, (x, text, distance), is written beside its line or else below other notes; without room
+    it is omitted.
     """
     taken: list[tuple[int, float, float]] = []
     start, end = axes.get_xlim()
@@ -349,7 +350,7 @@ def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
 
 
 def _size(index: int) -> float:
-    """Of the marks of a series: later ones are smaller, so that equal points stay visible."""
+    """Size of the marks of a series; later ones are smaller, so that equal points stay visible."""
     return max(5.5, 9.0 - 0.6 * index)
 
 

@@ -24,8 +24,8 @@ CHARACTER = 7.2
 """Width of a character in a wide font: the reader's fonts are unknown."""
 
 Hint: TypeAlias = tuple[str, str | Sequence[str], bool]
-"""Class of an artist's group in the SVG and its title, or the titles of its marks ("" for none);
-whether the keyboard reaches it, as it always does marks with a title."""
+"""Class of an artist's group in the SVG; its title, or the titles of its marks ("" for none);
+whether it is reachable by keyboard, as marks with a title always are."""
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
@@ -145,7 +145,7 @@ class Sheet:
 
         Args:
           style: content of a style element; "" for none.
-          attributes: of the element; "_" in a name stands for "-".
+          attributes: attributes of the element; "_" in a name stands for "-".
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -175,7 +175,7 @@ class Sheet:
 
 
 def wrapped_note(note: str) -> list[str]:
-    """Lines of a note."""
+    """A note broken into lines."""
     return textwrap.wrap(plain(note), 84)
 
 

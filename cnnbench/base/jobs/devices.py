@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 def cpu_of(device: str) -> str:
-    """The first CPU of a device's process; short names such as "CPU:1" stay without a process."""
+    """The first CPU of a device's process; for a short name such as "GPU:1" one without process."""
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
 

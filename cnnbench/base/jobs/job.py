@@ -65,8 +65,8 @@ class Job:
     """All tasks, towers and devices of a run, in one value as in TF-slim's model_deploy.
 
     Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the next.
-    Addresses that are malformed or given twice, a task that is not in the job, and values out of
-    range raise FlagError.
+    FlagError for addresses that are malformed or given twice, a task outside the job, and values
+    out of range.
 
     Attributes:
       task: this process.

@@ -18,7 +18,7 @@ REPORT_SECONDS = 5.0
 
 
 async def report(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
-    """Prints every few seconds that tasks are missing, as named by `missing`, until cancelled."""
+    """Prints every few seconds which tasks are `missing`, until cancelled."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         tell(f"waiting for {missing()}")

@@ -18,11 +18,11 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Ports, `numbers`, that no other program gets until closed, on which servers can still listen.
+    """Ports, `numbers`, that no other program gets until closed; own servers can listen on them.
 
-    Each is held by a socket that does not listen and, once it is bound, allows others with
-    SO_REUSEADDR, as of servers, beside it. They are outside the range of outgoing connections, so
-    they also stay free between two runs of a process.
+    Each is held by a socket that does not listen and that, once bound, allows other sockets with
+    SO_REUSEADDR, as servers have, on its port. They are outside the range of outgoing connections,
+    so they also stay free between two runs of a process.
     """
 
     def __init__(self, count: int) -> None:
@@ -57,9 +57,9 @@ class ReservedPorts(contextlib.ExitStack):
 def claim(port: int) -> socket.socket:
     """Claims a port among cnnbench processes until closed or dead; OSError EADDRINUSE if taken.
 
-    A socket on the port itself that lets the server in would let in another process of the same
-    kind. So the claim is a socket of another family. On Linux its name needs no file and belongs to
-    the network namespace, as the port does; elsewhere nothing is claimed.
+    A socket on the port itself that admits the server would also admit another process of cnnbench.
+    So the claim is a socket of another family. On Linux its name needs no file and belongs to the
+    network namespace, as the port does; elsewhere nothing is claimed.
     """
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(socket.socket(socket.AF_UNIX))

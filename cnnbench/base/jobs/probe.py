@@ -87,7 +87,7 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
 def culprits(job: Job, error: BaseException) -> dict[Task, str]:
     """Tasks that do not answer now, with their states, as the cause of an error of TensorFlow.
 
-    Those that its message names come first; if all tasks answer, only those are returned.
+    Tasks named in its message come first; if all tasks answer, only these are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     found = {Task.of_tensorflow(name, int(index)) for name, index in names}
@@ -102,7 +102,7 @@ def culprits(job: Job, error: BaseException) -> dict[Task, str]:
 def not_ok(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """State of each of these tasks that does not answer; probes all at once."""
+    """States of the given tasks that do not answer; all are probed at once."""
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:

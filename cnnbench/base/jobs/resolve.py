@@ -55,7 +55,7 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
     """The job as this process sees it, and the number of the process on its machine, if known.
 
     UsageError names a missing or malformed variable. The last `ps` processes are parameter servers
-    (TF_CONFIG names them itself). With `cluster` "mpi" the addresses are only ranks.
+    (TF_CONFIG names them itself). With `cluster` "mpi" the addresses are placeholders for ranks.
     """
     return _RESOLVERS[cluster](ps, environ)
 

@@ -23,10 +23,11 @@ class Additive:
     """A fitted model.
 
     Attributes:
-      effects: of each candidate, relative to the mean of all.
-      covariance: of the effects, in units of the noise's variance, [candidates, candidates].
+      effects: effect of each candidate, relative to the mean of all.
+      covariance: covariance of the effects in units of the noise's variance, [candidates,
+        candidates].
       scatter: standard deviation of the noise; None without degrees of freedom.
-      freedom: its degrees of freedom.
+      freedom: degrees of freedom of `scatter`.
       is_connected: whether the rounds determine all differences; not where two groups of candidates
         never ran in one round.
     """

@@ -182,7 +182,7 @@ def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
 
 
 def _pair_means(differences: _Floats) -> _Floats:
-    """Means of all pairs of the values along the last axis, each with itself too."""
+    """Means of all pairs of values along the last axis, including each value with itself."""
     rows, columns = np.triu_indices(differences.shape[-1])
     found: _Floats = (differences[..., rows] + differences[..., columns]) / 2
     return found

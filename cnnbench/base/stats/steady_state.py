@@ -72,7 +72,7 @@ class SteadyState:
       start: index of its first step; None if it was not reached or the series is too short.
       shape: FLAT: steady from the first step; WARM_UP: slower before; SLOWDOWN: faster at some time
         before; NOT_STEADY; TOO_SHORT.
-      levels: of the series, in order; consecutive ones may be similar.
+      levels: levels of the series in order; consecutive ones may be similar.
     """
 
     start: int | None

@@ -30,12 +30,12 @@ def plain(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """For a terminal or a build log: `plain`, with undecodable bytes of names as escapes."""
+    """Text for a terminal or a build log: `plain`, with undecodable bytes as escapes."""
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def markdown(text: str) -> str:
-    """For Markdown: special characters as entities, and links and mentions of GitHub as code."""
+    """Text for Markdown: special characters as entities, links and mentions of GitHub as code."""
     shown = plain(text)
     escaped = _SPECIAL.sub(_entity, shown)
     if not _REFERENCE.search(shown):
@@ -44,7 +44,7 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """For Markdown, as code: special characters as numeric entities.
+    """Text for Markdown, as code: special characters as numeric entities.
 
     In CommonMark entities are never structure, not even the border of a table cell.
     """
@@ -56,6 +56,6 @@ def _entity(found: re.Match[str]) -> str:
 
 
 def spreadsheet(text: str) -> str:
-    """For a cell of a CSV file: text, never a formula (OWASP, "CSV injection")."""
+    """Text for a cell of a CSV file, never a formula (OWASP, "CSV injection")."""
     shown = plain(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown

@@ -60,7 +60,7 @@ def binary(size: float | None) -> str:
 
 
 def count(number: int, one: str, many: str) -> str:
-    """A number with its noun in the singular or plural: "1 run", "2 runs"."""
+    """A number with its noun in singular or plural: "1 run", "2 runs"."""
     return f"{number} {one if number == 1 else many}"
 
 

@@ -97,7 +97,7 @@ class Progress:
         self._next_draw = 0.0
 
     def update(self, done: int) -> None:
-        """Takes the number of steps done; redraws at most ten times a second."""
+        """Sets the number of steps done; redraws at most ten times a second."""
         if not self._live.enabled:
             return
         now = self._clock()

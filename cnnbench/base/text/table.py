@@ -129,7 +129,7 @@ def fitted_rows(
 
 
 def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """A wide table as several tables that fit, each with the first column; the head comes first."""
+    """Splits a wide table into tables that fit, each with the first column; row 0 is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):

@@ -28,7 +28,7 @@ class BenchmarkLog(Observer):
 
     Args:
       config: every parameter of the run, resolved, as plain JSON values.
-      facts: of machine and software, as in records; unknown ones are absent.
+      facts: facts about machine and software, as in records; unknown ones are absent.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def latest(path: str) -> str | None:
     """Prefix of the newest complete checkpoint; None if there is nothing of any checkpoint.
 
     Args:
-      path: of a folder, or the prefix of one checkpoint.
+      path: path of a folder, or prefix of one checkpoint.
 
     Raises:
       BenchmarkError: the folder cannot be read, or it holds parts of checkpoints only, or those

@@ -210,7 +210,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
     of which the backbone has the first layers.
 
     Args:
-      scope: of the backbone, see `Model.backbone`.
+      scope: scope of the backbone, see `Model.backbone`.
       path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
 
     Raises:

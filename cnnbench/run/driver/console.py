@@ -57,9 +57,9 @@ class Console:
         """One row of the table.
 
         Args:
-          speed: of all timed steps so far, images per second.
-          loss: of this step; 0 in forward-only runs.
-          metrics: of this step, accuracies from 0 to 1, where the table has such columns.
+          speed: speed of all timed steps so far, in images per second.
+          loss: loss of this step; 0 in forward-only runs.
+          metrics: metrics of this step (accuracies from 0 to 1), if the table has columns for them.
         """
         mean, uncertainty, jitter = f"{speed.mean:.1f}", speed.uncertainty, speed.jitter
         rate = f"images/sec: {mean} +/- {uncertainty:.1f} (jitter = {jitter:.1f})"

@@ -29,7 +29,7 @@ class Exporter:
 
     Args:
       manager: holds the weights; copy 0 is exported, as checkpoints hold it.
-      compute_dtype: of evaluations: "float32", "bfloat16" or "float16".
+      compute_dtype: dtype in which evaluations compute: "float32", "bfloat16" or "float16".
       cpu_device: holds the copies to export.
     """
 

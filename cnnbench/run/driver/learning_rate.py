@@ -78,7 +78,7 @@ def make_schedule(
 
     Args:
       global_batch: images per step over all towers and workers.
-      steps: of the whole run, counted from global step 0; a cosine ends with them.
+      steps: number of steps of the whole run, from global step 0; a cosine ends with them.
 
     Raises:
       FlagError: if decay would come more often than steps.

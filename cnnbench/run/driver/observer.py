@@ -12,8 +12,8 @@ class Moment(NamedTuple):
     """State of a training after a timed step.
 
     Attributes:
-      global_step: of the weights.
-      metrics: of the step's batch, by name; empty unless they are computed.
+      global_step: global step of the weights.
+      metrics: metrics of the step's batch by name; empty unless they are computed.
       images_per_sec: as the row of the step prints it.
     """
 

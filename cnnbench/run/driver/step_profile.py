@@ -155,8 +155,8 @@ def rows_of(
       steps: division of the time of each among operations.
       step_seconds: wall time of each.
       waits: seconds for which each waited for its input.
-      works: of every operation by name and type.
-      flops: of all devices in a step, by layer.
+      works: work of every operation by name and type.
+      flops: FLOPs of all devices in a step, by layer.
       types: returns the type of an operation's result.
     """
     seconds: defaultdict[Part, list[float]] = defaultdict(lambda: [0.0] * len(steps))

@@ -38,10 +38,10 @@ class Layer:
     """One layer, or a scope without the layers inside it.
 
     Attributes:
-      name: as in the names of its variables; of operations outside of any layer, their kind.
+      name: name as in its variables; for operations outside of any layer, their kind.
       forward_seconds, backward_seconds: mean over the devices.
       memory_bytes: outputs on one device that other layers or the backward pass use.
-      flops: of one device in one step; 0 where none are counted.
+      flops: FLOPs of one device in one step; 0 where none are counted.
     """
 
     name: str

@@ -51,7 +51,7 @@ class OperationWork(NamedTuple):
     Attributes:
       part: the layer, the reduction or the update that contains the operation.
       is_product: whether it is a convolution or a matrix product, whose FLOPs are counted.
-      bytes: of its inputs and outputs, each once.
+      bytes: bytes of its inputs and outputs, each counted once.
     """
 
     part: Part

@@ -81,7 +81,7 @@ def peak(
       device_kind: "cpu" or "gpu".
       devices: TensorFlow name of each tower's device. CPU towers share one machine, so their number
         does not count.
-      dtype: of the arithmetic: "float32", "float16" or "bfloat16".
+      dtype: dtype of the arithmetic: "float32", "float16" or "bfloat16".
       user_value: --peak_flops, of one device; takes precedence. 0 for no peak.
     """
     if user_value == 0:

@@ -66,7 +66,7 @@ class Devices:
 
     Attributes:
       job: all tasks and the devices of their towers, whose kind is known now.
-      numbers: of this process's devices in the machine, in the order of their towers.
+      numbers: numbers of this process's devices in the machine, in the order of their towers.
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
       notices: lines for the user about TensorFlow's version and the choice of devices.
     """

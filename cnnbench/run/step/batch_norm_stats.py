@@ -24,8 +24,8 @@ def over_towers(
 
     Args:
       layer: a unique name.
-      mean, variance: of the tower's batch, float32 [channels]; biased (divided by the count). All
-        batches have the same size.
+      mean, variance: moments of the tower's batch, float32 [channels]; biased (divided by the
+        count). All batches have the same size.
       workers: those that build towers of the same network: a layer's moments are one collective
         between them and their gradient another, in the order of tracing, which is the same in all.
     """
@@ -93,8 +93,8 @@ def update_moving_averages(
       towers: per tower the batch moments of its normalisation layers, all in the same order.
       policy: "first" (tower 0's moments), "mean" (over towers) or "sync" (all towers have the
         same).
-      guards: of the apply devices; a skipped step leaves the averages unchanged too, because its
-        moments may have overflowed like its gradients.
+      guards: guards of the apply devices. A skipped step leaves the averages unchanged, too,
+        because its moments may have overflowed like its gradients.
     """
     if not towers[0]:
         return []

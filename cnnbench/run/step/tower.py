@@ -69,8 +69,8 @@ class TowerResult(NamedTuple):
     """Output of one tower.
 
     Attributes:
-      gradients: of the scaled loss without its L2 term, in the order of the trainable variables;
-        None where the loss does not depend on one. Empty in forward-only runs.
+      gradients: gradients of the scaled loss without its L2 term, in the order of trainable
+        variables; None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
       metrics: means over the tower's batch; empty unless asked for.
     """

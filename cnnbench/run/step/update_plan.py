@@ -62,7 +62,7 @@ def plan_update(
     """Plans the arithmetic of a run's updates.
 
     Args:
-      towers: of the whole job.
+      towers: number of towers of the whole job.
       reduction: "mean" or "sum" of the gradients over towers.
       linear: whether a factor of a gradient may be one of the learning rate instead.
       asynchronous: whether workers update shared variables without waiting for each other.
