@@ -50,7 +50,7 @@ class CocoObject:
 
 
 def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
-    """Checks everything that a run uses of a record; labels are in [1, num_classes).
+    """Checks what a run uses of a record; labels are in [1, num_classes).
 
     Returns the labels; and height, width, number of boxes and of crowds among them.
     """

@@ -49,7 +49,7 @@ def scan(
         description; line k is label k. A first line ``background``, as make_imagenet writes it, is
         label 0. Without a file, labels follow the sorted folder names.
       validation_fraction: in [0, 1); share of every class, rounded.
-      seed: of the choice of that share and of the order.
+      seed: seed of the choice of that share and of the order.
     """
     ignored: list[Path] = []
     try:

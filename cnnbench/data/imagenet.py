@@ -57,7 +57,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks all that a run uses of a record; label in [0, num_classes), sides >= `min_size`."""
+    """Checks what a run uses of a record; label in [0, num_classes), sides >= `min_size`."""
     features = features_of(record)
     label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:

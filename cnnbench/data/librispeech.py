@@ -57,7 +57,7 @@ def samples_in(content: bytes) -> int:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks all that a run uses of a record; returns its numbers of frames and letters."""
+    """Checks what a run uses of a record; returns its numbers of frames and letters."""
     features = features_of(record)
     text = single(features, TEXT, "bytes_list")
     strange = next((byte for byte in text if byte not in ALPHABET), None)

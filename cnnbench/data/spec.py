@@ -34,7 +34,7 @@ class InputSpec:
       examples: parts of an example of `dataset`, sizes resolved; by default all of them.
       elements: delivered parts, sizes resolved; by default all of them.
       preprocess: makes the elements from an example; None where they are the same.
-      dtype: of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
+      dtype: dtype of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
       num_shards: processes that share the data; each reads its own part.
       shard_index: the part to read. For synthetic data: which rows of the global batch of all
         shards are made.

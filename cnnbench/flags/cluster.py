@@ -48,7 +48,7 @@ def digest_of(value: object) -> str:
 def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
-    With --cluster=mpi the addresses stand for ranks only, until `with_exchanged_addresses`.
+    With --cluster=mpi the addresses are placeholders for ranks until `with_exchanged_addresses`.
     """
     if params.cluster == "flags" or params.worker_hosts:
         return params

@@ -27,8 +27,8 @@ class OptimizerSpec:
     """An optimizer whose update of a variable is one operation of TensorFlow.
 
     Attributes:
-      formula: of the new weight w, for gradient g and learning rate lr; for the help.
-      operation: of tf.raw_ops; takes the variable as `var`.
+      formula: formula of the new weight w, for gradient g and learning rate lr; for the help.
+      operation: name in tf.raw_ops; takes the variable as `var`.
       rate, gradient: names of its arguments for the learning rate and the gradient.
       slots: state per variable.
       constants: flags by argument.
@@ -106,4 +106,4 @@ _ALL = (
 )
 
 OPTIMIZERS: Mapping[str, OptimizerSpec] = {spec.name: spec for spec in _ALL}
-"""By name, in the order of the help."""
+"""Optimizers by name, in the order of the help."""

@@ -51,7 +51,8 @@ def rows_of(
 ) -> tuple[RooflineRow, ...]:
     """The rows of profiled steps.
 
-    `steps` are the seconds of operations by name and type, `flops` those of all devices per step.
+    `steps` have the seconds of each operation, by name and type; `flops` are those of all devices
+    in a step.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -125,9 +126,9 @@ def _machine(params: Params, record: RunRecord) -> Machine:
 def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
     """Bytes read and written per second, added, and the source of the number.
 
-    Of the best of several copies of 256 MiB, in about a second. On a CPU with a thread per usable
-    processor, into memory that is in use already. (A step's operations write into fresh memory,
-    whose pages the system has to provide first.)
+    The best of several copies of 256 MiB, which take about a second. On a CPU with a thread per
+    usable processor, into memory that is in use already. (A step's operations write into fresh
+    memory, whose pages the system has to provide first.)
     """
     if device_kind == "cpu":
         threads = available_cores()

@@ -59,11 +59,11 @@ class Measurements:
       environment: see `cnnbench.machine.facts`.
       subject: the repository of what is measured; labels of the configuration take precedence.
       measured: see `note`; loop_images defaults to the images of all timed steps.
-      updates: of asynchronous workers, the worker of each timed step and the updates by others
-        since its read.
+      updates: for each timed step of asynchronous workers, the worker, and the number of updates by
+        others since its read.
       task_addresses: host:port of every process of a job, by task; empty for one process.
-      worker_tasks: those with towers.
-      lost_workers: those that failed while others continued.
+      worker_tasks: tasks with towers.
+      lost_workers: workers that failed while others continued.
     """
 
     command: Sequence[str]

@@ -155,7 +155,7 @@ class Evaluation:
       metrics: the model's other metrics by name.
       loop_seconds: seconds of the timed loop before this evaluation, without other evaluations;
         None outside training.
-      wall_seconds: seconds from the begin of the timed loop to the end of this evaluation's last
+      wall_seconds: seconds from the start of the timed loop to the end of this evaluation's last
         step, or of its metrics if the same process computes them; None outside training.
     """
 
@@ -185,7 +185,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a run measures besides its steps; None where unknown.
+    """Measurements of a run besides its steps; None where unknown.
 
     Attributes:
       loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
@@ -223,7 +223,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """How fast the input pipeline is up to one of its stages, with nothing else at work.
+    """Speed of the input pipeline up to one of its stages, measured alone.
 
     Attributes:
       name: "read", "prepare" and "batch" for files with images, "device" for the whole pipeline;
@@ -384,7 +384,7 @@ class TaskAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
-    """What one worker did in the timed loop.
+    """Contribution of one worker to the timed loop.
 
     Attributes:
       task: name such as "worker:1".

@@ -15,7 +15,7 @@ from cnnbench.records.run import RunRecord
 
 @dataclass(frozen=True)
 class Machine:
-    """What the devices of a run can do at most, all together.
+    """Peak rates of all devices of a run together.
 
     Attributes:
       flops_per_sec: FLOP/s of matrix products in the dtype of the run.
@@ -90,7 +90,7 @@ def in_order(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
 
 @dataclass(frozen=True)
 class Roofline(Document):
-    """What a step does, against what the machine could do.
+    """Time and work of a step, against the limits of the machine.
 
     Attributes:
       rows: rows, the one with the most time above its bound first.
@@ -126,17 +126,17 @@ class Roofline(Document):
 
     @property
     def run_id(self) -> str:
-        """Of the process."""
+        """The unique name of the run."""
         return self.run.run_id
 
     @property
     def started_at(self) -> str:
-        """Of the process."""
+        """Start of the run, ISO 8601."""
         return self.run.started_at
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Of the process."""
+        """The argv of the run."""
         return self.run.command
 
     def at_peak(self, flops_per_sec: float, source: str) -> Roofline:

@@ -67,8 +67,8 @@ class Summary:
       energy_joules: energy of processors and GPUs in the timed loop, as far as known.
       joules_per_image: energy_joules over the images of the timed loop.
       energy_source: the counters in energy_joules.
-      time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
-        first evaluation that reached the target; None without one.
+      time_to_accuracy_seconds: wall time from the start of the timed loop to the end of the first
+        evaluation that reached the target; None without one.
       latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: percentiles of the time from
         fetching a batch to its result, while no other batch runs; None for runs that are not
         forward-only, the last also for fewer than 100 batches.

@@ -78,7 +78,7 @@ class ProfiledPart:
 
     @property
     def part(self) -> Part:
-        """What it is the time of."""
+        """The key of these operations or this waiting."""
         return Part(self.layer, self.kind, self.direction)
 
 

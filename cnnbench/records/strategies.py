@@ -91,7 +91,7 @@ class StrategyProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategiesDocument(Document):
-    """What ``cnnbench strategies`` found.
+    """Result of ``cnnbench strategies``.
 
     Attributes:
       run_id: unique name of the measurement.

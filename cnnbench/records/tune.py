@@ -72,7 +72,7 @@ class RefusedCandidate:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneDocument(Document):
-    """What ``cnnbench tune`` found, schema 1.
+    """Result of ``cnnbench tune``, schema 1.
 
     Attributes:
       started_at: start of the first session of the search, ISO 8601 with offset, UTC.

@@ -134,7 +134,7 @@ def takes_turns(
     Args:
       pairing: value of the flag.
       why_not: returns the reason why they cannot, or None; not called if they shall not.
-      otherwise: what happens then, for a notice.
+      otherwise: for a notice, what happens if they cannot.
     """
     if pairing == "alternate":
         return False

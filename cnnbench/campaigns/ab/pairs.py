@@ -1,4 +1,4 @@
-"""Experiments: what is measured, in pairs until the verdict is clear, and how these are judged.
+"""Experiments: pairs of processes, measured until the verdict on them is clear.
 
 The sides of a pair step in turn, or one process runs after the other.
 A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
@@ -47,7 +47,7 @@ MOST_STEPS = 10_000
 """Maximum of the chosen number of timed steps."""
 
 MOST_REPEATS = 2
-"""How often one pair is measured again."""
+"""Maximum number of further attempts at one pair."""
 
 SMALLEST_CHANCE = 0.05
 """An experiment ends at an interim analysis if its chance of a verdict is smaller."""
@@ -79,8 +79,8 @@ class Experiment:
       burn_in: processes of each side before the first pair, which do not count.
       cool_down, timeout: seconds between processes and for each.
       turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
-      timed_seconds: of the timed steps of each process, whose number is chosen after the burn-in;
-        0: left to the flags.
+      timed_seconds: seconds of timed steps of each process, whose number is chosen after the
+        burn-in; 0: left to the flags.
       disturbed_seconds: the same if other programs used the CPUs during the burn-in.
       policy: its alpha is that of all interim analyses together.
       metrics: the first one decides.
@@ -183,10 +183,10 @@ class Pairs:
 
     Attributes:
       earlier: number of pairs of earlier sessions.
-      records: those of all pairs, by side.
-      comparison, alpha: of all complete pairs, and its level; set by `run`.
+      records: records of all pairs, by side.
+      comparison, alpha: comparison of all complete pairs, and its level; set by `run`.
       failure: the error that ended it, or "".
-      lost: whether processes were ended from outside too often.
+      lost: whether processes were killed from outside too often.
       interrupted: whether Ctrl-C ended it.
     """
 

@@ -35,7 +35,7 @@ class Side:
     """Code, interpreter and flags of a side.
 
     Attributes:
-      flags: of ``cnnbench run``, including common ones; of a job, those of every process.
+      flags: flags of ``cnnbench run``, including common ones; for a job, those of every process.
       own: the flags of this side only.
       layout: the processes of a job; None for a run in one process.
       python: absolute path of an interpreter; the current one if None.

@@ -101,9 +101,9 @@ class Step:
 
     Attributes:
       answer: "good", "bad" or "skip".
-      verdict: of the comparison; "failed" if there is none.
-      change, low, high: of images/sec against GOOD, and its interval; None if unknown.
-      pairs, most_pairs: measured and allowed.
+      verdict: verdict of the comparison; "failed" if there is none.
+      change, low, high: change of images/sec against GOOD, and its interval; None if unknown.
+      pairs, most_pairs: numbers of measured and of allowed pairs.
       results: folder of the records, relative to that of the bisection; "" without records.
       needed: estimated pairs for an answer; None if it is settled or unknown.
       lost: whether its processes were ended from outside too often.

@@ -34,15 +34,15 @@ class ScalingPoint:
     """One number of workers; the fields are the columns of the CSV file.
 
     Attributes:
-      images_per_sec: of the job at the median step; the median over the runs.
-      step_seconds: the median step.
-      compute_seconds: a step without exchange, on the same processors.
+      images_per_sec: images/sec of the job at the median step; the median over the runs.
+      step_seconds: seconds of the median step.
+      compute_seconds: seconds of a step without exchange, on the same processors.
       efficiency: images per second over those of as many workers without exchange.
       communication: share of the step that is not computation.
-      predicted_images_per_sec, predicted_efficiency: by the cost model; None without a link or for
-        an unknown reduction.
-      efficiency_low, efficiency_high: of the slowest run of the job against the fastest without
-        exchange, and of the fastest against the slowest; None with one run of each.
+      predicted_images_per_sec, predicted_efficiency: predictions of the cost model; None without a
+        link or for an unknown reduction.
+      efficiency_low, efficiency_high: efficiency of the slowest run of the job against the fastest
+        without exchange, and of the fastest against the slowest; None with one run of each.
     """
 
     workers: int

@@ -28,8 +28,8 @@ AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
 """Seconds that the others may still run after the end of the chief."""
 
 AFTER_LOSS = 45.0
-"""The same of the chief after the end of another process, which it names before it writes the
-record."""
+"""Seconds that the chief may still run after the end of another process, which it names before it
+writes the record."""
 
 AFTER_SIGNAL = 4.0
 """Seconds between SIGTERM and SIGKILL."""

@@ -53,9 +53,9 @@ class StrategyCase:
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
-      flags: of ``cnnbench run``, without those of files.
+      flags: flags of ``cnnbench run``, without those of files.
       apart: why its weights are not compared; "" if they are.
-      weights_flags: of the process that trains the weights to compare; empty for none.
+      weights_flags: flags of the process that trains the weights to compare; empty for none.
     """
 
     name: str
@@ -184,7 +184,7 @@ class StrategiesSession:
     """One run of the command.
 
     Attributes:
-      records: of the successful rounds, by case and number of the round.
+      records: records of the successful rounds, by case and number of the round.
       problems: why a process of a case failed, after which the case is not run again.
       checkpoints: folders with the weights to compare, by case.
     """

@@ -95,7 +95,7 @@ NOT_IN_TRIALS = (
 """Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
 
 _REDUCING_SECONDS = 20.0
-"""Of a process of all-reduces; a few sizes and algorithms on two CPU cores."""
+"""Estimate for a process of all-reduces: a few sizes and algorithms on two CPU cores."""
 
 
 @dataclass(frozen=True)

@@ -28,21 +28,21 @@ FOUND = -0.2
 """The change of throughput that a sweep should be able to show in every configuration."""
 
 _MANY = 50
-"""More processes than these are no advice."""
+"""Largest number of processes that is advised."""
 
 HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One configuration.
+    """Results of one configuration.
 
     Attributes:
       throughputs, bandwidths: images/sec, and bytes/sec of the fastest all-reduce, one per
         successful process.
-      batch_size: per device; None if unknown or mixed.
-      problems: of failed processes: label, message, log.
-      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and that in words.
+      batch_size: batch size per device; None if unknown or mixed.
+      problems: label, message and log of each failed process.
+      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and the same in words.
       reported: name in compare and report; "" for all-reduces, whose rows have names.
     """
 

@@ -211,10 +211,10 @@ class TuneQuestion:
     """Definition of a search from the given flags, `first`.
 
     Attributes:
-      policy: of the proof; its threshold is also that of adopting a candidate.
-      seconds: for all of it.
+      policy: policy of the proof; its threshold is also that for adopting a candidate.
+      seconds: seconds for the whole search.
       timeout: seconds for each process.
-      memory: for processes that are alive at once; None if unknown.
+      memory: memory for processes that are alive at once; None if unknown.
       lanes: processes that are alive at once and step in turn; 1: one after the other.
     """
 

@@ -157,7 +157,7 @@ class Final:
     def _alpha(self, number: int) -> float:
         """The level of all analyses of a leader, by its number from 1 in the order of the finals.
 
-        Half that of the leader before: together at most twice that of the first.
+        Each leader has half the level of the one before: together at most twice that of the first.
         """
         return self.question.policy.alpha * 0.5 ** (number - 1)
 

@@ -66,7 +66,7 @@ class Space:
     Attributes:
       groups: settings that are raced together, by name of the group. A candidate adds one of them
         to the best of the groups before; the first adds none.
-      memory: of the machine or a GPU; None if unknown.
+      memory: memory of the machine or a GPU; None if unknown.
       layout: the processes of a job; None for runs in one process.
     """
 
@@ -95,7 +95,7 @@ class Space:
         return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
 
     def texts(self, settings: Settings) -> dict[str, str]:
-        """The flags of the candidate that adds settings, by name."""
+        """Flags, as texts by name, of the candidate that adds these settings."""
         assumed = {} if _MODE in settings else self.assumed
         return {**self.fixed, **assumed, **settings}
 

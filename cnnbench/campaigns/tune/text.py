@@ -129,7 +129,7 @@ def _refused(dropped: Iterable[Dropped]) -> list[str]:
 
 
 def listed(space: Space, first: Candidate) -> str:
-    """The candidates of each group by itself, and what is dropped and why, without measurements."""
+    """The candidates of each group, and the dropped ones by reason, without measurements."""
     lines = []
     for name, choices in space.groups.items():
         candidates, dropped = candidates_of(space, choices, first)

@@ -64,7 +64,7 @@ class FoundCondition:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundConditions:
-    """What ``cnnbench env --check`` saw.
+    """Result of ``cnnbench env --check``.
 
     Attributes:
       measured: quantities measured while it watched, by name, as in `conditions` of a record.
@@ -77,7 +77,7 @@ class FoundConditions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvDocument:
-    """What ``cnnbench env --json`` prints.
+    """Output of ``cnnbench env --json``.
 
     Attributes:
       facts: about machine and software, as in the environment of a record.

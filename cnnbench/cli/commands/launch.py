@@ -79,12 +79,12 @@ class JobFlags:
 
     @property
     def layout(self) -> JobLayout:
-        """The processes."""
+        """Numbers of processes by kind."""
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
     def layout_if_several(self) -> JobLayout | None:
-        """The processes; None if there is only one."""
+        """Numbers of processes by kind; None for a single process."""
         return self.layout if self.layout.size > 1 else None
 
 

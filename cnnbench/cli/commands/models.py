@@ -63,7 +63,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class ModelsDocument:
-    """What ``cnnbench models`` lists."""
+    """Output of ``cnnbench models --format=json``."""
 
     models: tuple[Listed, ...]
 

@@ -22,7 +22,7 @@ from cnnbench.flags.declare import FlagSpec, flag
 from cnnbench.flags.parse import split, split_at_dashes
 
 MOST_PAIRS = 1000
-"""Of an experiment."""
+"""Names of the sides of an experiment."""
 
 RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
@@ -41,7 +41,7 @@ _CHECKOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class SideFlags:
-    """What a side is."""
+    """Flags that define a side."""
 
     a: str = flag("", "Flags of side A alone, in one word.")
     b: str = flag("", "Flags of side B alone.")
@@ -112,9 +112,9 @@ def without(
 
 
 def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:
-    """The command line with other values of some flags; True switches one on.
+    """The command line with other values of some flags; True stands for a flag without a value.
 
-    They come after the other flags, because the last value counts and a flag file may set them.
+    These come after the other flags, because the last value counts and a flag file may set them.
     """
     added = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
     return shlex.join(["cnnbench", command, *without(argv, specs, flags, added)])

@@ -184,7 +184,7 @@ ALLREDUCE_TITLES = {
     "iters_per_step": "How long",
     "verbose": "Output",
 }
-"""By the first flag of a section of the help."""
+"""Titles of the sections of the help, by their first flag."""
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:

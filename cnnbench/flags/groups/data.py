@@ -9,7 +9,7 @@ from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.registry import datasets
 
 MOST_BUFFERED = 2**20
-"""Batches or records; more would fill any memory."""
+"""Largest number of batches or records; more would fill any memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

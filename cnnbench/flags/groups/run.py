@@ -33,7 +33,7 @@ def parse_stop_at(text: str) -> StopAt:
 
 
 MOST_IMAGES = 2**20
-"""Images per batch: a gigabyte even of the smallest; refuses typing errors at once."""
+"""Largest batch, a gigabyte even of the smallest images; reveals typing errors at once."""
 
 EVAL_DURING_TRAINING = (
     "eval_during_training_every_n_steps",

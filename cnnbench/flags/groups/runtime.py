@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cnnbench.flags.declare import flag
 
 MOST_THREADS = 4096
-"""Of one pool: TensorFlow starts them all at once, and crashes where the system has no more."""
+"""Largest pool: TensorFlow starts all threads at once, and crashes if the system has too few."""
 
 
 @dataclass(frozen=True, kw_only=True)

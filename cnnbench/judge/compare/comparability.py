@@ -111,7 +111,7 @@ class Group:
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ, those that block a verdict first; those of `patterns` never do."""
+    """Facts that differ, those that block a verdict first; facts that match `patterns` never do."""
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))

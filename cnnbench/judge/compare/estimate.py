@@ -32,8 +32,9 @@ class TwoSamples:
     Attributes:
       paired: whether the i-th values of both sides belong together (interleaved runs).
       noise: the A/A spread, see `aa_spread`; None if not measured.
-      differences: of pairs, new - base on the scale of `scaled`; None: those of the values.
-      share: of the level of its tests, where another metric of the same runs has the rest.
+      differences: differences of pairs, new - base on the scale of `scaled`; None: computed from
+        the values.
+      share: share of the level for its tests; another metric of the same runs has the rest.
     """
 
     base: Sequence[float]
@@ -57,7 +58,7 @@ class Evidence:
     Attributes:
       change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
       low, high: its confidence interval; None if there are too few values.
-      p: of the two-sided test.
+      p: p value of the two-sided test.
       floor: smallest change that counts: the metric's threshold or the A/A spread.
       margin: widest change that may be called the same.
       scatter: standard deviation of the pairs' differences, or within the sides; of logarithms
@@ -122,7 +123,7 @@ def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
-    """The statistics of a case with usable values on both sides, equal counts if paired."""
+    """Computes the statistics of a case; both sides have usable values, equally many if paired."""
     metric = case.metric
     confidence = 1 - case.share * policy.alpha
     base = [scaled(value, metric) for value in case.base]

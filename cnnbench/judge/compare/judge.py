@@ -242,7 +242,7 @@ def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Po
 
 
 def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
-    """The reason why an interval gives no verdict; `certain` if the test is significant."""
+    """Why an interval gives no verdict, in words; `certain`: whether the test is significant."""
     metric = case.metric
     floor, margin = (
         metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
@@ -282,13 +282,13 @@ def _outlook(case: TwoSamples, found: Evidence, enough: tuple[int, bool] | None)
 
 
 def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
-    """Whether the order of the values is clear, but too few values to prove anything."""
+    """Whether the sides are fully separated, but have too few values for significance."""
     best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
     return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
 def _fewest(case: TwoSamples, found: Evidence, policy: Policy, family: int) -> str:
-    """How many pairs, or processes, could prove a change of which size."""
+    """A sentence on how many pairs or processes could prove a change, and of which size."""
     counts = f"{len(case.base)} against {len(case.new)} processes"
     text = f"{len(case.base)} pairs" if case.paired else counts
     among = f" among {family} configurations" if family > 1 else ""

@@ -111,12 +111,11 @@ class Comparison:
     """The outcome of `compare_records`, with entries in natural order of their names.
 
     Attributes:
-      metrics: all that were judged, of all kinds of measurements.
+      metrics: all judged metrics, of all kinds of measurements.
       base_label, new_label: sources of the records.
-      names: of both sides in sentences.
+      names: names of both sides in sentences.
       next_step: the command that would settle what is inconclusive; "" if none.
-      ends_with: exit code where the verdicts do not decide it: of an A/A measurement, or an
-        interrupted one.
+      ends_with: exit code that the verdicts do not determine: of an A/A or interrupted measurement.
       explanation: where the difference is; None if nothing was profiled.
     """
 

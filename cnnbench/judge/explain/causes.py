@@ -82,7 +82,7 @@ _DIRECTIONS = {
 class Claim:
     """The parts, at least one, that a cause explains; see `Cause` for the other attributes.
 
-    `facts` are flags and facts that differ; the cause follows from the first.
+    `facts` are flags and facts that differ; the first one brings about the cause.
     """
 
     kind: str
@@ -242,7 +242,7 @@ def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Batch norm of layers of both sides that is fused in one."""
+    """Batch norm that is fused on one side only, of layers that both sides have."""
     before = after = 0
     claimed = []
     for part in sides.operations:
@@ -282,7 +282,7 @@ def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """As `copies`, also where a layer has other parameters but does not explain it."""
+    """Like `copies`, also if a layer has other parameters that do not explain the difference."""
     parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
@@ -371,7 +371,7 @@ RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = 
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
     *(layers, layer_by_layer, other_copies, gaps, everything),
 )
-"""In the order in which they claim parts."""
+"""Recognisers of causes, in the order in which they claim parts."""
 
 
 def _of_parameters(

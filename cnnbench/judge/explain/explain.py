@@ -1,4 +1,4 @@
-"""An explanation of profiled processes of two sides, and it as a table, Markdown and a chart."""
+"""Explanation of the difference between two sides, and its output as table, Markdown and chart."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     """The largest rows (all if `most` is 0), the sum of others, the rest, and the step.
 
-    The spread of sums and of the rest is not a number.
+    The spread of sums and of the rest is NaN.
     """
 
     def line(name: str, base: float, new: float, spread: float = math.nan) -> ExplainedRow:

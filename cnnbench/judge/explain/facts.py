@@ -19,7 +19,7 @@ from cnnbench.records.explanation import FactChange
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL, Primitive, StepProfile
 
 CPU_TIME = "CPU time of a step"
-"""The quantity that tells a program that computes from one that waits."""
+"""The quantity that distinguishes a program that computes from one that waits."""
 
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")

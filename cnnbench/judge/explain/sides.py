@@ -2,8 +2,8 @@
 
 A side is a few processes with some profiled steps each. Its times are means over the faster half of
 all its steps, the least disturbed ones; such means add up. Whether a difference stands out is
-decided by medians, of each row over the steps of each process, which are robust against single
-delays; of the program by the least time, since what other programs do to it only adds. The noise is
+decided by medians of each row over the steps of each process, which are robust against single
+delays; for the program by the minimum, since other programs can only add to its time. The noise is
 the difference between like processes.
 """
 
@@ -36,7 +36,7 @@ from cnnbench.records.step_profile import (
 )
 
 CERTAIN = 5.0
-"""Standard errors by which a difference stands out by itself, with few processes and many rows."""
+"""Standard errors from which a difference alone is significant: few processes, many rows."""
 
 CHANCE = 0.002
 """Level of the corresponding test by the scatter of the row itself."""
@@ -60,8 +60,9 @@ class Times:
     """Seconds of a step on both sides, of one part or of several together.
 
     Attributes:
-      base, new: of A and of B, means over the faster half of all steps.
-      base_each, new_each: of single processes, medians over their steps; of the program the least.
+      base, new: times of A and of B, means over the faster half of all steps.
+      base_each, new_each: times of single processes, medians over their steps; for the program
+        minima.
       within: variance of such a median by the scatter of the steps within a process, the mean over
         processes; 0 where steps stand for processes, and for least times.
       steps: profiled steps of all processes; 0 likewise.
@@ -213,10 +214,11 @@ class Sides:
     """Sides A and B, whose parts have the names of A's layers.
 
     Attributes:
-      times: of every part.
-      step: of profiled steps.
-      timed: of steps without a profiler.
-      by_work: whether other work counts however small or noisy its time is, and time alone nothing.
+      times: times of every part.
+      step: times of profiled steps.
+      timed: times of steps without a profiler.
+      by_work: whether any difference in work counts, however small or noisy its time is, and time
+        alone does not.
     """
 
     by_work = False

@@ -297,7 +297,7 @@ class SeriesDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDocument(Document):
-    """What ``cnnbench history`` found, schema 1.
+    """Result of ``cnnbench history``, schema 1.
 
     Attributes:
       metric: name of the metric.

@@ -36,7 +36,7 @@ _DIGITS = 7
 _MOST_NAMED = 5
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LEAST_SPAN = 0.1
-"""Of the value axis, as a share of the values, so that little noise does not fill the chart."""
+"""Least span of the value axis, as a share of the values: little noise must not fill the chart."""
 
 
 def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:

@@ -42,9 +42,9 @@ class HistoryEntry:
 
     Attributes:
       started: start of the process, in UTC.
-      status: of the measurement: "ok", "failed" or "interrupted".
+      status: status of the measurement: "ok", "failed" or "interrupted".
       error: type and message; "" if it did not fail.
-      facts: of the environment, those that may affect a measurement or name a version.
+      facts: facts of the environment that may affect a measurement or name a version.
       values: by metric; only finite ones.
       pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
     """
@@ -162,7 +162,7 @@ class SeriesPoint:
 
     @property
     def origin(self) -> Origin:
-        """Of all of its runs."""
+        """Origin of all of its runs."""
         return self.runs[0].origin
 
     @property

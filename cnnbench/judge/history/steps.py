@@ -67,8 +67,8 @@ class LevelChange:
     """A change of level.
 
     Attributes:
-      index: of the first point of the new level.
-      change: as a share of before, or a difference.
+      index: index of the first point of the new level.
+      change: change as a share of `before`, or a difference.
       stands: whether the change persists in the last level.
       last_good, first_bad: the points before and after it, also of a change for the better.
       earliest, latest: the new level begins between these points with 95 % probability.

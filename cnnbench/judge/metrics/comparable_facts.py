@@ -95,7 +95,7 @@ class Role(enum.Enum):
 
 
 UNKNOWN, NOTHING = "unknown", "none"
-"""What a missing fact means, and stands for it."""
+"""Meanings of a missing fact, and the texts that stand for it."""
 
 
 @dataclass(frozen=True)

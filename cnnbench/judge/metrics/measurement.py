@@ -46,10 +46,10 @@ class MeasuredReduction:
       status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was cut
         short, else "ok", however the process ended.
       config: flags of the process, with the row's values for those that list what is measured.
-      facts: of process and row, as text.
-      seconds: of the median reduction or copy; None if none was timed or sums were wrong.
+      facts: facts about process and row, as text.
+      seconds: seconds of the median reduction or copy; None if none was timed or sums were wrong.
       bytes_per_sec: bus bandwidth; of a copy, the bytes that all devices write together.
-      build_seconds: to trace it and call it for the first time.
+      build_seconds: seconds to trace it and to call it for the first time.
     """
 
     kind: str
@@ -121,7 +121,7 @@ class Origin:
     `repository` are no part of it.
 
     Attributes:
-      side: of an experiment, "a" or "b".
+      side: side of an experiment, "a" or "b".
       revision: the commit of cnnbench itself where no other is known.
       dirty: whether files differed from the revision.
     """

@@ -33,15 +33,15 @@ class Metric:
     """A metric and its rules.
 
     Attributes:
-      name: as commands offer it, unless `judged` has another name for it.
-      value: of a measurement of one of the kinds; None if not measured.
+      name: name in commands, unless `judged` has another one.
+      value: function of a measurement of one of the kinds; returns None if not measured.
       relative: whether changes are shares of the base, else differences.
       threshold: smallest change that counts in history.
       judged: name in --metrics by kind of measurement that compare judges by it.
-      constant: of `Policy`, compare's threshold.
+      constant: name of the constant of `Policy` that is the threshold in compare.
       gates: whether a change for the worse is a regression (exit code 1).
       on_request: whether compare judges by it only if --metrics names it.
-      step: of a speed, "at the median step" or "at the mean step".
+      step: for a speed, "at the median step" or "at the mean step".
     """
 
     name: str

@@ -18,9 +18,9 @@ class TableCell:
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
       link: an URL that the text leads to; "" for none.
-      kinds: of the whole column, names of CSS classes: "number" (aligned to the right), "code"
-        (monospaced), "prose" (sentences, which need room), "steady" (never wrapped, such as times),
-        "command" (one line to be copied).
+      kinds: CSS classes of the whole column: "number" (aligned to the right), "code" (monospaced),
+        "prose" (sentences, which need room), "steady" (never wrapped, such as times), "command"
+        (one line to be copied).
     """
 
     text: str

@@ -69,7 +69,7 @@ class Figure:
         return plain(", ".join(filter(None, parts)))
 
     def statistics(self) -> dict[str, float]:
-        """Its known numbers: of the median, "", and its interval, of processes, of the change."""
+        """Known numbers by name: the median as "", its interval, the processes, and the change."""
         low, high = self.sample.interval or (None, None)
         found = {
             "": self.value,

@@ -173,8 +173,8 @@ class Program:
       chain: reductions in one call. Each begins when all devices have the sums of the one before.
 
     Attributes:
-      build_seconds: of tracing and of the first call, in which TensorFlow optimises and places the
-        graph; None before it.
+      build_seconds: seconds of tracing and of the first call, in which TensorFlow optimises and
+        places the graph; None before it.
     """
 
     def __init__(

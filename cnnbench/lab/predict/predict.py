@@ -53,7 +53,7 @@ class FastestByDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionDocument(Predictions):
-    """What ``cnnbench allreduce --predict`` predicted, schema 1.
+    """Result of ``cnnbench allreduce --predict``, schema 1.
 
     Attributes:
       parameters: links of the cost model.

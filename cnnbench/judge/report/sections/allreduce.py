@@ -134,7 +134,7 @@ def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[
 
 
 def _speed(point: Point, name: str) -> float:
-    """In GB/s."""
+    """Bandwidth in GB/s."""
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
 

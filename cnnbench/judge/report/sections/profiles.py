@@ -168,7 +168,7 @@ def _roof(machine: Machine, places: Sequence[float]) -> ChartSeries:
 
 
 def _rate(row: RooflineRow) -> float:
-    """In GFLOP/s."""
+    """Rate in GFLOP/s."""
     return row.flops / row.seconds / 1e9
 
 

@@ -42,7 +42,7 @@ class Quantity:
 
     Attributes:
       text: its first paragraph.
-      values: of a configuration, shown in the charts.
+      values: values of a configuration, shown in the charts.
       chart: name of the quantity in titles of charts.
       row: further cells of a configuration's row in the table.
       known: whether a configuration has content for the section; by default, whether it has values.
