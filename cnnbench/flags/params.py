@@ -116,7 +116,7 @@ FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in spec
 """Every flag that is a field of ``Params``, in the order of the help."""
 
 SPECS: Mapping[str, FlagSpec] = {spec.name: spec for spec in FLAGS}
-"""The same by name."""
+"""The flags of `FLAGS` by name."""
 
 ACCEPTED: Mapping[str, FlagSpec] = {**SPECS, **{spec.name: spec for spec in OBSOLETE}}
 """All flags that a run accepts, by name; obsolete ones change nothing."""

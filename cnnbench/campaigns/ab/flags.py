@@ -82,7 +82,7 @@ def print_answer(job: str, *flags: str) -> None:
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
-    """Facts and groups of facts, as for --allow_different, in which the sides differ."""
+    """Facts, and groups of them as in --allow_different, in which the sides differ."""
     found = [name for name in {**a.given, **b.given} if a.given.get(name) != b.given.get(name)]
     variables = {*a.variables.items()} ^ {*b.variables.items()}
     found += [f"env_{name}" for name in sorted({name for name, _ in variables})]

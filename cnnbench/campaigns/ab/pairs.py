@@ -71,7 +71,7 @@ class Experiment:
     """Definition of an experiment.
 
     Attributes:
-      sides: by name; A is BASE, B is NEW. Of an A/A measurement both measure the same subject.
+      sides: sides by name; A is BASE, B is NEW. In an A/A measurement both have the same subject.
       most_pairs: maximum number of pairs; fewer where earlier sessions have a clear verdict.
       earlier: its state after earlier sessions; None if it begins now.
       sequential: whether interim analyses may end it; an earlier state is of such an experiment.
@@ -258,7 +258,7 @@ class Pairs:
         return self.experiment.analyses[-1].alpha
 
     def _ends(self, analysis: InterimAnalysis) -> bool:
-        """Whether an interim analysis ends the experiment: clear, last, or futile."""
+        """Whether an interim analysis ends the experiment: it is clear, the last, or futile."""
         comparison = self._compare(analysis.alpha)
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]

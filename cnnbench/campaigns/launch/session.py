@@ -50,7 +50,7 @@ class _Process:
         return self.ended is not None and self.ended.code == 0
 
     def news(self) -> list[str]:
-        """New lines after the name of the task; the last may be incomplete at the end."""
+        """New lines of the log with the name of the task; incomplete ones only after its end."""
         try:
             with open(self.log, "rb") as file:
                 file.seek(self.shown)

@@ -22,7 +22,7 @@ from cnnbench.flags.declare import FlagSpec, flag
 from cnnbench.flags.parse import split, split_at_dashes
 
 MOST_PAIRS = 1000
-"""Names of the sides of an experiment."""
+"""Largest number of pairs of an experiment."""
 
 RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""

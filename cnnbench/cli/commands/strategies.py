@@ -104,7 +104,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures the modes; after an interrupt or a failure the table so far has been written."""
+    """Measures the modes; after an interrupt or a failure, writes the table so far."""
     given = parse_flags(argv, (*_SPECS, *ACCEPTED.values()))
     options, of_runs = parted(StrategiesFlags, given)
     plot = Output("plot", options.plot, suffixes=PICTURES)
