@@ -66,7 +66,7 @@ PARTS = ("networks", "modes", "reductions", "jobs")
 
 @dataclass(frozen=True)
 class Options:
-    """Which runs are checked."""
+    """Selection of the runs to check."""
 
     networks: bool = flag(False, "Every network with small images, on two and on eight GPUs.")
     modes: bool = flag(False, "The modes of --variable_update, with pairs of other flags.")
@@ -131,7 +131,7 @@ class Runs:
     """Runs on emulated GPUs and on CPUs, each command once.
 
     Args:
-      results: file of what has been measured, a line of JSON per run; None to keep nothing.
+      results: file of the measurements, a line of JSON per run; None to keep none.
     """
 
     def __init__(self, results: Path | None) -> None:
@@ -145,15 +145,15 @@ class Runs:
             self._known = {row["command"]: row for row in rows if not row["error"]}
 
     def close(self) -> None:
-        """Ends its processes."""
+        """Ends the processes that make the runs."""
         self._run.close()
         self._folder.cleanup()
 
     def __call__(self, flags: Flags, gpus: int) -> dict[str, Any]:
-        """What a run has computed.
+        """Results of a run.
 
         Args:
-          gpus: of the machine; 0 for a run on CPUs.
+          gpus: number of GPUs of the machine; 0 for a run on CPUs.
 
         Returns:
           Its "values" by name, how often an operation of which "synchronous" type waited for the
@@ -206,7 +206,7 @@ def _is_small(flags: Flags) -> bool:
 
 
 def check(flags: Flags, runs: Runs) -> list[str]:
-    """Prints how far a run on GPUs is from its run on CPUs; returns the findings."""
+    """Prints the largest difference between a run on GPUs and that on CPUs; returns findings."""
     start = time.monotonic()
     flags = with_rate(flags, runs)
     gpus = runs(flags, gpus=gpu_cases.towers(flags))

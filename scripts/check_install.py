@@ -39,7 +39,7 @@ interpreter. Exit status: 0 if every way works, 1 if one does not, 2 for wrong u
 
 
 class Failure(Exception):
-    """The reason why one way fails, in one line."""
+    """Failure of one way to install, with the reason in one line."""
 
 
 def execute(
@@ -52,8 +52,8 @@ def execute(
     """Runs a command that must succeed; returns its standard output.
 
     Raises:
-      Failure: It does not succeed, or takes longer than ``timeout`` seconds; all that it
-        has started is killed then.
+      Failure: It does not succeed, or takes longer than ``timeout`` seconds; then it and its
+        descendants are killed.
     """
     # Of the environment only what belongs to neither Python nor this checkout gets in.
     variables = {"PYTHONPATH": "", "PYTHONHOME": "", **(environment or {})}
@@ -111,10 +111,10 @@ def build(checkout: Path, scratch: Path, timeout: float) -> Path:
 
 
 def check(way: str, scratch: Path, timeout: float) -> None:
-    """Installs and trains one way.
+    """Installs cnnbench in one way, and trains.
 
     Raises:
-      Failure: That does not work.
+      Failure: The installation or the training fails.
     """
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
     copy_checkout(checkout, timeout)

@@ -45,6 +45,6 @@ def options_of(
 
 
 def neighbour_flag() -> Any:
-    """A field: for what `validation.neighbour` takes, as text."""
+    """A field for the argument of `validation.neighbour`, as text."""
     text = "CPUs that programs beside the processes keep busy; 0.5 is one in bursts."
     return flag("0", text, choices=("0", "0.5", "1", "2"))

@@ -58,7 +58,7 @@ _BF16 = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 
 @functools.cache
 def absent(python: str, modules: tuple[str, ...]) -> str:
-    """Why an interpreter cannot run what needs some modules, in one line; empty when it can."""
+    """Which of some modules an interpreter lacks, in one line; empty when it has all."""
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
     )
@@ -150,7 +150,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
 
 
 def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> Reading:
-    """What an ended process measured."""
+    """The measurement of an ended process."""
     process.require(subject.status)
     reading = subject.read(process, record)
     reading = dataclasses.replace(reading, peak_bytes=process.peak_bytes)

@@ -37,7 +37,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Options:
-    """How long what is tried."""
+    """Targets and durations."""
 
     minutes: float = flag(1.0, "How long.", minimum=0.0)
     seed: int = flag(1, "Seed of the cases.")
@@ -66,10 +66,10 @@ def worker(target: str, seed: int, first: int, link: Connection) -> None:
 def round_of(
     target: str, seed: int, first: int, until: float, *, again: bool = False
 ) -> tuple[int, list[str]]:
-    """Lets a worker try cases up to a time.
+    """Runs cases in a worker until a point in time.
 
     Args:
-      again: whether the first case was slow before.
+      again: whether the first case has been slow once already.
 
     Returns:
       The number of the next case, and the findings, a line each.

@@ -37,17 +37,17 @@ from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 
 Report = Callable[[int], object]
-"""Told of the number of each write that is done."""
+"""Reports the number of each completed write."""
 
 FORK = multiprocessing.get_context("fork")
 
 
 def killed(work: Callable[[Report], None], seconds: float) -> int:
-    """Lets a forked process work for a while, kills it; returns the last number it reported.
+    """Runs work in a forked process for a while and kills it; returns the last reported number.
 
     Args:
-      work: calls its argument after each write; goes on until it is killed.
-      seconds: from its first report, or from its start if there is none in a minute.
+      work: calls its argument after each write; runs until it is killed.
+      seconds: time from its first report, or from its start if there is none in a minute.
     """
     reports, ours = FORK.Pipe(duplex=False)
     child = FORK.Process(target=silently, args=(lambda: work(ours.send),))
@@ -65,7 +65,7 @@ def killed(work: Callable[[Report], None], seconds: float) -> int:
 
 
 def in_child(work: Callable[[], None]) -> bool:
-    """Whether work in a forked process ends without an exception."""
+    """Runs work in a forked process; returns whether it ends without an exception."""
     child = FORK.Process(target=silently, args=(work,))
     child.start()
     child.join()
@@ -73,7 +73,7 @@ def in_child(work: Callable[[], None]) -> bool:
 
 
 def silently(work: Callable[[], None]) -> None:
-    """Works in a process that prints nothing from then on."""
+    """Runs work after redirecting the output of this process to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -91,13 +91,13 @@ class Writer(Protocol):
 
 
 def left(folder: Path, expected: Collection[str]) -> list[str]:
-    """Problems: the files in a folder that are not among these."""
+    """Problems: unexpected files in a folder."""
     names = {path.name for path in folder.iterdir()} - {*expected}
     return [f"{name} is left" for name in sorted(names)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files in a folder, but for its lock, which is released when the last one is there."""
+    """The files in a folder except its lock, which is released after the last one is written."""
     files = (path for path in folder.glob("*") if path.is_file() and path.name != FILE)
     return {path.name: path.read_bytes() for path in files}
 
@@ -309,11 +309,11 @@ WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
     "make-imagenet": (ImagenetWriter, 0.5),
     "sweep": (SweepWriter, 12.0),
 }
-"""By name: the writer, and the seconds up to which it is left alone."""
+"""Writers by name, with the longest time in seconds before a kill."""
 
 
 def run(name: str, kills: int, seed: int) -> list[str]:
-    """Kills one writer so many times in one folder; returns what was wrong, a line each."""
+    """Kills one writer repeatedly in one folder; returns the problems, a line each."""
     generator = random.Random(f"{name} {seed}")
     make, longest = WRITERS[name]
     found = []
@@ -327,7 +327,7 @@ def run(name: str, kills: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """What the kills are drawn from."""
+    """Number of kills, and their seed."""
 
     kills: int = flag(200, "Kills of all writers together.", minimum=1)
     seed: int = flag(1, "Seed of their moments.")

@@ -27,7 +27,7 @@ LOG_FILE = "install.log"
 
 
 class State(NamedTuple):
-    """What an environment holds: the lines of the state file, which ``environment.sh`` reads too.
+    """Content of an environment: the lines of the state file, which ``environment.sh`` reads too.
 
     Attributes:
       status: ``ready``, or ``building`` while it is being changed.
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 class Plan(enum.Enum):
-    """What has to happen to the environment."""
+    """Changes that an environment needs."""
 
     NOTHING = "nothing"
     INSTALL = "install into the environment that is there"
@@ -54,11 +54,11 @@ class Plan(enum.Enum):
 
 
 def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -> Plan:
-    """Decides what to do.
+    """Determines the changes that an environment needs.
 
     Args:
       python_works: Whether its interpreter runs.
-      wanted: What the environment should be; its extras are the least wanted.
+      wanted: The required state; the environment may have more extras.
     """
     if not exists:
         return Plan.REBUILD

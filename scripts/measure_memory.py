@@ -48,7 +48,7 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
     """Estimated and measured bytes of one run.
 
     Raises:
-      BenchmarkError: it failed, or took longer than ten minutes.
+      BenchmarkError: the run failed, or took longer than ten minutes.
     """
     flags = (f"--model={model}", f"--data_name={data}", f"--batch_size={batch}")
     side = Side(flags=(*flags, f"--num_gpus={devices}", *FLAGS))

@@ -1,4 +1,4 @@
-"""How often `cnnbench explain` names a planted cause first, and nothing on like sides.
+"""Measures how often `cnnbench explain` names a planted cause first, and none on like sides.
 
 Real processes of every side are profiled into --pool, one of each side in turn, and each trial
 explains some of them, drawn at random: trials share processes. Run again with the same --pool, it
@@ -36,10 +36,10 @@ TIMEOUT = 1200.0
 
 @dataclass(frozen=True)
 class Side:
-    """What a process runs, and what an explanation of the side must name first.
+    """Program of a process, and the cause that an explanation of the side must name first.
 
     Attributes:
-      plant: of the plug-in.
+      plant: plant of the plug-in.
       against: the side that it is compared with; "" for one that is compared with none.
       kinds: the right kinds of causes; none on like sides.
     """
@@ -84,7 +84,7 @@ def sides_of(network: str) -> dict[str, Side]:
 
 @dataclass(kw_only=True)
 class Options:
-    """What is measured, and how it is explained."""
+    """Measurements and trials."""
 
     networks: str = flag(",".join(NETWORKS), "Networks, with commas.")
     sides: str = flag(",".join(SIDES), "Sides of the pool and the comparisons, with commas.")
@@ -174,7 +174,7 @@ def trials(options: Options, network: str, new: str) -> list[Explanation]:
 
 
 def halves(options: Options, network: str) -> list[Explanation]:
-    """Explanations of like processes: each side against itself, no process on both sides."""
+    """Explanations of like processes: disjoint samples of each side against each other."""
     found = []
     for side in words(options.sides):
         profiles, draw = load(options.pool, network, side), random.Random(f"{options.seed} {side}")

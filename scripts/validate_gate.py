@@ -29,7 +29,7 @@ from cnnbench.machine import facts as environment
 
 @dataclass(kw_only=True)
 class Options:
-    """What is drawn, measured and judged."""
+    """Simulations, measurements and rules."""
 
     pool: str | None = flag(
         None, "Folder of real processes; none are used without it.", path="folder"
@@ -65,7 +65,7 @@ class Options:
 
 
 def plan_of(options: Options) -> dict[str, Any]:
-    """What all processes of a pool must have in common."""
+    """Properties that all processes of a pool must share."""
     facts = environment.collect()
     # The place of the plug-in may change with the checkout; what it does, not.
     flags = pools.flags(options.batch_size, options.num_batches)

@@ -48,14 +48,14 @@ def estimate(values: Sequence[float], *, is_ratio: bool) -> Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
-    """A figure per round and the bound on its mean over rounds.
+    """A requirement: a figure per round and the bound on its mean over rounds.
 
     Attributes:
       figure: The value of a round by the readings of its subjects; None when something is absent.
       bound: None for a figure that is only shown.
-      text: In which each ``{}`` is a subject.
-      subjects: Until `of`, those beside the one that has the demand.
-      needs_bf16: Whether it is only demanded of CPUs with bfloat16 instructions.
+      text: Description; each ``{}`` stands for a subject.
+      subjects: The subjects of `figure`; before `of`, without the one that has the demand.
+      needs_bf16: Whether it is only required on CPUs with bfloat16 instructions.
     """
 
     figure: Callable[..., Any]
@@ -100,7 +100,7 @@ class Finding:
       estimate: Mean and interval, None without a single complete round.
       verdict: ``met`` or ``MISSED`` when the whole interval lies on one side of the bound,
         ``open`` when it does not, ``not measured``.
-      note: Why it was not measured or is not demanded here.
+      note: Why it was not measured or is not required here.
     """
 
     demand: Demand

@@ -1,4 +1,4 @@
-"""What the host does for GPUs in a step, and what reductions add to it, on emulated GPUs.
+"""Work of the host for GPUs in a step, and the part of reductions in it, on emulated GPUs.
 
 They compute nothing: durations of their work are set, not measured, and CPU time is the host's.
 """
@@ -100,7 +100,7 @@ def _subject(
     settings: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Subject:
-    """A program, with as many images on each GPU as it has of --batch_size on eight."""
+    """A program; every GPU has an eighth of the images of --batch_size."""
     of_gpus = options.but(batch_size=max(1, options.batch_size // _MOST) * gpus)
     words = (f"--program={program}", f"--workers={gpus}", *flags)
     given = {"SKIP": "1", "TRACE": ".", **(settings or {"KERNEL_US": "50"})}
@@ -115,7 +115,7 @@ def _subject(
 
 
 def work_table(measurements: Sequence[Measurement]) -> list[str]:
-    """Medians over rounds of what a step takes: counts and bytes of all GPUs, times, idle share."""
+    """Medians over rounds of the work of a step: counts and bytes of all GPUs, times, idleness."""
     rows: list[tuple[str, ...]] = [
         (
             *("scenario", "program", "rounds", "kernels", "to GPUs", "to host", "between GPUs"),

@@ -26,7 +26,7 @@ ENVIRONMENT = {
 
 
 def over(above: float | None, below: float | None) -> float | None:
-    """A quotient; None where a part is unknown or zero."""
+    """A quotient; None if either number is unknown or zero."""
     return above / below if above and below else None
 
 
@@ -44,8 +44,8 @@ class Reading:
       bytes_first: Resident memory after warm-up.
       bytes_last: Resident memory after the last step.
       peak_bytes: The most resident memory of the process from its start to its end.
-      versions: Versions of what did the work, as ``name version`` words.
-      document: What the figures of reductions alone and of emulated GPUs are taken from.
+      versions: Versions of the software that did the work, as ``name version`` words.
+      document: Document with the figures of reductions alone and of emulated GPUs.
     """
 
     batch: int | None = None
@@ -106,7 +106,7 @@ class Measurement:
       status: ``ok``, ``failed`` or ``not run``.
       reason: Why it failed or was not run, one line.
       others_cpus: CPUs that other processes kept busy meanwhile, on average; None if unknown.
-      reading: What was read, None unless ``ok``.
+      reading: The reading; None unless ``ok``.
     """
 
     scenario: str

@@ -22,7 +22,7 @@ def _python(contents: str) -> str:
 
 @dataclasses.dataclass(kw_only=True)
 class Options:
-    """What to compare and how long."""
+    """Scenarios to compare, and durations."""
 
     scenarios: str = flag(",".join(SCENARIOS), "Scenarios, with commas.")
     only: str = flag(
@@ -77,7 +77,7 @@ class Options:
             raise PathError(self.keep, "--keep needs a folder that exists")
 
     def but(self, **changes: Any) -> Options:
-        """These options with other values."""
+        """A copy of these options with other values."""
         return dataclasses.replace(self, **changes)
 
     @property

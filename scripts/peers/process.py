@@ -2,8 +2,8 @@
 
 In turn, processes are started together and one of them runs at a time; the others are stopped
 (SIGSTOP), with all processes that each has started. Turns begin when every one has done a step. A
-turn ends with the first step that is done a while after its beginning. What a process waits is in
-no step's time, and steps before the turns do not count. Standard library only.
+turn ends with the first step that is done a while after its beginning. Waiting is part of no step's
+time, and steps before the turns do not count. Standard library only.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Process:
       status: Exit status; None if it could not be started.
       seconds: How long it ran.
       timed_out: Whether it was killed for taking too long.
-      waited: Seconds that it was stopped, in no other of these.
-      counted: Which lines count: those from the beginning of its turns on.
-      peak_bytes: The most resident memory it had, or a child that it waited for.
-      stopped: Since when it is stopped; None while it runs.
-      turn: When its latest turn began; None before the first.
+      waited: Seconds for which it was stopped; not included in other times.
+      counted: Predicate of the lines that count: those from the beginning of its turns on.
+      peak_bytes: Peak resident memory of the process, or of a child that it waited for.
+      stopped: Time at which it was stopped; None while it runs.
+      turn: Time at which its latest turn began; None before the first.
     """
 
     command: Sequence[str] = ()
@@ -132,25 +132,25 @@ class Process:
         return found if data else None
 
     def stop(self) -> None:
-        """Stops it, with what it has started."""
+        """Stops the process and its descendants."""
         self.stopped = time.perf_counter()
         signal_all(self._popen.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Continues it."""
+        """Continues the process and its descendants."""
         self.waited += time.perf_counter() - (self.stopped or 0.0)
         self.stopped = None
         signal_all(self._popen.pid, signal.SIGCONT)
 
     def is_late(self, timeout: float) -> bool:
-        """Kills it, with what it has started, if it takes longer; waits count."""
+        """Whether it has exceeded `timeout` seconds, waits included; then it has been killed."""
         if not self.timed_out and time.perf_counter() - self._begun > timeout:
             self.timed_out = True
             self.kill()
         return self.timed_out
 
     def kill(self) -> None:
-        """Kills it, with what it has started."""
+        """Kills the process and its descendants."""
         signal_all(self._popen.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
@@ -176,7 +176,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
 ) -> Process:
-    """Runs one command to its end; it and what it has started are killed when time is up."""
+    """Runs one command to its end; after the time-out it and its descendants are killed."""
     process = Process(command, environment or {}, folder)
     run_in_turn([process], timeout)
     return process
@@ -249,9 +249,10 @@ def resident_bytes(root: int) -> int | None:
 
 
 def signal_all(root: int, number: int) -> None:
-    """Sends a signal to a process and to all that descend from it.
+    """Sends a signal to a process and its descendants.
 
-    Groups of processes would not do: `cnnbench launch` gives each of its own one.
+    Signals to a process group are not enough: `cnnbench launch` gives each process a group of its
+    own.
     """
     for process in family(root):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -259,7 +260,7 @@ def signal_all(root: int, number: int) -> None:
 
 
 def family(root: int) -> list[int]:
-    """A process and its descendants, as /proc has them; where there is none, itself."""
+    """A process and its descendants, from /proc; the process alone where there is no /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():

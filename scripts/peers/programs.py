@@ -37,9 +37,9 @@ class Subject:
     """A program that is measured once per round.
 
     Attributes:
-      name: As in the table.
+      name: Name in the table.
       read: Turns the finished process and that file into a reading; ValueError if it cannot.
-      missing: Why it cannot be run, known beforehand.
+      missing: Why it cannot be run, if that is known beforehand.
       watch_memory: For which lines of output resident memory is noted.
       group: Subjects of one group run in turn, those without one after the other: they cannot be
         stopped between two steps.
@@ -173,6 +173,6 @@ def ancestor(options: Options, *flags: str, towers: int = 1, **more: Any) -> Sub
 
 
 def matmul(options: Options, dtype: str) -> Subject:
-    """A matrix product; by itself, since it has no steps to take turns after."""
+    """A matrix product; not in turn with others, since it has no steps."""
     size = f"--size={options.matmul_size}"
     return child(options, "matmul.py", f"--dtype={dtype}", size, name="matmul", dtype=dtype)

@@ -26,7 +26,7 @@ _TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
 
 
 def steps_of(lines: list[Line]) -> dict[int, Line]:
-    """The lines of steps by the numbers of these."""
+    """The lines of steps, by number of the step."""
     found = ((STEP_LINE.match(line.text), line) for line in lines)
     return {int(match[1]): line for match, line in found if match}
 
@@ -53,7 +53,7 @@ def read_child(finished: Process, _: Path) -> Reading:
 
 
 def read_document(finished: Process, _: Path) -> Reading:
-    """What a step takes; see ``Meter.measured`` in ``children/emulated_steps.py``."""
+    """Work of a step; see ``Meter.measured`` in ``children/emulated_steps.py``."""
     return Reading(document=measured_by_child(finished))
 
 

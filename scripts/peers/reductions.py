@@ -1,4 +1,4 @@
-"""cnnbench's reductions alone, beside TensorFlow's.
+"""cnnbench's reductions alone, compared with TensorFlow's.
 
 A subject is a process of ``cnnbench allreduce`` in which the compared reductions are interleaved:
 ratios are formed within it.
@@ -91,7 +91,7 @@ def small(options: Options) -> Iterator[Subject]:
 
 
 def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Figure:
-    """How many times as fast the point with one key is as the point with another."""
+    """Speed of the point with one key relative to the point with another."""
 
     def figure(reading: Reading) -> float | None:
         # A wrong sum has no speed.

@@ -1,4 +1,4 @@
-"""The scenarios: their subjects, and what is demanded of each."""
+"""The scenarios: their subjects, and the requirements of each."""
 
 from __future__ import annotations
 

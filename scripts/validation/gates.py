@@ -52,10 +52,10 @@ class Gates:
 
     Attributes:
       plan: name of the rule.
-      subject: what B is; "like" for the same as A, `WAITS` for the same but for its waits.
-      complete: whether every way that the coins of each window can fall is among them.
+      subject: subject on side B; "like" for that of A, `WAITS` for that of A with waits.
+      complete: whether all outcomes of the coins of each window are included.
       verdicts: counts.
-      processes: different ones behind all of them.
+      processes: number of different processes in all gates.
     """
 
     plan: str
@@ -66,7 +66,7 @@ class Gates:
 
     @property
     def count(self) -> int:
-        """How many gates."""
+        """Number of gates."""
         return sum(self.verdicts.values())
 
 

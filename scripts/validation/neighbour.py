@@ -18,8 +18,8 @@ def neighbour(cpus: float, seed: int) -> Iterator[None]:
     """Processes that keep CPUs busy until the context is left.
 
     Args:
-      cpus: how many, in halves: a whole one is a busy loop, a half one that works in bursts.
-      seed: of the lengths of bursts.
+      cpus: number of CPUs, in halves: a busy loop for a whole one, one in bursts for a half.
+      seed: seed of the lengths of bursts.
     """
     whole, halves = int(cpus), cpus != int(cpus)
     started: list[subprocess.Popen[bytes]] = []

@@ -22,10 +22,10 @@ class Place:
     """Where a network is made slower.
 
     Attributes:
-      dataset: of the network.
+      dataset: data set of the network.
       layer: the convolution, by the end of its scope.
-      seconds: that the program or the input takes longer, some percent of a step on two CPUs.
-      copies: of every weight in each step.
+      seconds: delay of the program or the input, some percent of a step on two CPUs.
+      copies: number of copies of every weight in each step.
     """
 
     dataset: str
@@ -43,7 +43,7 @@ PLACES = {
 
 
 def planted(network: str, place: Place) -> Model:
-    """The network, whose graph has what PLANT names."""
+    """The network with the plant that PLANT names in its graph."""
     model = get_model(network, place.dataset)
     build = model.build
 

@@ -40,7 +40,7 @@ def slowed_by(shares: Iterable[float]) -> dict[str, float]:
 
 
 SLOWED = slowed_by((0.05, 0.10))
-"""Those of validate_gate without --slowed."""
+"""Slowed subjects of validate_gate without --slowed."""
 
 TIMEOUT = 300.0
 # The cost of so many rows shows how many are needed.
@@ -59,15 +59,15 @@ class Process:
       round: counted from 1; 0 for those of the calibration.
       position: in the round, counted from 1.
       subject: one of `BASES`, or of the slowed ones of its pool.
-      rows: of the extra matrix product.
-      images_per_sec: at the median step; None if it failed, see `speed`.
-      step_seconds: the median step.
+      rows: rows of the extra matrix product.
+      images_per_sec: images/sec at the median step; None if it failed, see `speed`.
+      step_seconds: seconds of the median step.
       seconds: wall time of the process.
-      load: of the machine before it started.
+      load: load of the machine before it started.
       others: CPUs that others kept busy in its timed steps; None if unknown.
       problem: why it failed, or "".
       cpu_seconds: CPU time per step, the mean; 0 if unknown.
-      turn_cpu_seconds: the same of each of its turns; empty if it took none.
+      turn_cpu_seconds: mean CPU time per step of each of its turns; empty without turns.
     """
 
     round: int
@@ -101,11 +101,11 @@ class Pool:
       slowed: the slowed subjects, see `slowed_by`.
 
     Args:
-      folder: made if it is not there.
-      plan: what every process has in common; must be that of what is there.
+      folder: folder of the pool, made if missing.
+      plan: properties shared by all processes; must equal those of an existing pool.
 
     Raises:
-      PoolError: the file is of another plan, or none of a pool.
+      PoolError: the file has another plan, or is not that of a pool.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Pool:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """All that run in a round."""
+        """The subjects of a round."""
         return (*BASES, *self.slowed)
 
     @property
@@ -163,7 +163,7 @@ def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
 
 
 Start = Callable[[Sequence[Process]], list[Process]]
-"""Runs processes, of which the places are known; returns them with what they measured."""
+"""Runs processes whose places are set; returns them with their measurements."""
 
 
 def flags(batch_size: int, batches: int) -> tuple[str, ...]:
@@ -248,10 +248,10 @@ def calibrate(pool: Pool, start: Start) -> None:
 
 
 def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
-    """Runs rounds until the time is up, or would be during the next one.
+    """Runs rounds until the time is up or too short for another one.
 
     Args:
-      seed: of the order within rounds.
+      seed: seed of the order within rounds.
       in_turn: whether the processes of a round are started together.
 
     Raises:

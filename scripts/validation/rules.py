@@ -20,10 +20,10 @@ Generator = np.random.Generator
 
 POLICY = Policy()
 LIMIT = POLICY.alpha / 2
-"""What the gate states: at most this share of comparisons of like with like turns red."""
+"""Stated error rate: at most this share of comparisons of like with like turns red."""
 
 MEASURED_LIMIT = 0.01
-"""What is asked of gates from real processes: that much only where noise hides the floor."""
+"""Error rate required of gates from real processes, reached only if noise hides the floor."""
 
 Outcome = tuple[Verdict, int]
 """A verdict, and the processes that it cost, of both sides together."""
@@ -37,12 +37,12 @@ class Rule:
     """A rule that forms a verdict.
 
     Attributes:
-      name: for the table.
-      processes: the most it needs.
+      name: name in the table.
+      processes: maximum number of processes.
       sides: divides speeds in the order of time; takes them, the factor that B's are multiplied by,
         and a generator for the order of the sides.
       judged: the outcome of both sides.
-      broken: the condition of the stated error rates that it does not keep, or "".
+      broken: the condition of the stated error rates that it violates, or "".
     """
 
     name: str
@@ -98,7 +98,7 @@ def _coins(series: Series, factor: float, generator: Generator) -> Sides:
 
 
 def _shuffled(first: int) -> Callable[[Series, float, Generator], Sides]:
-    """So many of A and the others of B, in random order."""
+    """The first `first` of A and the others of B, in random order."""
     return lambda series, factor, generator: _divided(generator.permutation(series), first, factor)
 
 
@@ -117,7 +117,7 @@ def _in_pairs(pairs: int, sequential: bool) -> Callable[[list[float], list[float
 
 
 RESUMED = (8, 12, 16, 24, 36, 52, 76)
-"""Pairs at most of the sessions of an experiment that somebody resumes until it is clear."""
+"""Maximum pairs of the sessions of an experiment that is resumed until it is clear."""
 
 
 @cache
@@ -151,4 +151,4 @@ RULES: tuple[Rule, ...] = (
     Rule("compare without --paired, 8 pairs", 16, _coins, _unpaired, "pairs not judged as pairs"),
     Rule("compare, 8 of A, then 8 of B", 16, _blocks, _unpaired, "the sides take no turns"),
 )
-"""What the simulations try; the last two break a condition on purpose."""
+"""Rules in simulations; the last two break a condition on purpose."""

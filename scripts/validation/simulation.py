@@ -41,7 +41,7 @@ def _normal(generator: Generator, count: int, scatter: float = QUIET) -> Series:
 
 
 def _slowed(generator: Generator, count: int, chance: float, least: float, most: float) -> Series:
-    """Some are slowed to a share of their speed between two limits."""
+    """Slows some processes to a share of their speed between two limits."""
     hit = generator.random(count) < chance
     return _normal(generator, count) * np.where(hit, generator.uniform(least, most, count), 1.0)
 
@@ -84,7 +84,7 @@ NOISES: dict[str, Callable[[Generator, int], Series]] = {
 """Kinds of noise by what the tables call them."""
 
 TRUTHS = (0.0, 0.05, 0.10)
-"""How much slower B is, as a share of the speed."""
+"""Slow-downs of B, as shares of the speed."""
 
 # Chance that a rate equal to the stated one is rejected.
 _SURE = 0.001
@@ -95,7 +95,7 @@ class Rates:
     """Frequencies of the verdicts.
 
     Attributes:
-      rule, noise: what was tried.
+      rule, noise: the rule and the noise of the draws.
       truth: how much slower B is.
       verdicts: counts.
       processes: mean number of them.

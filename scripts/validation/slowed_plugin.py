@@ -1,7 +1,7 @@
 """LeNet after a matrix product with EXTRA_ROWS rows; none if that is 0.
 
-The product stands in the way of the first convolution, so that its time adds to the step's,
-and changes nothing that is computed: the model keeps its variables, FLOPs and flags.
+The first convolution depends on the product, so that its time adds to the step's; results,
+variables, FLOPs and flags of the model do not change.
 """
 
 from __future__ import annotations

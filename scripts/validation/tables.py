@@ -38,9 +38,9 @@ class Requirement:
     """A required property.
 
     Attributes:
-      text: what.
-      found: values.
-      met: whether it is; None if there is not enough to say.
+      text: description.
+      found: measured values.
+      met: whether it is met; None if there is too little data.
     """
 
     text: str

@@ -1,9 +1,9 @@
 """A bare tf.data pipeline on ImageNet files, written for speed.
 
-It does what a training of cnnbench asks of the pipeline by default: the files interleaved, the
-records shuffled, a random window of each JPEG decoded alone, resized to 224 x 224, mirrored half
-the time, scaled to -1..1, batched. Nothing else: no order that can be repeated, no checks, no
-ledger of what is being decoded.
+It does the same as cnnbench's pipeline for a training by default: interleaves files, shuffles
+records, decodes only a random window of each JPEG, resizes it to 224 x 224, mirrors half of the
+images, scales to -1..1, and batches. Nothing else: no reproducible order, no checks, no ledger of
+records in decoding.
 """
 
 from __future__ import annotations

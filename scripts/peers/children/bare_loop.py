@@ -26,9 +26,9 @@ WARMUP = 50
 def run_between(flags: Sequence[str], bare: Callable[[Callable[[], Any]], None]) -> None:
     """Runs ``cnnbench FLAGS`` with a call of ``bare(function)`` before and after its own loop.
 
-    The only place that knows the driver: ``build()`` returns what has been built, and
-    with synthetic data its ``step.function`` takes the learning rate alone, runs one
-    training step, and returns a tuple with the loss in front.
+    The only place that depends on the driver: ``build()`` returns the built run, and with synthetic
+    data its ``step.function`` takes the learning rate alone, runs one training step, and returns a
+    tuple with the loss in front.
     """
     original = BenchmarkCNN.build
     built: list[Any] = []

@@ -15,7 +15,7 @@ SEED = 1234
 
 
 def network(model: str, devices: int = 1, device: str = "cpu") -> Any:
-    """Flags of cnnbench for a network on some devices of a kind."""
+    """Flags of cnnbench for a network on a number of devices of one kind."""
     from cnnbench.flags import Params
 
     data = "imagenet" if model == "resnet50" else "cifar10"
@@ -52,7 +52,7 @@ class BareNetwork:
         }
 
     def rows(self, first: int, count: int) -> tuple[Any, ...]:
-        """Synthetic images and labels, of this number on."""
+        """Synthetic images and labels from row `first` on."""
         import tensorflow as tf
 
         from cnnbench.data.synthetic import synthetic_rows
@@ -61,7 +61,7 @@ class BareNetwork:
         return tuple(rows[element.name] for element in self._plan.spec.elements)
 
     def batches(self, devices: Sequence[str], images: int, first: int = 0) -> list[list[Any]]:
-        """Synthetic images, so many on each device, and labels, in variables there."""
+        """Synthetic images, `images` on each device, and labels, in variables on the device."""
         import tensorflow as tf
 
         made = []
@@ -112,7 +112,7 @@ class BareNetwork:
 
 
 def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> None:
-    """Moves the averages of batch norm towards the moments of a batch, where they are."""
+    """Moves the averages of batch norm towards the moments of a batch, on the device of each."""
     import tensorflow as tf
 
     for layer in moments:
@@ -135,8 +135,8 @@ def make_step(
 
     Args:
       args: the command line, see `steps.parse`; --batch_size is that of all replicas.
-      in_replica: whether replicas reduce by `all_reduce`; otherwise their gradients meet in
-        `merge_call` and are reduced to where each variable is.
+      in_replica: whether replicas reduce by `all_reduce`; otherwise gradients are merged in
+        `merge_call` and reduced to the device of each variable.
     """
     import tensorflow as tf
 

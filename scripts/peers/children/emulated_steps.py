@@ -70,7 +70,7 @@ class Meter:
         return found
 
     def measured(self) -> dict[str, float]:
-        """What a step took: counts and bytes of all GPUs, seconds, and the idle share of a GPU.
+        """Work of a step: counts and bytes of all GPUs, seconds, and the idle share of a GPU.
 
         Raises:
           ValueError: the lines of the two steps were not written.
@@ -86,7 +86,7 @@ class Meter:
 
 
 def _cpu_ns(task: Path) -> int:
-    """CPU time of a thread of a stream; 0 of any other."""
+    """CPU time of a thread that runs a stream; 0 for any other thread."""
     try:
         if (task / "comm").read_text() != "hostgpu\n":
             return 0

@@ -101,7 +101,7 @@ def controller(args: argparse.Namespace) -> None:
 def coordinator(args: argparse.Namespace) -> None:
     """Workers and a ps task, to which gradients and moving averages of batch norm go.
 
-    Two updates for each worker are under way.
+    Two updates per worker are in flight.
     """
     serve()
     import tensorflow as tf
@@ -130,10 +130,10 @@ def run(
     workers: int,
     done: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> None:
-    """Schedules updates and reads the loss of each; none is in flight before and after.
+    """Schedules updates and reads their losses; none is in flight before and after.
 
     Args:
-      done: takes the number of each and the seconds since the one before.
+      done: called with the number of each update and the seconds since the one before.
     """
     waiting: collections.deque[Any] = collections.deque()
     last = time.perf_counter()

@@ -1,7 +1,7 @@
 """Makes ImageNet files of generated photographs: photos.py OUT COUNT.
 
-Noise at several scales, 500 x 375 and the other way round, as JPEGs of some 70 KB, like the
-photographs of ImageNet: what it costs to decode one is what matters here.
+Noise at several scales, 500 x 375 and 375 x 500, as JPEGs of some 70 KB, like the photographs of
+ImageNet, since the cost of decoding matters here.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _PLACE = "CNNBENCH_PEER"
 
 
 def parse(models: Iterable[str], **choices: Iterable[str]) -> argparse.Namespace:
-    """The command line of a peer that knows these models; `flags` is what it does not know.
+    """The command line of a peer that has these models; `flags` are those that it does not know.
 
     Args:
       choices: values of further options by name.
@@ -53,12 +53,12 @@ def tasks_of(
     others: Iterable[tuple[str, int]],
     stdout: Callable[[str, int], int | None] = lambda job, index: None,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Starts this program again for each task of a cluster; kills them on leaving.
+    """Starts this program again for each task of a cluster; kills these processes on leaving.
 
     Args:
       hosts: addresses by the name of the job.
       others: job and index of the tasks to start.
-      stdout: where each prints to; None for the standard output of this process.
+      stdout: standard output of each; None for that of this process.
     """
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -104,7 +104,7 @@ def measure(args: argparse.Namespace, step: Callable[[], Any], *modules: ModuleT
 
     Args:
       step: one training step; it is done when its loss can be read.
-      modules: what did the work.
+      modules: modules that did the work, for their versions.
     """
     seconds = []
     for number in range(1 - args.warmup, args.batches + 1):
@@ -117,7 +117,7 @@ def measure(args: argparse.Namespace, step: Callable[[], Any], *modules: ModuleT
 
 
 def tell_step(number: int, speed: float) -> None:
-    """Prints the line of a timed step, by which turns are counted."""
+    """Prints the line of a timed step, which ends turns."""
     print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
 
@@ -128,5 +128,5 @@ def tell(batch: int, seconds: Sequence[float], *modules: ModuleType) -> None:
 
 
 def report(**measured: object) -> None:
-    """Prints what was measured, attributes of a reading."""
+    """Prints a measurement: attributes of a reading."""
     print("\nMEASURED " + json.dumps(measured), flush=True)
