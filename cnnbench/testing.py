@@ -41,7 +41,7 @@ _LABEL = 60
 Undecided = Literal["warn", "skip", "fail", "ignore"]
 
 Baseline: TypeAlias = "Result | str | os.PathLike[str]"
-"""What results are compared with: another result, a file, or records as compare takes them."""
+"""Baseline of a comparison: another result, a file, or records as compare takes them."""
 
 
 class CnnbenchWarning(UserWarning):
@@ -105,7 +105,7 @@ class Bench:
 
     Args:
       folder: takes records and logs.
-      timeout: seconds for each process, if a call does not say.
+      timeout: seconds for each process, unless a call has its own.
       update_baselines: `compare` writes its baseline.
       terminal: where progress and the time left are shown, if anywhere.
     """
@@ -192,7 +192,7 @@ class Bench:
         """Judges by the rules of ``cnnbench compare``; the test fails if the result is worse.
 
         Args:
-          result: what was measured now.
+          result: the new result.
           baseline: if None, that of the call that measured; another result, a file that
             `Result.save` or ``--cnnbench-update`` wrote, or records as ``cnnbench compare``
             takes them (file, folder, pattern).

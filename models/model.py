@@ -71,8 +71,8 @@ class Model(abc.ABC):
         be names of attributes.
       batch_size: per device, used when ``--batch_size`` is 0.
       learning_rate: used when no learning-rate flag is given.
-      backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
-        has them under the same names without it; empty for none.
+      backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that has
+        them under the same names without it; empty without a backbone.
       metric_names: names of the results of `metrics`, in the order in which they are printed.
       host_metric_names: names of the results of `host_metrics`; required for ``--stop_at``.
       lower_is_better: metrics of both kinds of which lower values are better, as of the loss.

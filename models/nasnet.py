@@ -100,7 +100,7 @@ class NasNetCifar10(NasNet):
 class NasnetCell(Generic[T]):
     """Combines the outputs of the two cells before it.
 
-    Drop-path keeps the share `keep` of each branch but the identity at the end of training.
+    Drop-path keeps the share `keep` of each branch, except the identity, at the end of training.
     """
 
     def __init__(self, net: Network[T], filters: int, keep: float) -> None:

@@ -147,7 +147,7 @@ class Network(SequenceLayers[T]):
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
     ) -> T:
-        """Batch normalisation over all dimensions but the channels, with float32 statistics."""
+        """Batch normalisation over all dimensions except the channels, with float32 statistics."""
         shape = self.shape(x)
         if not shape:
             raise UsageError("batch_norm takes a value with channels, not a scalar")

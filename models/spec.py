@@ -197,12 +197,12 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Elements of all variables but the moving averages, frozen ones included."""
+        """Elements of all variables, frozen ones included, except the moving averages."""
         return sum(v.size for v in self.variables if not v.statistic)
 
     @property
     def trainable_parameters(self) -> int:
-        """Elements the optimizer updates."""
+        """Elements that the optimizer updates."""
         return sum(v.size for v in self.variables if v.trainable)
 
     @property

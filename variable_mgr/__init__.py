@@ -1,7 +1,7 @@
 """Variable placement and gradient aggregation.
 
-One frozen spec makes one manager (`create`); managers know neither the driver, nor flags, nor
-networks. Importing this package does not import TensorFlow.
+One frozen spec makes one manager (`create`); managers depend neither on the driver, nor on flags,
+nor on networks. Importing this package does not import TensorFlow.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class VariableMgrSpec:
         return round_robin(self.homes) if in_turn else greedy_by_bytes(self.homes)
 
     def caching_device(self, reader: str) -> str | None:
-        """Device that caches a shared variable for operations on a device; None for none."""
+        """Device that caches a shared variable for operations on a device; None without a cache."""
         if not self.ps_devices or self.variable_caching == "none":
             return None
         return reader if self.variable_caching == "consumer" else cpu_of(reader)

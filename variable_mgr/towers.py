@@ -97,7 +97,7 @@ State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
 def _state_here() -> State:
-    """Makes contexts in which another thread has TensorFlow's state of this one."""
+    """Makes contexts that give another thread the TensorFlow state of this one."""
     scope = _absolute(tf.get_current_name_scope())
     # An unused operation shows graph, current device and control dependencies.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")

@@ -11,7 +11,7 @@ _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
 def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
-    """What a value should be by its annotation, if it is not; "" if it fits.
+    """Describes what a value should be if it does not fit its annotation; "" if it fits.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 

@@ -19,7 +19,7 @@ class TowerBatch(NamedTuple):
       features: the only feature among the elements, or several by name. Images are [batch,
         height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1] (with ml_perf:
         0..255 minus the channel means).
-      labels: likewise; classes are int64 [batch].
+      labels: the only label, or several by name; classes are int64 [batch].
       weights: float32 [batch], 1 for an example and 0 for padding; None while training.
     """
 

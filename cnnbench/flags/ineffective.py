@@ -30,7 +30,7 @@ class Unused(Generic[R]):
     Attributes:
       when: whether the flags have no effect in a run.
       why: end of the notice, after "--flag has no effect"; may depend on the run.
-      says: replaces "has no effect".
+      says: text in place of "has no effect".
     """
 
     flags: tuple[str, ...]

@@ -216,7 +216,7 @@ def _numbers(row: RooflineRow) -> list[str]:
 
 
 def to_csv(roofline: Roofline) -> str:
-    """A line per row, then one for the remainder; all digits."""
+    """A line per row, then one for the remainder; numbers unrounded."""
     rest = roofline.remainder_seconds
     remainder = RooflineRow("", "remainder", "", rest, 0, 0, 0.0, rest / roofline.step_seconds)
     rows = [cast("dict[str, Any]", encode(row)) for row in (*roofline.rows, remainder)]

@@ -64,7 +64,7 @@ class Situation:
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
-      interval: what happened in it, see `cnnbench.machine.sampling.changes`.
+      interval: changes in the interval, see `cnnbench.machine.sampling.changes`.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: at its beginning; only used after the loop.
     """

@@ -105,7 +105,7 @@ def take(
 
 
 def changes(first: Counters, second: Counters) -> dict[str, float]:
-    """What happened between two samples, by name, as far as known.
+    """Changes between two samples by name, without unknown ones.
 
     `other_cpus` is the mean number of CPUs kept busy by processes outside the run,
     `steal_fraction` the share of the wanted CPU time that the hypervisor withheld; both are unknown

@@ -229,7 +229,7 @@ class Watch:
             self._first = replace(self._sample(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[ConditionNote, ...]:
-        """The conditions found before the first step; `facts` are of `cnnbench.machine.facts`."""
+        """The conditions before the first step; `facts` are those of `cnnbench.machine.facts`."""
         self._facts, self._flags = facts, flags
         interval = changes(self._first, self._sample())
         if self._starts_with_others:

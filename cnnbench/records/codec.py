@@ -162,7 +162,7 @@ class Document:
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
-        """The record in a JSON document; ValueError as of `from_dict`."""
+        """The record in a JSON document; ValueError as in `from_dict`."""
         return cls.from_dict(parse_json(text))
 
     @classmethod
@@ -186,7 +186,7 @@ class Document:
 
 
 def started(started_at: str) -> datetime:
-    """The start time of a record (ISO 8601 with offset), in UTC; ValueError if it is none."""
+    """The start time of a record (ISO 8601 with offset), in UTC; ValueError if it is malformed."""
     try:
         # Python 3.10 does not know the suffix Z.
         start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))

@@ -200,7 +200,7 @@ def _json_files(folder: str, hidden: bool) -> list[str | SkippedFile]:
 
 
 def _read(path: str) -> RunRecord | AllReduceRecord | Study | Predictions | str:
-    """What a file holds, or the description of a document without a use here."""
+    """The content of a file, or a description of a document that is not used here."""
     found = read_json(path)
     kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
     kind = kind if isinstance(kind, str) else ""

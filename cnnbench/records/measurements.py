@@ -230,7 +230,7 @@ class Measurements:
         if not self.task_addresses:
             return None
         images = 0 if self.batch is None else self.batch.global_
-        # A Ctrl-C may come between a step and who made it.
+        # A Ctrl-C may come between the append of a step and that of its worker.
         updates = self.updates[:steps]
         own = Counter(worker for worker, _ in updates)
         workers = len(self.worker_tasks)

@@ -40,7 +40,7 @@ def runs_together(algorithm: Algorithm) -> bool:
     return bool(getattr(algorithm, "runs_together", False))
 
 
-# Raises ValueError with the reason if the context is none for this algorithm.
+# Raises ValueError with the reason if the algorithm cannot work in the context.
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 _Factory = TypeVar("_Factory", bound=Factory)
 

@@ -74,7 +74,7 @@ class StrategyVariableMgr(VariableMgr):
     def _reduce(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """The results of `preprocess_device_grads`, and a tensor of each tower reduced likewise."""
+        """The results of `preprocess_device_grads`, and the reduction of a tensor of each tower."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
         reduced = [

@@ -174,7 +174,7 @@ class Job:
 
     @property
     def peers(self) -> tuple[Task, ...]:
-        """All tasks but this one."""
+        """All tasks except this one."""
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Additive:
         return float(self.effects[self.names.index(name)])
 
     def difference(self, name: str, other: str) -> float:
-        """The effect of a candidate less that of another one."""
+        """The effect of a candidate minus that of another one."""
         return self.effect(name) - self.effect(other)
 
     def deviation(self, name: str, other: str) -> float | None:

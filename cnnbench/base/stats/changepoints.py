@@ -56,7 +56,7 @@ def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
     Under Gaussian noise of standard deviation s a needless cut saves about 0.63 s, more for the
     best of n places: hence the logarithm (as in Schwarz's criterion). Correlation multiplies it by
     (1 + r) / (1 - r), with the r of the signs of the deviations, 2/pi * arcsin of that of the
-    values. Needs at least three finite values; `min_spread` as of `change_points`.
+    values. Needs at least three finite values; `min_spread` as for `change_points`.
     """
     spread, correlation = noise(values)
     signs = 2 / math.pi * math.asin(correlation)

@@ -176,7 +176,7 @@ class Reporter(Messages):
         super().__init__(stream, self._live)
 
     def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
-        """Shows a process as running; arguments as of `ended`, this process among those left."""
+        """Shows a process as running; arguments as in `ended`, but `left` includes this process."""
         eta = f" ETA {duration(left)}" if left else ""
         self._live.draw(one_line(f"[{index}/{total}] {label} ...{eta}"))
 

@@ -87,7 +87,7 @@ def fitted_rows(
     last line names, then has its texts broken.
 
     Args:
-      rows, left: as of `aligned`.
+      rows, left: as for `aligned`.
       spare: numbers of columns that can be left out, in this order.
       indent: characters before every line, which the caller adds.
     """
@@ -181,7 +181,7 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV file with a line per row and all digits; texts that look like formulas are escaped."""
+    """A CSV file with a line per row, numbers unrounded; texts like formulas are escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)

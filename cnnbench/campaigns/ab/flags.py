@@ -51,7 +51,7 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
 
 
 def check(side: Side) -> Resolved:
-    """Resolves the flags of a side, as far as this cnnbench knows them, or UsageError."""
+    """Resolves those flags of a side that this version of cnnbench knows; UsageError if wrong."""
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
         done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)

@@ -126,7 +126,7 @@ class Experiment:
         return self.analyses[-1].pairs
 
     def level_after(self, pairs: int) -> float:
-        """The level of an analysis after an interrupt or a failure, with so many complete pairs."""
+        """The level of an analysis after an interrupt or a failure, by number of complete pairs."""
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha

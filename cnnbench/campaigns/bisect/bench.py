@@ -43,7 +43,7 @@ class Setting:
     Attributes:
       good, bad: hashes; all others are measured against the first.
       python: interpreter of the processes; this one if None.
-      build: shell command that prepares a worktree; None for none.
+      build: shell command that prepares a worktree; None to leave it as it is.
       pairs, most_pairs: maximum where the answer is clear, and where it is not.
       pairing: how the processes of a pair share their time, see `turn_seconds`.
     """

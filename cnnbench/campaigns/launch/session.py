@@ -132,7 +132,7 @@ class JobSession:
             self._processes.append(_Process(task, child, log))
 
     def _wait(self) -> None:
-        """Waits until all have ended, or until the limit after the end of others."""
+        """Waits until all processes have ended, or for the time left after the end of others."""
         deadline = math.inf
         while running := self._running(self._processes):
             self._look(running)

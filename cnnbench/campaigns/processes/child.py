@@ -81,7 +81,7 @@ class Ended:
       message: why it is not ok, in one line; "" if it is ok.
       lost: how a signal from outside or its time-out ended it, completing "it was"; else "".
       document: its record as JSON values; of a process that left none, one with the error.
-      unusable: what it wrote instead of a record, or None.
+      unusable: its output in place of a record, or None.
     """
 
     code: int | None
@@ -184,7 +184,7 @@ class Child:
         return self._link.fileno()
 
     def wait(self, seconds: float) -> Ended | None:
-        """The end of the process; None if it still runs after so many seconds.
+        """The end of the process; None if it still runs after `seconds`.
 
         Not to be called again once it has returned an end.
         """

@@ -167,7 +167,7 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, st
 
 
 def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
-    """The child's record; or why there is none, and what it wrote instead."""
+    """The child's record; or why there is none, and its output in place of one."""
     try:
         data = command.record.read_bytes()
     except FileNotFoundError:

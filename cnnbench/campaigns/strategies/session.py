@@ -49,7 +49,7 @@ _OF_THE_COMMAND = {
 
 @dataclass(frozen=True)
 class StrategyCase:
-    """One row of the table.
+    """A measured mode, which is a row of the table.
 
     Attributes:
       name: the mode, or `ONE_TOWER`.

@@ -128,7 +128,7 @@ def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
 
 
 def to_csv(found: Sequence[StrategyRow]) -> str:
-    """A line per row, all digits."""
+    """A line per row, numbers unrounded."""
     header = [field.name for field in fields(StrategyRow)]
     return csv_text(header, (asdict(row).values() for row in found))
 
@@ -143,7 +143,7 @@ def document(
     facts: Mapping[str, Any],
     incomplete: str | None = None,
 ) -> StrategiesDocument:
-    """The rows with all digits, their processes, and what was measured; `begun` has a time zone.
+    """The rows with unrounded numbers, their processes and the subject; `begun` has a time zone.
 
     Weights within `tolerance` are called equal; see `cnnbench.campaigns.strategies.weights` for the
     distances.

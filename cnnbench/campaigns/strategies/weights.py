@@ -17,8 +17,8 @@ def distances(checkpoints: Mapping[str, Path]) -> dict[str, tuple[float, str]]:
 
     A distance is the largest difference of two elements of a variable from the reference, as a
     share of the largest element of the reference, and the name of that variable; 0 and "" if all
-    bits are equal, NaN if some are no numbers. The checkpoints are of equally many steps on the
-    same data.
+    bits are equal, NaN if some values are NaN. The checkpoints have equally many steps on the same
+    data.
     """
     if len(checkpoints) < 2:
         return {}

@@ -54,7 +54,7 @@ class FlagSet:
 
 
 class _MissingVariable(UsageError):
-    """A flag names an environment variable without a value; `lack` says so without the line."""
+    """A flag names an environment variable without a value; `lack` is the message without line."""
 
     def __init__(self, node: Node, name: str, lack: str) -> None:
         self.lack = f"{name} {lack}"

@@ -228,7 +228,7 @@ class BatchSizeSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
-    """Flags, and a filter of configurations, of a suite for GPUs on a machine without one."""
+    """Flags and filter with which a suite for GPUs runs on a machine without any."""
 
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     filter: str = _key(_text, "")

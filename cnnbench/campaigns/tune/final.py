@@ -36,13 +36,13 @@ _PLAN, _PROOF = "final", "proof"  # events of the journal
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The leader against the given flags.
+    """Result of the leader in pairs with the given flags.
 
     Attributes:
       verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
       reason: "" for `NONE`.
       gain: relative speed of the leader minus 1; None without pairs.
-      low, high: its confidence interval; None for too few pairs.
+      low, high: confidence interval of gain; None for too few pairs.
       failure: error that ended it early, or "".
       more: whether more pairs, within the maximum of a final, may decide it.
     """
@@ -199,7 +199,7 @@ class Final:
         )
 
     def weights(self, leader: Candidate) -> Weights:
-        """Compares the weights that both sides train with operations computed as the leader's."""
+        """Compares the weights that both sides train, with the leader's flags for kernels."""
         no_promise = self._no_promise(leader)
         if no_promise:
             return no_promise, None

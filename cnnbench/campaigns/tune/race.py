@@ -207,7 +207,7 @@ _LEAST = 6
 
 
 class CandidateBench(Protocol):
-    """Measures candidates and knows how much time there is."""
+    """Measures candidates, and determines how many fit into the remaining time."""
 
     def affordable(self, group: str, number: int, proof: bool) -> int:
         """Processes that fit into the remaining time, after a round (0: before the first one).

@@ -39,7 +39,7 @@ class Candidate:
     """Flags to be measured: all those of a run or of every process of a job.
 
     Its name and settings have the flags that it adds to the given ones, its key is equal for
-    equivalent flags, and `changes` has words of `ALLOWABLE` for what it trains differently.
+    equivalent flags, and `changes` has the words of `ALLOWABLE` for differences in training.
     """
 
     name: str

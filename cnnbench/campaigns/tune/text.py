@@ -143,7 +143,7 @@ def listed(space: Space, first: Candidate) -> str:
 
 
 def to_csv(found: TuneDocument) -> str:
-    """A line per candidate, all digits."""
+    """A line per candidate, numbers unrounded."""
     header = [field.name for field in fields_of(TuneRow)]
     rows = (
         {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
@@ -153,7 +153,7 @@ def to_csv(found: TuneDocument) -> str:
 
 
 def processes_csv(found: SearchOutcome) -> str:
-    """A line per process of the races, all digits."""
+    """A line per process of the races, numbers unrounded."""
     rows = [
         (one.name, race.group, at, math.exp(values[one.key]))
         for race in found.races

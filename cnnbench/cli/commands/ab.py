@@ -222,7 +222,7 @@ def _experiment(
     command: Sequence[str],
     earlier: Begun | None,
 ) -> Experiment:
-    """What to measure; the command has no environment variables, whose values may be secrets."""
+    """The experiment; its command has no environment variables, whose values may be secrets."""
     found = sides.checked(both, "ab", campaign.reporter)
     subjects = {
         name: repository.of_folder(side.checkout)

@@ -114,7 +114,7 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
     job = _job(entry.new[-1])
     if sides:
         return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *job, *sides, "--", *common])
-    # What makes the sides differ is not in the records: more of each, by whoever knows it.
+    # Records do not tell what makes the sides differ, so only the user can measure more of each.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_file, new_file = (
         f"{shlex.quote(label)}/more-$i.json"
@@ -126,7 +126,7 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
 
 
 def _flags(measurement: Measurement) -> list[str]:
-    """The flags that a process was given, but for those that say where its results go."""
+    """The flags that a process was given, except those for the places of its results."""
     return [
         f"--{name}={SPECS[name].text(measurement.config[name])}"
         for name in measurement.explicit_flags

@@ -129,7 +129,7 @@ def interpreter(flag: str, text: str) -> str:
 
 
 def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
-    """The sides with resolved flags; refuses wrong ones as far as this cnnbench knows them."""
+    """The sides with resolved flags; refuses wrong flags that this version of cnnbench knows."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, RESERVED, reason)

@@ -14,7 +14,7 @@ MOST_BUFFERED = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class DataParams:
-    """Where images come from."""
+    """Data sets and image preparation."""
 
     data_dir: str | None = flag(
         None, "Folder with the data set; without it, synthetic images are used.", path="folder"

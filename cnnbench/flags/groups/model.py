@@ -10,7 +10,7 @@ from cnnbench.models.registry import all_names
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParams:
-    """Which network, in which precision."""
+    """Network and precision."""
 
     model: str = flag("trivial", "Network to run; `cnnbench models` lists them.", known=all_names)
     model_plugin: str | None = flag(

@@ -9,7 +9,7 @@ from cnnbench.flags.declare import flag
 
 @dataclass(frozen=True, kw_only=True)
 class OutputParams:
-    """What is printed, recorded, saved and traced."""
+    """Printed, recorded, saved and traced output."""
 
     display_every: int = flag(10, "Steps between two lines of progress.", minimum=1)
     display_perf_ewma: float | None = flag(

@@ -9,7 +9,7 @@ from cnnbench.flags.declare import FlagSpec, flag, specs_of
 
 @dataclass(frozen=True, kw_only=True)
 class PredictParams:
-    """What to predict, and from what."""
+    """Prediction: links, devices and computation."""
 
     predict: bool = flag(
         False,

@@ -45,7 +45,7 @@ EVAL_DURING_TRAINING = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunParams:
-    """What to run."""
+    """Kind and length of a run."""
 
     eval: bool = flag(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(

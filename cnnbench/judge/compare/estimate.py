@@ -171,11 +171,10 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> tuple[int, bool] 
     With this number the verdict is "same" with a chance of 0.8 where nothing changed, and slower or
     faster, with a larger chance, where the change is twice the margin. A smaller number is returned
     if up to `_FEW_MORE` further runs prove a change as large as the one found with a chance of 0.8;
-    one that needs more may as well be chance. The second value is whether they prove such a change;
-    otherwise they distinguish "same" from a change of twice the margin. By the normal approximation
-    with the measured scatter; the rank tests need pi/3 times as many values as a t test (Hodges and
-    Lehmann, 1956).
-    None if the scatter or the margin is 0 or unknown.
+    a change that needs more may be due to chance. The second value is whether they prove such a
+    change; otherwise they distinguish "same" from a change of twice the margin. By the normal
+    approximation with the measured scatter; the rank tests need pi/3 times as many values as a t
+    test (Hodges and Lehmann, 1956). None if the scatter or the margin is 0 or unknown.
     """
     margin, scatter = _shift(found.margin, case.metric), found.scatter
     if not scatter or not margin:

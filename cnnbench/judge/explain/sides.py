@@ -65,7 +65,7 @@ class Times:
         minima.
       within: variance of such a median by the scatter of the steps within a process, the mean over
         processes; 0 where steps stand for processes, and for least times.
-      steps: profiled steps of all processes; 0 likewise.
+      steps: number of profiled steps of all processes; 0 in the same cases.
     """
 
     base: float
@@ -294,7 +294,7 @@ class Sides:
         return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
 
     def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference of some parts is large enough, and beyond so many standard errors.
+        """Whether the difference of some parts is large, and beyond `errors` standard errors.
 
         From `CERTAIN` on the processes of the sides must not overlap either.
         """
@@ -362,7 +362,7 @@ class Sides:
 
 
 def _times_of(processes: Sequence[Sequence[float]], steps: Sequence[Sequence[float]]) -> _SideTimes:
-    """Times of one thing in every step of each process; the whole `steps` tell the faster half."""
+    """Times of a part in every step of each process; whole `steps` determine the faster half."""
     kept = faster_half([seconds for process in steps for seconds in process])
     seconds = [value for process in processes for value in process]
     faster = [seconds[index] for index in kept]

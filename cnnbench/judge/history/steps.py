@@ -20,7 +20,7 @@ from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.registry import Metric
 
 MIN_POINTS = 2
-"""Fewest points of a level, so that an outlier is none."""
+"""Fewest points of a level; a single outlier is no level."""
 
 MIN_SERIES = 6
 """Fewest points for an estimate of the noise."""

@@ -75,7 +75,7 @@ class Charts:
 Block: TypeAlias = Table | Text | Charts
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
-"""What sections are made of."""
+"""Contents of a section."""
 
 
 @dataclass(frozen=True, kw_only=True)

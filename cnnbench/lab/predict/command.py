@@ -279,7 +279,7 @@ def model_lines(model: Interconnect) -> list[str]:
 
 
 def step_line(step: TrainingStep) -> str:
-    """What is reduced and computed."""
+    """The gradients and the computation of a step."""
     time = "step time unknown: give --step_seconds or --record for efficiency"
     if step.step_seconds is not None:
         time = (

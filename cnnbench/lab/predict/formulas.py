@@ -335,7 +335,7 @@ def _low_latency(path: PathOf) -> PathOf:
 
 
 def _lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """n-1 hops of so many messages each; as many of them leave a node as there are nodes."""
+    """n-1 hops of `at_once` messages each; as many hops leave a node as there are nodes."""
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     return ReductionPhase(
@@ -344,7 +344,7 @@ def _lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
 
 
 def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
-    """Messages of so many bytes in all, of which the share `leaving` leaves its node."""
+    """Messages of `size` bytes in all, of which the share `leaving` leaves its node."""
     near = 1 - leaving
     return ReductionPhase(
         near * messages, near * size, leaving * messages, leaving * size * layout.near
@@ -361,7 +361,7 @@ def _join(tensor: Tensor, chunks: int) -> ReductionPhase:
 
 
 def _star(near: int, far: int, size: float) -> ReductionPhase:
-    """One device receives from so many others, or sends to them."""
+    """One device receives from others, or sends to them: `near` in its node, `far` in others."""
     return ReductionPhase(near, near * size, far, far * size)
 
 

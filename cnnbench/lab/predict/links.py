@@ -43,7 +43,7 @@ _TRAFFIC_OF_ADDING = 3
 
 @dataclass(frozen=True)
 class Link:
-    """What connects one device with the others.
+    """The connection of one device with the others.
 
     Attributes:
       name: name of the preset, or the parameters as given.

@@ -74,7 +74,7 @@ def predict(
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
-    """All specs on all numbers of devices, device counts outermost."""
+    """Predictions for all specs on all numbers of devices, ordered by number of devices."""
     return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 

@@ -36,7 +36,7 @@ class Tensor:
     def chunks(self, most: int) -> tuple[int, int]:
         """Number and bytes of the chunks, at most `most`, as the algorithms cut them.
 
-        All have so many bytes but the last, which may have fewer.
+        The last one may have fewer bytes.
         """
         size = chunk_size(self.elements, most, self.itemsize)
         count = max(1, math.ceil(self.elements / size))

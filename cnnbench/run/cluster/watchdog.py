@@ -63,14 +63,14 @@ class _Peer:
 class Watchdog:
     """A daemon thread that ends this process when the job cannot continue.
 
-    Every task but the chief has one connection to the chief, its line, kept from the handshake.
-    Along it each side sends every `period` seconds that it is there and how far it has come: 2(n-1)
-    messages for n tasks. A task is suspect if its line has closed or was silent for `silence`
-    seconds. A suspect is asked by `probe` every `period` seconds; `misses` wrong answers in a row
-    are a loss, so that a task that ends normally just before this process calls `end` is none. The
-    chief tells all others what it has found before it ends, so that all name the same task. The
-    others watch the chief alone; if it does not answer they ask all tasks, once per miss, and name
-    all that are lost.
+    Every task but the chief has one connection to the chief, its line, kept from the handshake. On
+    it each side reports every `period` seconds that it is alive, and its progress: 2(n-1) messages
+    for n tasks. A task is suspect if its line has closed or was silent for `silence` seconds. A
+    suspect is asked by `probe` every `period` seconds; `misses` wrong answers in a row are a loss,
+    so that a task that ends normally just before this process calls `end` is not lost. The chief
+    reports its findings to all others before it ends, so that all name the same task. The others
+    watch the chief alone; if it does not answer they ask all tasks, once per miss, and name all
+    that are lost.
 
     The chief also compares the progress of all tasks: see `StallDetector` and `blamed`.
     """

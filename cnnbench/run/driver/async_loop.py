@@ -43,7 +43,7 @@ class Stuck:
     Times in which this whole process is stopped are therefore excluded.
 
     Args:
-      limit: seconds, as of `time_limit`.
+      limit: seconds, as in `time_limit`.
       waits: returns for how many seconds each worker, by name, has been waiting for input.
     """
 

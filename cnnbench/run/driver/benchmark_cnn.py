@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.training import ScenarioContext
 
 
-# What TensorFlow says where a tensor finds no room on the device that it is copied to.
+# TensorFlow's message if there is no memory for a copy on a device.
 _NO_ROOM = "Dst tensor is not initialized"
 
 

@@ -50,7 +50,7 @@ _CALIBRATION_EXAMPLES = 8
 
 @dataclass(frozen=True)
 class Trainable:
-    """What `Training` runs.
+    """Parts that `Training` runs.
 
     Attributes:
       step: the training (or forward-only) step; None when only evaluating.

@@ -34,7 +34,7 @@ def is_prefix(path: str) -> bool:
 
 
 def latest(path: str) -> str | None:
-    """Prefix of the newest complete checkpoint; None if there is nothing of any checkpoint.
+    """Prefix of the newest complete checkpoint; None if there are no parts of any checkpoint.
 
     Args:
       path: path of a folder, or prefix of one checkpoint.

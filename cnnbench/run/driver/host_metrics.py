@@ -216,7 +216,7 @@ class EvaluationResults:
             self._record(found.evaluation, metrics)
 
     def finish(self, seconds: float | None = None) -> None:
-        """Waits for all evaluations, at most so many seconds, and publishes them."""
+        """Waits for all evaluations, at most `seconds`, and publishes them."""
         end = None if seconds is None else time.monotonic() + seconds
         while self._waiting:
             left = None if end is None else end - time.monotonic()

@@ -62,7 +62,7 @@ def time_whole(inputs: InputSource) -> InputStage:
 def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
     """Times a stage of an unused pipeline together with all earlier stages.
 
-    It is timed for so many examples, or for two seconds if these come first.
+    It is timed for `examples` examples, but for at most two seconds.
     """
     chunk = max(1, spec.batch_per_device // stage.examples)
     # Elements are dropped inside tf.data: the stage's work does not include handing them to Python.

@@ -71,10 +71,10 @@ def make_schedule(
 ) -> Schedule:
     """The learning rate of a run, by step from 0.
 
-    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without
-    decay, see --learning_rate_schedule), the model's own schedule. Only the first two know
-    --num_learning_rate_warmup_epochs; only models that scale their rate by the batch
-    size (the ResNets of ImageNet, today's networks) know --resnet_base_lr.
+    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
+    see --learning_rate_schedule), the model's own schedule. Only the first two use
+    --num_learning_rate_warmup_epochs; only models that scale their rate by the batch size (the
+    ResNets of ImageNet, today's networks) use --resnet_base_lr.
 
     Args:
       global_batch: images per step over all towers and workers.

@@ -174,7 +174,7 @@ class Membership:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def serve(self, settings: runtime.Settings) -> Ending:
-        """Loads TensorFlow and serves the chief until that says how the run has ended."""
+        """Loads TensorFlow and serves the chief until it reports how the run has ended."""
         self.meet()
         assert self._met is not None
         assert self._watchdog is not None
@@ -274,7 +274,7 @@ class Interrupts:
     """Interrupts shared by all workers of a job.
 
     Attributes:
-      pending: whether this process was interrupted and the others do not know yet.
+      pending: whether this process was interrupted and has not yet told the others.
     """
 
     def __init__(self, workers: WorkerGroup | None) -> None:

@@ -49,7 +49,7 @@ def replica_checks(
 
 
 class ReplicaCheck(Observer):
-    """Compares copies before the first step and every so many timed steps.
+    """Compares copies before the first step and after every `every` timed steps.
 
     Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
     host; a variable is only read there when its copies differ. Where every worker of a job has

@@ -7,11 +7,11 @@ always has work, and the time of a step is the distance between two completions.
 of a step depends on all of its weight updates, so a loss that has been read means a step
 that is over.
 
-A result is read on a second thread, because the read waits for its step. It must not wait for
-the step behind it, so that one is launched once the read says that later launches cannot delay
-it (`cnnbench.data.copies.ScalarReader`). Results of a step therefore stay on its device: a
-function that returns tensors of the host returns when they are there, and the device would idle
-until the next launch. A step ends when its values arrive on the host, which the read reports.
+A result is read on a second thread, because the read waits for its step. It must not wait for the
+step behind it, so that one is launched once the read reports that later launches cannot delay it
+(`cnnbench.data.copies.ScalarReader`). Results of a step therefore stay on its device: a function
+that returns tensors of the host returns when they are there, and the device would idle until the
+next launch. A step ends when its values arrive on the host, which the read reports.
 
 The CPU time of a step is that of all threads of this process over the same interval, by one
 more clock (CLOCK_PROCESS_CPUTIME_ID). It is read just outside the wall time.
@@ -49,7 +49,7 @@ class StepTime(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, start: StepTime) -> StepTime:
-        """The time between two readings of the clocks, of which this is the later one."""
+        """The time from the reading `start` of the clocks to this one."""
         return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
 
 
@@ -186,7 +186,7 @@ class LoopTime(NamedTuple):
         return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
 
     def since(self, start: LoopTime) -> LoopTime:
-        """The time between two readings, of which this is the later one."""
+        """The time from the reading `start` to this one."""
         return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
 
 

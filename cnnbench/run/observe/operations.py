@@ -131,7 +131,7 @@ class WallTimes(NamedTuple):
 
 
 def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallTimes:
-    """Divides the wall time of a step among its operations; `is_own` as of `operations`.
+    """Divides the wall time of a step among its operations; `is_own` as for `operations`.
 
     Others, such as those of the input pipeline, have no time while one of the step runs.
     """
@@ -147,7 +147,7 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
 
 
 def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
-    """The operations of a profile in order of start; `is_own` as of `operations`."""
+    """The operations of a profile in order of start; `is_own` as for `operations`."""
     planes = tuple(planes)
     on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
     read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _of_host)

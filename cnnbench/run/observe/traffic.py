@@ -84,7 +84,7 @@ def _needed(graph: Any) -> Iterator[Any]:
 
 
 def _ring(op: Any, processes: int) -> tuple[int, int | None]:
-    """`traffic` of a collective of all processes, each of which sends to the next one."""
+    """`traffic` of a collective of all processes, in which each sends to the next one."""
     size = _number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)

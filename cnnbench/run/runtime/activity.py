@@ -1,7 +1,7 @@
 """Progress of the training loop, read by the watchdog from another thread.
 
-The loop writes nothing for it within a step: completed steps are counted anyway, and inputs know
-their waiting callers. Only activities between steps are marked, by `Activity`.
+The loop writes nothing for it within a step: completed steps are counted anyway, and inputs keep
+the times of their waiting callers. Only activities between steps are marked, by `Activity`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Activity:
 
 
 def time_limit(limit: float, longest: float, is_step: bool) -> float:
-    """Seconds after which a process counts as stuck; a `limit` of 0 is none.
+    """Seconds after which a process counts as stuck; infinite for a `limit` of 0.
 
     A step and its input have `limit` seconds, or three times the longest step so far if that is
     more. The first step (which is traced and compiled) and everything else have `LONG` times

@@ -25,7 +25,7 @@ _INFORMATIONAL = re.compile(
 )
 
 
-# The file for the output that the next block holds back, while no block uses it; else empty.
+# The file for the output that the next block holds back; empty while a block uses it.
 _shared: list[IO[bytes]] = []
 
 

@@ -101,7 +101,7 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """Lines that fit into so many characters, and `more` with the number of others."""
+    """Lines that fit into `room` characters, and `more` with the number of other lines."""
     for index, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:

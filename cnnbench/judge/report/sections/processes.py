@@ -141,7 +141,7 @@ def _commit(revision: str, changed: bool) -> str:
 
 
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
-    """What a command measures, its words, number of processes that it started, and their start."""
+    """Subject and words of each command, the number of its processes, and their start."""
     for title, document in titled(results):
         yield f"modes of {title}", document.command, len(document.processes), document.started_at
     for one in results.tunings:
