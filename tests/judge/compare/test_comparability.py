@@ -1,11 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
-from cnnbench.flags import FLAGS, parse_args
+from cnnbench.errors import FlagError
+from cnnbench.flags import parse_args
 from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.compare.comparability import unknown_facts
-from cnnbench.judge.metrics.comparable_facts import FACTS, GROUPS, PATTERNS, allowed, expand
-from cnnbench.judge.metrics.comparable_facts import fact as role_of
+from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.metrics.comparable_facts import GROUPS
+from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ModelInfo
 
 
@@ -137,15 +140,17 @@ def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
         ("--variable_update=mirrored_strategy", "--cross_device_ops=reduction_to_one_device"),
     ],
 )
-def test_flags_that_choose_the_reduction_bring_it_along(given, flag):
-    def reduction(*more):
+def test_flags_that_choose_the_reduction_bring_it_along(runs, given, flag):
+    def run(*more):
         params = parse_args(("--num_gpus=4", "--device=cpu", *given.split(), *more)).params
-        return strategy_reduction(params, on_gpu=False) or str(running_all_reduce(params))
+        reduction = strategy_reduction(params, on_gpu=False) or str(running_all_reduce(params))
+        made = runs(devices=4, flags={name: encode(getattr(params, name))})
+        return [replace(made, placement=replace(made.placement, all_reduce=(reduction,)))]
 
-    assert reduction() != reduction(flag)
     name = flag.removeprefix("--").partition("=")[0]
-    assert allowed("all_reduce", expand((name,)))
-    assert not allowed("all_reduce", expand(("batch_size",)))
+    base, new = run(), run(flag)
+    assert by_fact(unlike(base, new, "batch_size")) == {name: True, "all_reduce": True}
+    assert by_fact(unlike(base, new, name)) == {name: False, "all_reduce": False}
 
 
 def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs):
@@ -159,21 +164,6 @@ def test_blocking_facts_come_first_and_flags_before_what_follows_from_them(runs)
 
 def test_facts_of_records_are_known(runs):
     record = runs(environment={"own_fact": 1})
-    names = ["own_fact", "own_*", "xla", "global_batch", "own_fakt"]
-    assert unknown_facts(names, [record]) == {"own_fakt": "own_fact"}
-
-
-def test_the_tables_are_complete():
-    assert all(one.reason for one in (*FACTS.values(), *PATTERNS.values()))
-    flags = {spec.name for spec in FLAGS}
-    assert all(name in members for name, members in GROUPS.items() if name in flags)
-
-
-def test_this_machine_s_facts_are_in_the_table():
-    # A fact that somebody adds must be given a role: blocking, mentioned or ignored.
-    from cnnbench.machine import facts as environment
-
-    unlisted = [
-        name for name in environment.collect() if role_of(name).reason.startswith("not known")
-    ]
-    assert unlisted == []
+    check_facts(["own_fact", "own_*", "xla", "global_batch"], [record])
+    with pytest.raises(FlagError, match="no such fact; did you mean own_fact"):
+        check_facts(["own_fakt"], [record])

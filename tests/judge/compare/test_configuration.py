@@ -2,20 +2,24 @@ import dataclasses
 
 import pytest
 
-from cnnbench.flags import FLAGS, Params
-from cnnbench.judge.compare.configuration import UNRESOLVED, Configuration, labels
-from cnnbench.judge.metrics.comparable_facts import IGNORED, LISTS, PLACES
+from cnnbench.flags import Params
+from cnnbench.judge.compare import compare_records
+
+
+def only(*records):
+    """The only configuration of some records."""
+    (entry,) = compare_records(records, []).entries
+    return entry.configuration
 
 
 def key(record):
-    return Configuration.of(record).key
+    return only(record).key
 
 
 def named(*records):
     """Names of the configurations of some records, in their order."""
-    configurations = [Configuration.of(record) for record in records]
-    names = labels(configurations)
-    return [names[one.key] for one in configurations]
+    found = compare_records(records, []).entries
+    return [next(entry.name for entry in found if record in entry.base) for record in records]
 
 
 @pytest.mark.parametrize(
@@ -51,28 +55,14 @@ def test_the_key_outlives_new_flags_and_the_order_of_flags(runs):
     assert key(turned) == key(record)
 
 
-def test_every_rule_is_about_a_flag_and_has_a_reason():
-    flags = {spec.name for spec in FLAGS}
-    rules = {**IGNORED, **PLACES, **LISTS}
-    assert len(rules) == len(IGNORED) + len(PLACES) + len(LISTS)
-    assert set(rules) <= flags
-    assert set(UNRESOLVED) <= flags
-    assert all(rules.values())
-    # A flag added later with a path in it would make every run a configuration of its own.
-    ends = ("_dir", "_file", "_path", "_json", "_csv", "_plugin", "_prefix")
-    paths = {name for name in flags if name.endswith(ends)}
-    assert paths
-    assert paths <= set(rules)
-
-
 def test_runs_that_failed_early_differ_only_in_what_is_resolved_late(runs):
-    whole = Configuration.of(runs())
-    early = Configuration.of(runs(None, flags={"device": "auto"}, placement=None))
-    other = Configuration.of(runs(None, flags={"device": "auto", "xla": True}, placement=None))
-    assert not early.resolved
-    assert early.key != whole.key
-    assert whole.differing(early) == ()
-    assert whole.differing(other) == ("xla",)
+    whole = runs()
+    early = runs(None, flags={"device": "auto"}, placement=None)
+    other = runs(None, flags={"device": "auto", "xla": True}, placement=None)
+    assert key(early) != key(whole)
+    assert not only(early).resolved
+    assert only(whole, early).resolved
+    assert only(whole).differing(only(other)) == ("xla",)
 
 
 def test_labels_are_short_and_unique(runs):
@@ -121,6 +111,6 @@ def test_labels_name_given_flags_and_not_what_follows_from_them(runs):
 
 def test_flags_that_are_not_at_their_defaults(runs):
     assert set(runs().config) == {field.name for field in dataclasses.fields(Params)}
-    found = Configuration.of(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
+    found = only(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
     given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
     assert found == {**given, "data_dir": True, "xla": True}

@@ -1,39 +1,33 @@
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.comparability import groups, match, pair_of
-from cnnbench.judge.metrics.comparable_facts import expand
-
-
-def names(pairs):
-    """Pairs as batch sizes, with "xla" where that is on; None for a side that lacks it."""
-
-    def name(group):
-        if group is None:
-            return None
-        flags = group.configuration.flags
-        return f"{flags['model']} {flags['batch_size']}{' xla' if flags['xla'] else ''}"
-
-    return sorted(((name(one), name(other)) for one, other in pairs), key=str)
 
 
 def matched(base, new, *allowed):
-    return names(match(*groups(base, new), expand(allowed)))
+    """Pairs as batch sizes, with "xla" where that is on; None for a side that lacks it."""
+
+    def name(records):
+        if not records:
+            return None
+        flags = records[0].config
+        return f"{flags['model']} {flags['batch_size']}{' xla' if flags['xla'] else ''}"
+
+    found = compare_records(base, new, allow_different=allowed)
+    return sorted(((name(one.base), name(one.new)) for one in found.entries), key=str)
 
 
-def ids(found):
-    return [[record.run_id for record in group.records] for group in found]
+def grouped(*records):
+    """Records by configuration."""
+    return [[*entry.base] for entry in compare_records(records, []).entries]
 
 
 def test_repeats_come_together_in_order_of_their_start(runs):
     first, second, other = runs(), runs(), runs(flags={"batch_size": 16})
-    (found,) = groups([other, second, first])
-    assert ids(found) == [[first.run_id, second.run_id], [other.run_id]]
+    assert grouped(other, second, first) == [[first, second], [other]]
     # Starts are moments, not texts.
     times = ("2026-11-20T23:30:00+09:00", "2026-11-20T10:00:00-05:00", "2026-11-20T15:30:00Z")
     made = [runs(started_at=time) for time in times]
-    (found,) = groups(made[::-1])
-    assert ids(found) == [[one.run_id for one in made]]
+    assert grouped(*made[::-1]) == [made]
 
 
 def test_what_only_one_side_has_stays_alone(runs):
@@ -78,13 +72,13 @@ def test_allowed_flags_do_not_keep_configurations_apart(runs):
 
 def test_an_early_failure_joins_the_only_configuration_it_can_be_of(runs):
     early = runs(None, flags={"device": "auto"}, placement=None, error=("OSError", "no"))
-    ((one, other),) = match(*groups([runs(), runs()], [early]))
-    assert one.configuration.key == other.configuration.key
-    # And on its own side, as its last run.
     first = runs()
-    assert ids(groups([early, first])[0]) == [[first.run_id, early.run_id]]
-    on_two = [runs(), runs(flags={"num_intra_threads": 1})]
-    assert len(groups([*on_two, early])[0]) == 3
+    assert grouped(early, first) == [[first, early]]  # as its last run
+    assert len(grouped(first, runs(flags={"num_intra_threads": 1}), early)) == 3
+    # And with that of the other side: the names of both are those of the whole one.
+    other = runs(flags={"xla": True})
+    (entry, _) = compare_records([first, other], [early, other]).entries
+    assert (entry.base, entry.new, entry.differences) == ((first,), (early,), ())
 
 
 @pytest.fixture
@@ -151,9 +145,7 @@ def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs
 @pytest.mark.parametrize("place", [{}, {"seed": 1}, {"seed": 1, "pair": [1]}, {"pair": 1}])
 def test_a_place_that_names_no_pair_is_none(experiment, runs, place):
     a, b = experiment()
-    alone = runs(27.0, ab=place)
-    assert pair_of(alone) is None
-    found, result = judged(a, [*b[:-1], alone])
+    found, result = judged(a, [*b[:-1], runs(27.0, ab=place)])
     assert (found.notes, len(result.new)) == ((), 8)
 
 

@@ -7,15 +7,8 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import Verdict
-from cnnbench.judge.compare.estimate import TwoSamples
-from cnnbench.judge.compare.judge import (
-    judge_all,
-    processes_needed,
-    processes_to_decide,
-    processes_to_find,
-)
-from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge_all, processes_needed
+from cnnbench.judge.compare.judge import processes_to_decide, processes_to_find
 
 SMOKE = 10
 

@@ -1,5 +1,16 @@
 import pytest
 
+from cnnbench.flags import FLAGS
+from cnnbench.judge.compare.configuration import UNRESOLVED
+from cnnbench.judge.metrics.comparable_facts import (
+    FACTS,
+    GROUPS,
+    IGNORED,
+    LISTS,
+    PATTERNS,
+    PLACES,
+    fact,
+)
 from cnnbench.judge.metrics.measurement import KINDS
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import (
@@ -13,6 +24,7 @@ from cnnbench.judge.metrics.registry import (
     startup,
     throughput,
 )
+from cnnbench.machine import facts
 from cnnbench.records.parts import Batch, Evaluation, StartupSeconds
 
 
@@ -92,3 +104,24 @@ def test_values_and_changes_as_text(name, value, text, change, change_text):
     assert metric.value_text(value, unit=False) == text.split()[0]
     assert metric.change_text(change) == change_text
     assert metric.change_text(abs(change), signed=False)[0] not in "+-"
+
+
+def test_rules_are_about_flags_and_have_reasons():
+    flags = {spec.name for spec in FLAGS}
+    rules = {**IGNORED, **PLACES, **LISTS}
+    assert len(rules) == len(IGNORED) + len(PLACES) + len(LISTS)
+    assert {*rules, *UNRESOLVED} <= flags
+    assert all(rules.values())
+    # A flag added later with a path in it would make every run a configuration of its own.
+    ends = ("_dir", "_file", "_path", "_json", "_csv", "_plugin", "_prefix")
+    paths = {name for name in flags if name.endswith(ends)}
+    assert paths
+    assert paths <= set(rules)
+    assert all(name in members for name, members in GROUPS.items() if name in flags)
+
+
+def test_facts_have_roles_and_reasons():
+    assert all(one.reason for one in (*FACTS.values(), *PATTERNS.values()))
+    # A fact that somebody adds must be given a role: blocking, mentioned or ignored.
+    found = [name for name in facts.collect() if fact(name).reason.startswith("not known")]
+    assert found == []

@@ -12,7 +12,7 @@ from pages import golden
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.metrics.registry import ALL
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import FORMATS, NEW, of_comparison
+from cnnbench.judge.report.exports import FORMATS, of_comparison
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -68,7 +68,7 @@ def test_no_figure_is_of_two_subjects(full_runs):
     speeds = {
         one.origin.revision[0]: one
         for one in found
-        if one.role == NEW and one.metric.name == "throughput"
+        if one.role == "new" and one.metric.name == "throughput"
     }
     assert {name: one.value for name, one in speeds.items()} == pytest.approx(
         {"b": 100.1, "c": 1001.0}

@@ -12,7 +12,6 @@ from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import FORMATS, render
 from cnnbench.judge.report.renderers import terminal as table
-from cnnbench.judge.report.renderers.github import render as github
 from cnnbench.judge.report.renderers.markdown import LIMIT
 from cnnbench.records.files import KINDS
 from cnnbench.records.parts import ModelInfo
@@ -184,10 +183,10 @@ def test_json_is_strict_and_documented(everything):
 def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs):
     names = {f"net{number}": 1.0 for number in range(12)}
     slow = dict.fromkeys(names, 0.5)
-    lines = github(
-        compare_records(suite(full_runs, names) + suite(full_runs, names), suite(full_runs, slow))
-    )
-    errors = [line for line in lines.splitlines() if line.startswith("::error")]
+    base = suite(full_runs, names) + suite(full_runs, names)
+    found = compare_records(base, suite(full_runs, slow))
+    lines = render(found, "github").splitlines()
+    errors = [line for line in lines if line.startswith("::error")]
     assert len(errors) == 10
     assert errors[-1].startswith("::error title=3 more::")
     assert errors[-1].count("%0A") == 2
