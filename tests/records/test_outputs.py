@@ -125,14 +125,6 @@ def test_tables_of_all_commands_are_csv():
     assert KINDS["csv"](b'""\n')  # of a frame without columns
 
 
-def test_a_file_of_another_kind_names_its_flag(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("import this\n")
-    with pytest.raises(FlagError, match=r"^--output=.*mine\.py: is a file of another kind"):
-        check_outputs([Output("output", str(path), "csv")])
-    assert path.read_text() == "import this\n"
-
-
 @pytest.mark.parametrize("way", ["plain", "symbolic", "hard"])
 def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path, samples):
     path, link = tmp_path / "a.csv", tmp_path / "b.csv"
@@ -147,13 +139,3 @@ def test_what_is_read_and_what_another_flag_writes_is_not_written(way, tmp_path,
     with pytest.raises(FlagError, match=r"^--output=.*: is the file of --csv too"):
         check_outputs([Output("csv", str(path)), output])
     check_outputs([output, Output("plot", None), Output("plot", "")], ["*.json", str(tmp_path)])
-
-
-def test_nothing_is_left_where_the_working_directory_is_gone(tmp_path, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(FlagError, match=r"^--output=r\.csv: cannot be used: No such file"):
-        check_outputs([Output("output", "r.csv")])
-    assert not os.path.exists(gone)

@@ -74,28 +74,6 @@ def test_documents_are_replaced_when_they_are_written(tmp_path):
         assert load_run(path).to_json() == record.to_json()
 
 
-def test_a_file_of_another_kind_is_not_replaced_by_a_record(tmp_path):
-    path = tmp_path / "r.json"
-    path.write_text("run_id,status\n")
-    with pytest.raises(FlagError, match=r"^--result_json=.*of another kind"):
-        files(str(path)).prepare()
-    path.write_text("")
-    files(str(path)).prepare()
-
-
-@pytest.mark.parametrize(
-    ("paths", "reason"),
-    [
-        (("/none/r.json",), "--result_json=.*there is no folder"),
-        ((None, "/none/r.csv"), "--result_csv=.*there is no folder"),
-        (("/tmp/r", "/tmp/r"), "--result_csv=.*is the file of --result_json"),
-    ],
-)
-def test_paths_that_cannot_be_written_are_refused(paths, reason):
-    with pytest.raises(FlagError, match=f"^{reason}"):
-        files(*paths).prepare()
-
-
 def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_disk):
     record, table = a_record(), tmp_path / "r.csv"
     both = files(str(tmp_path / "r.json"), str(table))

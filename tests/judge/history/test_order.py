@@ -70,7 +70,7 @@ def exported(all_series):
         ("one>one", None, "one one", [500.0]),
         # The main branch moved on while the head of the gate was written.
         ("old main>head", "old head main", "old head main", [500.0]),
-        ("new old", "old new", "old new", [100.0]),
+        ("new old unknown older", "older old new", "older old unknown new", [100.0]),
     ],
 )
 def test_a_base_precedes_its_head_which_is_the_newest(

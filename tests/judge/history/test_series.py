@@ -122,17 +122,6 @@ def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(by_
     assert [point.name for point in series.empty] == ["b", "c"]
 
 
-def test_points_can_be_in_order_of_a_repository(by_commit, series_of):
-    records = [
-        by_commit(1, "new"),
-        by_commit(2, "old"),
-        by_commit(3, "unknown"),
-        by_commit(4, "older"),
-    ]
-    (series,) = series_of(records, order={"older": 0, "old": 1, "new": 2})
-    assert [point.name for point in series.points] == ["older", "old", "unknown", "new"]
-
-
 def test_values_without_a_logarithm_are_left_out(by_commit):
     (entry,) = HistoryEntry.all_of(by_commit(100, "a"))
     (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
