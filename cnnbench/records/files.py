@@ -15,13 +15,11 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from cnnbench.base.charts import Chart
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import IMPLIED_KIND
-
-if TYPE_CHECKING:
-    from cnnbench.base.charts import Chart
 
 
 def real_path(flag: str, path: str) -> Path:

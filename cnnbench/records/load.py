@@ -6,11 +6,12 @@ import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
@@ -18,24 +19,19 @@ from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument
 
-if TYPE_CHECKING:
-    from cnnbench.records.allreduce import AllReduceRecord
-
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command on one or more processes, apart from their records."""
 
-_ALLREDUCE = "allreduce"
-_KINDS: Mapping[str, type[Study | Predictions]] = {
-    one.kind: one for one in (Predictions, Roofline, StepProfile, StrategiesDocument, TuneDocument)
+_NAMES: Mapping[type[RunRecord | AllReduceRecord | Study | Predictions], str] = {
+    RunRecord: "a run record",
+    AllReduceRecord: "an all-reduce measurement",
+    Predictions: "a prediction of reductions",
+    Roofline: "a roofline",
+    StepProfile: "a profile of steps",
+    StrategiesDocument: "a comparison of modes",
+    TuneDocument: "a search of flags",
 }
-_NAMES = {
-    _ALLREDUCE: "an all-reduce measurement",
-    Predictions.kind: "a prediction of reductions",
-    Roofline.kind: "a roofline",
-    StepProfile.kind: "a profile of steps",
-    StrategiesDocument.kind: "a comparison of modes",
-    TuneDocument.kind: "a search of flags",
-}
+_KINDS = {one.kind: one for one in _NAMES}
 # Kinds of other documents that cnnbench writes.
 _OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
 _WILD = ("*", "?", "[")
@@ -203,18 +199,15 @@ def _read(path: str) -> RunRecord | AllReduceRecord | Study | Predictions | str:
     """The content of a file, or a description of a document that is not used here."""
     found = read_json(path)
     kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
-    kind = kind if isinstance(kind, str) else ""
+    kind = kind if isinstance(kind, str) else RunRecord.kind
     if kind in _OTHERS:
         return f"a document of the kind {kind!r}"
-    with document(path, _NAMES.get(kind, "a run record")):
-        return _KINDS[kind].from_dict(found) if kind in _KINDS else record_of(found)
+    form = _KINDS.get(kind, RunRecord)
+    with document(path, _NAMES[form]):
+        return form.from_dict(found)
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:
     """The record of a run or of reductions in a JSON value; raises a ValueError for another."""
-    if not isinstance(document, dict) or document.get("kind") != _ALLREDUCE:
-        return RunRecord.from_dict(document)
-    # Most folders have none, and its imports take as long as all others of this module.
-    from cnnbench.records.allreduce import AllReduceRecord
-
-    return AllReduceRecord.from_dict(document)
+    reduced = isinstance(document, dict) and document.get("kind") == AllReduceRecord.kind
+    return (AllReduceRecord if reduced else RunRecord).from_dict(document)

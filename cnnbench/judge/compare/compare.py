@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
@@ -36,11 +35,9 @@ from cnnbench.judge.metrics.registry import (
     judged,
 )
 from cnnbench.machine.gpu import EMULATED_NOTICE
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
-
-if TYPE_CHECKING:
-    from cnnbench.records.allreduce import AllReduceRecord
 
 _DEFAULT = Policy()
 

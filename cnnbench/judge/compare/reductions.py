@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
@@ -28,13 +28,11 @@ from cnnbench.judge.metrics.measurement import (
     Measurement,
     process_facts,
 )
+from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.aggregation.spec import Packing
-
-if TYPE_CHECKING:
-    from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
 """Flags with another name than the field of `Packing`."""

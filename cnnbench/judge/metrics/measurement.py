@@ -6,15 +6,13 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cnnbench.base.text.numbers import binary, counted
+from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
-
-if TYPE_CHECKING:
-    from cnnbench.records.allreduce import AllReduceRecord
 
 RUN = RunRecord.kind
 ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
+from collections.abc import Callable, Mapping
 
 from cnnbench.judge.compare.result import Comparison
+from cnnbench.judge.report.renderers import github, json, junit, markdown, terminal
 
-FORMATS: dict[str, str] = {
-    "table": "cnnbench.judge.report.renderers.terminal",
-    "markdown": "cnnbench.judge.report.renderers.markdown",
-    "json": "cnnbench.judge.report.renderers.json",
-    "junit": "cnnbench.judge.report.renderers.junit",
-    "github": "cnnbench.judge.report.renderers.github",
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {
+    "table": terminal.render,
+    "markdown": markdown.render,
+    "json": json.render,
+    "junit": junit.render,
+    "github": github.render,
 }
-"""Formats by name; a module with ``render(comparison) -> str`` each."""
+"""Functions by name of the format."""
 
 
 def render(comparison: Comparison, format: str) -> str:
     """The comparison in one of `FORMATS`, without colours; raises a KeyError for another format."""
-    return cast("str", import_module(FORMATS[format]).render(comparison))
+    return FORMATS[format](comparison)
