@@ -6,8 +6,8 @@ import enum
 import errno
 import re
 
-# What TensorFlow's runtime adds to the message of the operation that failed; a function that ran
-# in several parts begins with a list of them.
+# Additions of TensorFlow's runtime to the message of the operation that failed; for a function that
+# ran in several parts, a list of these comes first.
 _RUNTIME_NOISE = re.compile(
     r"\{\{[^}]*\}\}|<stack traces unavailable>"
     r"|\[Op:\w+\]( name: ?\w*)?|^Graph execution error:\s*"
@@ -36,7 +36,7 @@ def first_line(error: Exception) -> str:
     text = text if isinstance(text, str) else text_of(error)
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
     if lines and lines[0].startswith(_PLACE):
-        # Where in our code the node was made comes before what happened to it.
+        # The place in our code where the node was made comes before the error.
         told = [line for line in lines if line.strip() and not line[0].isspace()]
         lines = [line for line in told if not line.startswith(_PLACE)] or lines
     return " ".join(lines[0].split()) if lines else type(error).__name__

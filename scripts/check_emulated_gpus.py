@@ -90,7 +90,7 @@ def cases(options: Options) -> Iterator[Flags]:
         yield from ({**SMALL, **job} for job in gpu_cases.JOBS)
     if "networks" in parts:
 
-        def variables(one: Flags) -> int:  # by their number runs take their time
+        def variables(one: Flags) -> int:  # their number determines the time of runs
             return len(declare(get_model(one["model"], one["data_name"]), 1001).variables)
 
         chosen = [one for one in gpu_cases.networks() if options.model in (None, one["model"])]
@@ -219,7 +219,7 @@ def check(flags: Flags, runs: Runs) -> list[str]:
         largest = max(far.values())
         limit = gpu_cases.TOLERANCES[flags.get("precision", "fp32")]
         limit = limit if _is_small(flags) else TOLERANCE_NETWORKS
-        # Of the losses of asynchronous workers it is only asked that there are some.
+        # Asynchronous workers are only required to have losses.
         coordinated = flags.get("variable_update") == "parameter_server_strategy"
         asynchronous = coordinated or not flags.get("cross_replica_sync", True)
         findings += [

@@ -55,7 +55,7 @@ def execute(
       Failure: It does not succeed, or takes longer than ``timeout`` seconds; then it and its
         descendants are killed.
     """
-    # Of the environment only what belongs to neither Python nor this checkout gets in.
+    # Variables of Python and of this checkout are not passed on.
     variables = {"PYTHONPATH": "", "PYTHONHOME": "", **(environment or {})}
     done = run(command, timeout=timeout, environment=variables, folder=str(folder))
     if done.status != 0 or done.timed_out:

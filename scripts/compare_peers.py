@@ -126,7 +126,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
         before = take(Host())
         # Waits count.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
-        # What the others of a group did is no neighbour's.
+        # The CPU time of the others in the group is not that of a neighbour.
         meanwhile = changes(before, take(Host()))
         measured = []
         for (place, subject), process, record in zip(together, processes, records, strict=True):
@@ -156,7 +156,7 @@ def read(subject: Subject, process: Process, record: Path, *, in_turn: bool) -> 
     reading = dataclasses.replace(reading, peak_bytes=process.peak_bytes)
     if not in_turn:
         return reading
-    # What the process itself measured has the time in it that it was stopped.
+    # The process's own measurement includes the time for which it was stopped.
     steps = between_step_lines(process)
     if process.turn is None or len(steps) < 2:
         raise ValueError("it ended before its turns began; give it more --batches")
@@ -214,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
         return 2
     interrupted = False
-    # So that the process under way is killed too, and what was measured is shown.
+    # So that the running process is killed, too, and the measurements are shown.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:

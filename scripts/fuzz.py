@@ -83,7 +83,8 @@ def round_of(
     try:
         while running or number == first or time.monotonic() < until:
             if not link.poll(patience):
-                # Only what is slow twice is slow by itself, and not for want of a processor.
+                # A case counts as slow only if it is slow twice; the first time, the machine may be
+                # busy.
                 if not again:
                     number, more = round_of(target, seed, number, until, again=True)
                     return number, findings + more

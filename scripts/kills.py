@@ -239,7 +239,7 @@ class ImagenetWriter:
             if not self._refused(last):
                 found.append(f"{last.name} is torn, and a training takes it")
             elif any(last.glob("train-*")):
-                shutil.rmtree(last)  # as the message of the next line asks for
+                shutil.rmtree(last)  # as the message that is checked next requests
         again = in_child(lambda: self._make(last))
         if not again and contents(last) != self._whole:
             found.append(f"{last.name} cannot be made again")

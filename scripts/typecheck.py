@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     link_tree(ROOT, ROOT / TREE)
     package = run_mypy(["-p", "cnnbench", *extra])
     scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.py"))]
-    # What is wrong inside the package has been said.
+    # Errors inside the package were reported before.
     return max(package, run_mypy(["--follow-imports=silent", *scripts, *extra]))
 
 

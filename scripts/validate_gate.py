@@ -67,7 +67,7 @@ class Options:
 def plan_of(options: Options) -> dict[str, Any]:
     """Properties that all processes of a pool must share."""
     facts = environment.collect()
-    # The place of the plug-in may change with the checkout; what it does, not.
+    # The place of the plug-in may change with the checkout; its effect does not.
     flags = pools.flags(options.batch_size, options.num_batches)
     return {
         "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
@@ -91,7 +91,7 @@ def open_pool(options: Options) -> Pool | None:
     if options.minutes:
         in_turn = options.pairing == "turns"
         start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
-        if pool.rows is None:  # before there is a neighbour, who would hide what a row costs
+        if pool.rows is None:  # before the neighbour starts, which would hide the cost of a row
             pools.calibrate(pool, start)
         with neighbour(options.busy, options.seed):
             pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)

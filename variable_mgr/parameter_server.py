@@ -89,7 +89,7 @@ class ParameterServerVariableMgr(VariableMgr):
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read`; one read, cast, and copy per caching device in a traced step."""
         variable = self.variable(tower, name)
-        # Moments may be assigned by the step, so that two reads of one may differ.
+        # The step may assign moments, so two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
         values = self._values.here()

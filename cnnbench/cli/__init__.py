@@ -21,7 +21,7 @@ from cnnbench.run.runtime import loading, supervisor
 
 DEFAULT_COMMAND = "run"
 
-# What a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
+# The exit code that a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
 BROKEN_PIPE = 141
 
 # Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         before = stdout.lost
         stdout.flush()
         if isinstance(stdout.lost, BrokenPipeError):
-            return status or (0 if before else BROKEN_PIPE)  # the command already met it
+            return status or (0 if before else BROKEN_PIPE)  # the command has failed with it
         return status or int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
 
 

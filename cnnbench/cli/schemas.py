@@ -120,7 +120,7 @@ def _form(
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = hint.__name__
         if name not in definitions:
-            definitions[name] = {}  # its place, should it contain itself
+            definitions[name] = {}  # reserves its place, in case it contains itself
             definitions[name] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")

@@ -117,7 +117,7 @@ def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) ->
     drawn = np.empty((len(ends) + 1, count), np.int32)
     for row, rated in zip(drawn, np.split(items, ends), strict=True):
         ranks = generator.choice(num_items - len(rated), count, replace=False)
-        # Of the unrated items, so many come before each rated one.
+        # Number of unrated items before each rated one.
         before = np.sort(rated) - np.arange(len(rated))
         row[:] = ranks + np.searchsorted(before, ranks, side="right")
     return drawn

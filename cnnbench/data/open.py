@@ -122,7 +122,7 @@ LIBRISPEECH = Dataset(
     check=_of("librispeech.check_files"),
     missing=imagenet_files.missing_shards,
     skips_bad_records=True,
-    # The model says how long an example may be, and what the shortest synthetic one is.
+    # The model determines the longest example, and the shortest synthetic one.
     elements=(
         Element(
             "spectrogram",

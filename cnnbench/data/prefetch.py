@@ -282,7 +282,7 @@ class _Prefetcher:
 
     def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
         self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
-        self._room = threading.Semaphore(1 + max(1, depth))  # one is in the making
+        self._room = threading.Semaphore(1 + max(1, depth))  # one is being produced
         self._stopping = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(

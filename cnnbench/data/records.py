@@ -26,7 +26,7 @@ _CYCLE_LENGTH = 10
 _MOST_RECORDS = 2**40  # of a file
 _OFFSET = re.compile(r"record at (\d+)")
 _IN_FLIGHT = 1024  # records that may be on their way through decoding at a time, at most
-_EXAMINED = 1000  # skipped records that are looked at again, to see what is wrong with them
+_EXAMINED = 1000  # maximum number of skipped records that are examined for their defects
 _NAMED = 3
 
 # AutoGraph has nothing to convert here. It writes files, which processes that end without

@@ -35,7 +35,7 @@ class Memory:
 
 
 def available_cores() -> int:
-    """Processors in the affinity mask, or of the machine where the system has no masks."""
+    """Number of processors in the affinity mask; of all where the system has no masks."""
     return len(usable_cpus())
 
 
@@ -112,7 +112,7 @@ def _choice(host: Host, path: str) -> str | None:
     return None if chosen is None else chosen.group(1)
 
 
-# Settings of the kernel that are in a file each, with how it is read.
+# Settings of the kernel: the file of each, and the function that reads it.
 _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
     "cpu_isolated": (f"{_CPU}/isolated", Host.text),
@@ -212,7 +212,7 @@ def main_memory(host: Host | None = None) -> Memory | None:
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
         stat = host.text(f"{folder}/memory.stat") or ""
-        # Not all that a group uses is lost: the kernel gives back file pages at once.
+        # Part of what a group uses is available: the kernel reclaims file pages at once.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))

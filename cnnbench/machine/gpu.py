@@ -88,7 +88,7 @@ def ask(question: Callable[..., Any], *arguments: Any) -> Any:
     """The answer of NVML to a query; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
-    except Exception:  # NVMLError, of a module that may not be there
+    except Exception:  # NVMLError, whose module may be missing
         return None
 
 
@@ -206,7 +206,7 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
         uuid=_text(module.nvmlDeviceGetUUID(handle)),
         sm_clock_mhz=ask(module.nvmlDeviceGetClockInfo, handle, _SM_CLOCK),
         throttle_reasons=tuple(name for bit, name in _REASONS.items() if mask & bit),
-        # Of another container's process only the number is known.
+        # The name of a process in another container is unknown.
         processes=None
         if running is None
         else {one.pid: host.text(f"proc/{one.pid}/comm") or "unknown" for one in running},

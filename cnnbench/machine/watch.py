@@ -166,9 +166,9 @@ def nvml_counters(
     with nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
-            with suppress(Exception):  # of pynvml's own making
+            with suppress(Exception):  # pynvml's own exceptions
                 mine = handles_of_run(module, host, gpu_indices, num_gpus)
-                # GPUs before Volta do not count.
+                # GPUs before Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
                     EnergyCounter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
@@ -248,7 +248,7 @@ class Watch:
             counters += self._resources.enter_context(
                 nvml_counters(self._host, flags.gpu_indices, flags.num_devices)
             )
-            if self._starts_with_others:  # which are on the GPUs by now
+            if self._starts_with_others:  # these are on the GPUs by now
                 self._gpus = self._view(gpu_states(self._host))
         self._meter = EnergyMeter(counters)
         self._loop_start = self._sample()

@@ -273,7 +273,7 @@ class RunRecord(Document):
 
     def _time_to_accuracy(self) -> float | None:
         target, top_1 = self.target, self.config.get("stop_at_top_1_accuracy")
-        # Otherwise not asked for, or a document made by hand.
+        # Otherwise it was not requested, or the document was made by hand.
         if target is None and isinstance(top_1, (int, float)):
             target = Target(metric="top_1", value=top_1)
         if target is None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not run"
 
-# No GPU is used, TensorFlow prints no start-up messages, and byte code is kept, as it is for users.
+# No GPU is used, TensorFlow prints no start-up messages, and byte code is kept, as for users.
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
-# How long one rests after a step while others still start. TensorFlow's workers take each other
-# for dead after ten seconds without a word.
+# Pause of a process after a step while others still start. TensorFlow's workers count each other as
+# dead after ten seconds without a message.
 _REST_SECONDS = 3.0
-# How often rests and time-outs are looked at.
+# Interval at which pauses and time-outs are checked.
 _LOOK_SECONDS = 0.2
 
 

@@ -46,7 +46,7 @@ _CLASSIC = {
     "inception3": (against("ancestor", 1.0), _KERAS),
     "densenet40": (against("ancestor", 1.0),),
 }
-# Of the classic networks, whatever --batch_size says of the others.
+# Batch size of the classic networks; --batch_size is that of the others.
 _CLASSIC_BATCH = 16
 
 _XRING = ("--variable_update=replicated", "--all_reduce_spec=xring")

@@ -11,7 +11,7 @@ from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
 from peers.scenarios import SCENARIOS
 
-# CPUs kept busy by others, as a share of all, from which on figures deserve no trust.
+# Share of CPUs kept busy by others from which figures are not reliable.
 QUIET = 0.05
 
 
@@ -37,7 +37,8 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     return aligned(rows, left=(0, 1, 2)) + notes
 
 
-# Of each column the figures of a reading that it may show, and how; the first that is known.
+# For each column, the figures of a reading that it may show, with their formats; the first known
+# one is shown.
 _COLUMNS: Sequence[Mapping[str, Callable[[float], str]]] = (
     {"images_per_sec": "{:.2f}".format},
     {"median_step_seconds": lambda seconds: f"{1e3 * seconds:.2f} ms"},

@@ -43,10 +43,10 @@ SLOWED = slowed_by((0.05, 0.10))
 """Slowed subjects of validate_gate without --slowed."""
 
 TIMEOUT = 300.0
-# The cost of so many rows shows how many are needed.
+# Number of rows whose cost determines how many are needed.
 _FIRST_ROWS = 400
 _CALIBRATIONS = 4
-# Smaller shares would drown in the noise of so few processes.
+# Smaller shares are below the noise of so few processes.
 _CALIBRATED = 0.10
 _PATIENCE = 3
 
@@ -233,7 +233,7 @@ def calibrate(pool: Pool, start: Start) -> None:
       PoolError: processes fail, or the extra work cannot be seen.
     """
     rows = _FIRST_ROWS
-    # Twice, since what a row costs depends on how many there are.
+    # Twice, since the cost of a row depends on their number.
     for _ in range(2):
         plain, slowed = _steps(pool, start, rows)
         if slowed <= plain:

@@ -129,7 +129,7 @@ def _analyses_of_resumed() -> tuple[InterimAnalysis, ...]:
 
 
 def _resumed(a: list[float], b: list[float]) -> Outcome:
-    # Somebody goes on whatever the chance of a verdict.
+    # The experiment is continued whatever the chance of a verdict.
     for analysis in _analyses_of_resumed():
         found = judge_pairs(TwoSamples(base=a, new=b, paired=True), [analysis])
         if found[0] in CLEAR:

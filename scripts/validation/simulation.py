@@ -29,7 +29,7 @@ BUSY = 0.03
 SHARED = 0.069
 """The same on the virtual machine of docs/methodology.md: quotients of pairs scatter by 9.8 %."""
 
-# What the slow state of a machine multiplies speeds by: 19.5 ms and 33 ms were measured.
+# Factor of speeds in the slow state of a machine: 19.5 ms and 33 ms were measured.
 _SLOW_STATE = 0.59
 _SWITCH = 0.1
 _CORRELATION = 0.9

@@ -20,7 +20,7 @@ from validation.simulation import Rates
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
 _TWO = "slower by 2 %"  # of pools that are judged with a threshold of 1 %
 _FIVE, _TEN = SLOWED
-# The share of real gates that have to have a verdict, by the CPUs that others keep busy.
+# Required share of real gates with a verdict, by the CPUs that others keep busy.
 _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
     0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
     1.0: {

@@ -20,7 +20,7 @@ from cnnbench.variable_mgr.sizes import LINE_BYTES, buffer_sizes
 
 # tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
 Tensors: TypeAlias = "list[list[tf.Tensor]]"
-# Takes what was reduced back to the form that the stage was given.
+# Converts reduced tensors back to the form of the stage's input.
 Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
 # Number of a tensor, and the size of its part in one buffer.
 _Piece: TypeAlias = "tuple[int, int]"

@@ -27,12 +27,12 @@ def main(commit: str, *git: str) -> None:
     folder = parent / commit[:12]
     try:
         error = _run(*git, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        with contextlib.suppress(BrokenPipeError):  # the parent waits no more
+        with contextlib.suppress(BrokenPipeError):  # the parent no longer waits
             print(json.dumps({"folder": str(folder), "error": error}), flush=True)
         sys.stdin.buffer.read()
     finally:
         shutil.rmtree(parent, ignore_errors=True)
-        # What git knows about it; twice, because one that was not finished is locked.
+        # Git's entry of the worktree; forced twice, because an unfinished one is locked.
         _run(*git, "worktree", "remove", "--force", "--force", str(folder))
 
 

@@ -212,7 +212,7 @@ class Pairs:
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         chosen = [one["num_batches"] for one in results.journal.read(_STEPS)]
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
-        # Timed steps of a process; None: as its flags say.
+        # Timed steps of a process; None: those of its flags.
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
         self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
 
@@ -426,7 +426,7 @@ class Pairs:
 
     def _command(self, name: str, side: str) -> Measuring:
         started = self.experiment.sides[side]
-        if self.records[side]:  # what its flags mean is known from a run
+        if self.records[side]:  # the meaning of its flags is known from a run
             like = self.records[side][-1]
             flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)

@@ -101,7 +101,7 @@ def interim_analyses(
     while number < pairs:
         step = STEP * math.ceil(number / (4 * STEP))
         if number > planned and number + step > pairs:
-            break  # this close to the end, it would only reduce the level of the last one
+            break  # so close to the end, it would only reduce the level of the last one
         level = spent_by(number, planned, alpha) - spent
         within_reach = level >= smallest_p(number, number, paired=True)
         if within_reach and limit - spent - level >= last:

@@ -64,7 +64,7 @@ class Side:
             if self.checkout is not None:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
-            with contextlib.suppress(UsageError):  # which the parser will raise
+            with contextlib.suppress(UsageError):  # the parser will raise it
                 words = list(split(self.flags, ACCEPTED))
                 words = list(with_flag_files(words, ACCEPTED))
         return {RENAMED.get(name, name): value for name, value, _ in words if name}

@@ -48,7 +48,7 @@ def _row(
     if case.apart:
         weights = APART
     elif distance is not None:
-        weights = EQUAL if distance <= tolerance else DIFFERENT  # which NaN is
+        weights = EQUAL if distance <= tolerance else DIFFERENT  # NaN is, too
         weights = REFERENCE if case.name == next(iter(distances)) else weights
     placed = [record.placement for record in records if record.placement is not None]
     return StrategyRow(

@@ -1,7 +1,7 @@
-"""Suite files as trees whose nodes know their lines.
+"""Suite files as trees whose nodes have line numbers.
 
-Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of it (``1e-3``
-a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+Scalars keep their text: a flag's value is the text in the file, not what YAML 1.1 makes of it
+(``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 """
 
 from __future__ import annotations

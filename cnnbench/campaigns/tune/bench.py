@@ -150,7 +150,7 @@ class Budget:
 
     @property
     def minutes(self) -> float:
-        """The whole budget."""
+        """The whole budget, in minutes."""
         return self.seconds / 60
 
     @property

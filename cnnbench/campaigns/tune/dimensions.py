@@ -140,7 +140,7 @@ def _aggregation(of: SearchSituation) -> list[Dimension]:
         *_each("gradient_bucket_bytes", BUCKET_BYTES),
     ]
     return [
-        # Modes of which all towers train the same, with the flags that they need.
+        # Modes in which all towers train the same, with the flags that they need.
         ([{"variable_update": mode.name, **mode.needs} for mode in alike], _of_all),
         (
             algorithms,
@@ -176,7 +176,7 @@ def choices(group: Sequence[Dimension], allowed: Collection[str], mode: str) -> 
     refused = {name for name, word in CHANGES.items() if word not in allowed}
     found: list[Settings] = [{}]
     for values, suits in group:
-        # A mode that needs such a flag stays: `Space.make` drops it and says why.
+        # A mode that needs such a flag stays: `Space.make` drops it with the reason.
         kept = [value for value in values if not value.keys() <= refused]
         found = [
             {**settings, **value}

@@ -44,7 +44,7 @@ def tune(
     proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
-        # More time has led to another leader, of which less is known.
+        # More time has led to another leader, with less evidence.
         found = replace(found, leader=space.make(proven))
         proof = final.prove(found.leader)
     minutes = _enough(found, proof, bench)

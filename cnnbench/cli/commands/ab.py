@@ -177,7 +177,7 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
 
 
 def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
-    """The experiment to go on with; refuses another one, and what cannot go on."""
+    """The experiment to continue; refuses another one, and one that cannot be continued."""
     folder = given.get("results")
     if folder is None:
         reason = "needs --results, the folder of the experiment to go on with"

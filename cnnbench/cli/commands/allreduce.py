@@ -28,7 +28,7 @@ from cnnbench.lab.predict import command
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 
-# What --predict takes of the flags for measuring.
+# Flags for measurements that --predict uses, too.
 _PREDICTED_FROM = (
     "model",
     "data_name",
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         messages.error(message)
 
     if not plan.job.is_chief:
-        # One process speaks and writes; what ends a worker is printed by it.
+        # One process prints and writes; a worker prints its own fatal error.
         params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
         plan = dataclasses.replace(plan, params=params)
         progress = Progress.silent()

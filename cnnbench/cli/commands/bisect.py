@@ -146,7 +146,7 @@ def _run(
     setting: Setting, options: BisectFlags, reporter: Reporter
 ) -> tuple[Bisection, Explanation | None]:
     found = facts.collect()
-    # The sources of this cnnbench may change: those of the sides are what is measured.
+    # The sources of this cnnbench may change: only those of the sides are measured.
     machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
     question = {
         "GOOD": setting.good,

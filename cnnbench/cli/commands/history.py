@@ -45,7 +45,7 @@ machine, a point per commit, the median of its processes. Finds the steps betwee
 names the last commit before and the first after each. docs/history.md explains how.
 """
 
-# Nothing that ends an attribute of HTML or a link of Markdown.
+# No character that ends an attribute of HTML or a link of Markdown.
 _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\

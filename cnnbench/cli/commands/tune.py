@@ -189,7 +189,7 @@ def _question(
     fixed = texts_of(of_runs, ACCEPTED)
     on_gpu = bool(facts.get("gpu_names")) and fixed.get("device") != "cpu"
     if not on_gpu and fixed.get("device", "auto") == "auto":
-        fixed["device"] = "cpu"  # so that what needs GPUs is dropped, and does not fail
+        fixed["device"] = "cpu"  # so that candidates that need GPUs are dropped, and do not fail
     allowed = frozenset(words(options.allow))
     layout = options.layout_if_several
     given = Space(

@@ -336,7 +336,7 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
         metric.change_text(found.change),
     ]
     if not all(any(digit in "123456789" for digit in text) for text in texts):
-        return ""  # nothing that a reader could see
+        return ""  # too small for a reader to see
     of = "within pairs" if case.paired else "between processes of both sides"
     return (
         f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {texts[0]})"

@@ -65,7 +65,7 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
         for found in trends
         for point in found.series.empty
     ]
-    points.reverse()  # the last point first
+    points.reverse()  # newest point first
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",

@@ -108,8 +108,8 @@ class Buffers:
                 with tf.control_dependencies([before[0].op]):
                     stage = tf.raw_ops.Stage(values=own, shared_name=name)
                 with tf.control_dependencies([stage]):
-                    # A GPU's operations are begun, not done, when what depends on them
-                    # begins. One that computes from a sum comes after it on the GPU.
+                    # Operations of a GPU are only launched when dependent ones begin. An operation
+                    # that reads a sum runs after it on the GPU.
                     last = tf.reshape(own[-1], [-1])[:1]
                     tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
         return tokens
@@ -256,7 +256,7 @@ def usable(place: ReduceContext) -> tuple[tuple[AllReduceSpec, ...], dict[str, s
                 raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:
             reasons[name] = first_line(error)
-        except Exception as error:  # a defective algorithm is no reason to measure none
+        except Exception as error:  # the other algorithms are measured anyway
             reasons[name] = f"{type(error).__name__}: {first_line(error)}"
         else:
             specs.append(single(name))

@@ -309,7 +309,7 @@ class BenchmarkCNN:
         """Refuses a training that its checkpoint has gone beyond, before TensorFlow is loaded."""
         folder = self.params.train_dir
         if folder is not None and self.plan.trains and self.plan.job.is_chief:
-            with contextlib.suppress(BenchmarkError):  # of a folder that cannot be restored
+            with contextlib.suppress(BenchmarkError):  # the folder cannot be restored
                 path = checkpoint_folder.latest(folder)
                 if path is not None:
                     self.plan.check_steps_left(folder, int(path.rpartition("-")[2]))

@@ -82,7 +82,7 @@ class Checkpoints:
         self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
-        self._examples_before = 0  # those of step 0, had all steps the batch of this run
+        self._examples_before = 0  # by the batch of this run for all steps
         self._inputs = inputs
         self._passed_over: list[int] = []
         self._first_step = 0
@@ -156,7 +156,7 @@ class Checkpoints:
         )
         self._manager.after_restore(self._slots.values() if has_slots else ())
         global_step = int(self._global_step.numpy())
-        # Checkpoints of earlier versions do not say how many examples.
+        # Checkpoints of earlier versions do not have the number of examples.
         self._examples.assign(global_step * self._global_batch)
         if stored.has([_EXAMPLES]):
             stored.read_into({_EXAMPLES: self._examples})

@@ -16,7 +16,7 @@ from cnnbench.base.stats.descriptive import Speed
 from cnnbench.base.text.terminal import LineWriter
 
 _RULE = "-" * 64
-# What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
+# Names of the two metrics of tf_cnn_benchmarks; others have their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 

@@ -37,7 +37,7 @@ def describe(
         num_towers=plan.job.num_towers,
         num_workers=plan.job.num_workers,
         variable_update=params.variable_update,
-        # What reduces gradients; the header prints what was asked for.
+        # The actual reduction of gradients; the header prints the requested one.
         all_reduce=_all_reduce(params, on_gpu=devices.kind == "gpu"),
     )
     measurements.task_addresses = plan.job.addresses_by_task

@@ -17,7 +17,7 @@ from cnnbench.records.files import Output, prove_folder, real_path, resolve_save
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.run.driver import checkpoint_folder
 
-_RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
+_RESTART_SECONDS = 3.0  # for the end of a killed process after the start of its successor
 
 
 def partition_file(prefix: str, number: int) -> str:

@@ -53,12 +53,12 @@ class ReplicaCheck(Observer):
 
     Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
     host; a variable is only read there when its copies differ. Where every worker of a job has
-    copies of its own, a digest of the first of each goes to all workers, which decide alike.
+    copies of its own, all workers compare digests of the first copies, with the same result.
 
     Args:
       variables: at least one, of equally many copies each.
       every: timed steps between two checks.
-      workers: those that have copies of their own; None where all copies are here.
+      workers: workers with copies of their own; None where all copies are in this process.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
         return
     try:
         run.measurements.input_stages = [time_whole(built.inputs)]
-    except DataError as error:  # in a record that the run itself did not reach
+    except DataError as error:  # in records that the run itself did not reach
         run.messages.warning(f"the input pipeline alone was not measured: {error}")
 
 

@@ -430,7 +430,7 @@ class Training:
         with self._activity.during(Doing.EVALUATION):
             first = self._plan.job.workers[0]
             if str(first) in (*self._measurements.lost_workers, *self._context.gone()):
-                # TensorFlow would wait for a stopped process without end.
+                # TensorFlow would wait without end for a stopped process.
                 lost = named(self._plan.job, first)
                 raise BenchmarkError(f"lost {lost}, on which evaluations run")
             batches = self._plan.num_eval_batches

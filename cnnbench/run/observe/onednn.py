@@ -68,7 +68,7 @@ def _call(line: str) -> Primitive | None:
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
-        # Vectors have but one layout.
+        # Vectors have only one layout.
         layouts=", ".join(f"{one} {layout}" for one, layout in layouts if len(layout) > 1),
         calls=1,
     )

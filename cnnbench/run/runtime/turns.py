@@ -76,7 +76,7 @@ class Turns:
             told = self._told(self._link)
         except ConnectionError:
             told = b""
-        if not told:  # the process that hands out turns has ended
+        if not told:  # the process that assigns turns has ended
             self._link.close()
             self._link = None
         now = self._clock()

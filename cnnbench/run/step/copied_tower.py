@@ -84,7 +84,7 @@ class CopiedTowers(Generic[_R]):
 
 def _body(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """The operations of a tower that a copy repeats; empty if the tower cannot be copied."""
-    # What a function captures comes to it as a placeholder, which is the same for all towers.
+    # A captured tensor is a placeholder of the function, the same for all towers.
     body = [operation for operation in operations if operation.type != "Placeholder"]
     # A stateful operation, such as tf.random.uniform, would share its state with its copies or
     # draw the same numbers. Bodies of loops and branches name the first tower's device. For an

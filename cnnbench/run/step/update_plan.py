@@ -69,8 +69,8 @@ def plan_update(
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
-    # Saves one pass over all gradients. Not where something between reduction and update depends
-    # on their size, or 16 bits have to hold the sum.
+    # Saves one pass over all gradients. Impossible where a stage between reduction and update
+    # depends on their size, or 16 bits have to hold the sum.
     rate_has_mean = (
         linear
         and reduction == "mean"

@@ -59,7 +59,7 @@ def main() -> None:
     """Entry point."""
     args = parse(("resnet50",))
     iterator = iter(batches(args.data_dir, args.batch_size))
-    # What lies ready in buffers is no rate: they are asked without a pause from here on.
+    # Batches in buffers are no throughput: from here on they are fetched without a pause.
     for _ in range(args.warmup):
         next(iterator)
     start = time.perf_counter()

@@ -91,7 +91,7 @@ def _cpu_ns(task: Path) -> int:
         if (task / "comm").read_text() != "hostgpu\n":
             return 0
         return int((task / "schedstat").read_text().split()[0])
-    except OSError:  # it has ended
+    except OSError:  # the thread has ended
         return 0
 
 

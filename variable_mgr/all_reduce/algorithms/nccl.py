@@ -62,6 +62,6 @@ def kernel_exists() -> bool:
                 input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
             )
     except tf.errors.OpError as error:
-        # Wording that is not known leaves it to the run to fail.
+        # With an unknown wording of the error, the run fails later.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True
