@@ -47,8 +47,7 @@ Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
 Measures two sides in turn, each sample in a fresh process, in random order within every pair,
 and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an
 interim analysis is clear: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or
-faster it profiles both sides and says which layers and causes the difference is in
-(docs/explain.md).
+faster it profiles both sides and names the layers and causes of the difference (docs/explain.md).
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
@@ -61,7 +60,7 @@ What the sides differ in is allowed by itself.
 
 Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
 comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
-the verdict on the pairs so far is printed (go on with --resume).
+the verdict on the pairs so far is printed (continue with --resume).
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
@@ -102,13 +101,13 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
         "alternate, one runs after the other; auto, turns where they are possible.",
         choices=("alternate", "turns", "auto"),
     )
-    seed: int | None = flag(None, "Of the order within pairs; random if not given.", minimum=0)
+    seed: int | None = flag(None, "Seed of the order within pairs; random if not given.", minimum=0)
     results: str | None = flag(
         None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given.", path="folder"
     )
     resume: bool = flag(
         False,
-        "Go on with the experiment in --results, with its flags; --pairs may be more than before, "
+        "Continue the experiment in --results, with its flags; --pairs may be more than before, "
         "and is as many as may settle it if not given. However often, alpha is not exceeded.",
     )
     aa: bool = flag(
@@ -127,7 +126,7 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
 
 _SPECS = specs_of(AbFlags)
 _SECTIONS = {
-    "a": "What a side is",
+    "a": "Definition of the sides",
     "pairs": "How it is measured",
     "threshold": "How it is judged and printed",
     "explain": "How it is judged and printed",

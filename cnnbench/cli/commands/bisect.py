@@ -43,7 +43,7 @@ name by its path in the repository:
 _EXIT_CODES = """\
 Exit codes: 0 the commit was found; 3 GOOD and BAD do not differ or that is undecided, or skipped
 commits hide which of several it is (the command that goes on is printed where there is one);
-4 GOOD or BAD fails; 2 wrong use; 130 interrupted (go on with --resume).
+4 GOOD or BAD fails; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
 
@@ -84,12 +84,12 @@ class BisectFlags:
     )
     explain: bool = flag(
         False,
-        "Profile the commit that was found and the one before it, and say which layers and causes "
-        "the difference is in.",
+        "Profile the commit that was found and the one before it, and name the layers and causes "
+        "of the difference.",
     )
     results: str = flag("bisect", "Where records and the journal go.", path="folder")
     resume: bool = flag(
-        False, "Go on with the bisection in --results; answers and whole pairs are kept."
+        False, "Continue the bisection in --results; answers and whole pairs are kept."
     )
 
 

@@ -34,10 +34,10 @@ _ABOUT = """\
 Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
        cnnbench explain A B [FLAGS]
 
-Says why a step of B takes another time than one of A: profiles some processes of each side, one
-after the other, compares their steps by layer, kind and direction, and names the causes that stand
-out of the noise (docs/explain.md). Where both use oneDNN on CPUs, a short process of each prints
-which of its kernels a step calls. A and B are profiles that were taken before: files of
+Explains why a step of B takes another time than one of A: profiles some processes of each side,
+one after the other, compares their steps by layer, kind and direction, and names the causes that
+exceed the noise (docs/explain.md). Where both use oneDNN on CPUs, a short process of each prints
+which of its kernels a step calls. A and B are existing profiles: files of
 cnnbench run --profile_json, or folders of them.
 
   cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
@@ -71,11 +71,15 @@ class ExplainFlags(JobFlags, sides.SideFlags):
     rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = flag(
-        None, "Write that to this file; the table goes to stdout.", path="file"
+        None, "Write the output to this file; the table goes to stdout.", path="file"
     )
 
 
-_TITLES = {"a": "What a side is", "rounds": "How it is profiled", "rows": "How it is printed"}
+_TITLES = {
+    "a": "Definition of the sides",
+    "rounds": "How it is profiled",
+    "rows": "How it is printed",
+}
 _SECTIONS = sections_of(ExplainFlags, _TITLES)
 HELP = (_ABOUT, tuple(_SECTIONS.items()), _EXIT_CODES)
 

@@ -63,8 +63,8 @@ class HistoryFlags:
     )
     by: str = flag(
         "commit",
-        "What a point is: commit (--result_label=commit=..., else that of the repository that was "
-        "measured, else cnnbench's own, else the day), day, run, or a label or fact of records.",
+        "Definition of a point: commit (--result_label=commit=..., else that of the measured "
+        "repository, else cnnbench's own, else the day), day, run, or a label or fact of records.",
     )
     model: str = flag(
         "",
@@ -88,7 +88,7 @@ class HistoryFlags:
     )
     last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
-    output: str | None = flag(None, "Write that to this file.", path="file")
+    output: str | None = flag(None, "Write the output to this file.", path="file")
     plot: str | None = flag(
         None,
         "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "

@@ -60,7 +60,7 @@ class JudgingFlags:
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = flag(
-        None, "Write that to this file; the table goes to stdout.", path="file"
+        None, "Write the output to this file; the table goes to stdout.", path="file"
     )
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:

@@ -43,12 +43,12 @@ _CHECKOUT = (
 class SideFlags:
     """Flags that define a side."""
 
-    a: str = flag("", "Flags of side A alone, in one word.")
+    a: str = flag("", "Flags of side A alone, as one shell word.")
     b: str = flag("", "Flags of side B alone.")
     a_python: str | None = flag(
         None, "Interpreter of side A that has cnnbench installed.", path="file"
     )
-    b_python: str | None = flag(None, "That of side B.", path="file")
+    b_python: str | None = flag(None, "Interpreter of side B.", path="file")
     a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
     b_checkout: str | None = flag(None, "The same for side B.", path="folder")
     a_env: tuple[str, ...] | None = flag(

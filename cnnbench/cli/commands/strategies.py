@@ -50,7 +50,7 @@ from checkpoints that the modes train the same weights (docs/strategies.md).
 """
 
 _EXIT_CODES = """\
-All flags of cnnbench run are taken too, for every process.
+All flags of cnnbench run are accepted, too, for every process.
 
 Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
 printed all the same); 2 wrong use; 130 interrupted: the table has what was measured.
@@ -85,7 +85,9 @@ class StrategiesFlags:
         minimum=0,
     )
     timeout: float = flag(1800.0, "Seconds for each process.", above=0)
-    seed: int | None = flag(None, "Of the order within rounds; random if not given.", minimum=0)
+    seed: int | None = flag(
+        None, "Seed of the order within rounds; random if not given.", minimum=0
+    )
     results: str | None = flag(
         None,
         "Where records go: DIR/MODE/rROUND.json, and DIR/strategies.json for reports; "
@@ -93,7 +95,7 @@ class StrategiesFlags:
         path="folder",
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write that to this file.", path="file")
+    output: str | None = flag(None, "Write the output to this file.", path="file")
     plot: str | None = flag(
         None, "Draw median images/sec into this file: .svg, .png or .pdf.", path="file"
     )

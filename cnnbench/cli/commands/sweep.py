@@ -41,7 +41,7 @@ to those of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_
 _EXIT_CODES = """\
 Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, whatever else
 there is; 4 a run failed (it is recorded, the others went on); 3 a bound could not be judged;
-2 wrong use; 130 interrupted (go on with --resume).
+2 wrong use; 130 interrupted (continue with --resume).
 """
 
 
@@ -71,7 +71,7 @@ class SweepFlags:
     )
     seed: int | None = flag(
         None,
-        "Of the random order; random if not given, with --resume that of the sweep before.",
+        "Seed of the random order; random if not given, with --resume that of the earlier sweep.",
         minimum=0,
     )
     list: bool = flag(False, "List the configurations and run nothing.")

@@ -58,12 +58,12 @@ to compare their weights. Flags of runs that are given are fixed.
 """
 
 _EXIT_CODES = """\
-All flags of cnnbench run are taken too, for every process.
+All flags of cnnbench run are accepted, too, for every process.
 
 Exit codes: 0 the printed flags are proven to be faster than those given, or those given are at
 least as fast as what was tried; 3 a candidate led the races, but that it is faster is not proven,
 or no candidate was tried; 4 a process of the flags as given failed, or the leader does not train
-the same weights; 2 wrong use; 130 interrupted (go on with --resume).
+the same weights; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
 _MOST_MINUTES = 10080.0
@@ -77,8 +77,8 @@ class TuneFlags(JobFlags):
 
     minutes: float = flag(
         30.0,
-        "Time for all of it, in minutes; about that. With --resume more may be given: the search "
-        "goes on where its time was up.",
+        "Approximate time of the whole search, in minutes. With --resume more may be given: the "
+        "search continues where its time was up.",
         above=0.0,
         maximum=_MOST_MINUTES,
     )
@@ -110,15 +110,15 @@ class TuneFlags(JobFlags):
     )
     seed: int | None = flag(
         None,
-        "Of the random order; random if not given, with --resume that of before.",
+        "Seed of the random order; random if not given, with --resume that of the search.",
         minimum=0,
     )
     results: str | None = flag(
         None, "Where records and the journal go; tune-DATE-TIME if not given.", path="folder"
     )
-    resume: bool = flag(False, "Go on with the search in --results.")
+    resume: bool = flag(False, "Continue the search in --results.")
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write that to this file.", path="file")
+    output: str | None = flag(None, "Write the output to this file.", path="file")
     plot: str | None = flag(None, "Draw the race into this file: .svg, .png or .pdf.", path="file")
     write_flagfile: str | None = flag(
         None, "Write the flags found to this file, which --flagfile=FILE reads.", path="file"
