@@ -13,7 +13,7 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import SIGNALS, interrupt, restored
+from cnnbench.base.interrupts import SIGNALS, handling, interrupt, restored
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
 
@@ -50,9 +50,8 @@ WAYS = (plain, mixed_up, misread)
 
 @pytest.fixture
 def handled() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, interrupt)
-    yield
-    signal.signal(signal.SIGTERM, before)
+    with handling(interrupt):
+        yield
 
 
 @pytest.mark.usefixtures("handled")

@@ -31,6 +31,10 @@ PATIENCE = 600.0
 PERIOD = 2.0
 """Seconds between two messages of a task."""
 
+_SILENCE = 6.0  # seconds without a message that make a task suspect
+_ANSWER_SECONDS = 5.0  # for the answer of a suspect
+_MISSES = 2  # wrong answers in a row that are a loss
+
 NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
@@ -65,12 +69,12 @@ class Watchdog:
 
     Every task but the chief has one connection to the chief, its line, kept from the handshake. On
     it each side reports every `period` seconds that it is alive, and its progress: 2(n-1) messages
-    for n tasks. A task is suspect if its line has closed or was silent for `silence` seconds. A
-    suspect is asked by `probe` every `period` seconds; `misses` wrong answers in a row are a loss,
-    so that a task that ends normally just before this process calls `end` is not lost. The chief
-    reports its findings to all others before it ends, so that all name the same task. The others
-    watch the chief alone; if it does not answer they ask all tasks, once per miss, and name all
-    that are lost.
+    for n tasks. A task is suspect if its line has closed or was silent for some seconds. A suspect
+    is asked by `probe` every `period` seconds; several wrong answers in a row are a loss, so that a
+    task that ends normally just before this process calls `end` is not lost. The chief reports its
+    findings to all others before it ends, so that all name the same task. The others watch the
+    chief alone; if it does not answer they ask all tasks, once per miss, and name all that are
+    lost.
 
     The chief also compares the progress of all tasks: see `StallDetector` and `blamed`.
     """
@@ -82,9 +86,6 @@ class Watchdog:
         *,
         patience: float = PATIENCE,
         period: float = PERIOD,
-        silence: float = 6.0,
-        timeout: float = 5.0,
-        misses: int = 2,
         leave: Callable[[int], object] = os._exit,
         spares: Callable[[Task, str], bool] = lambda task, state: False,
         look: Callable[[], Standing] | None = None,
@@ -97,8 +98,6 @@ class Watchdog:
         Args:
           lost: called once, in another thread, with a message that names the task, while the main
             thread may be stuck in TensorFlow; has ten seconds to write the record and print.
-          silence: seconds without a message that make a task suspect.
-          timeout: seconds for an answer of a suspect.
           leave: ends the process without clean-up: `sys.exit` would wait for the main thread.
           spares: whether the job continues without a task in a state named by `probe`; its loss is
             then only noted in `gone`.
@@ -107,8 +106,6 @@ class Watchdog:
         self._job = job
         self._lost = lost
         self._patience, self._period = patience, period
-        self._silence, self._timeout = silence, timeout
-        self._misses = misses
         self._leave = leave
         self._spares = spares
         self._stall_timeout = stall_timeout
@@ -258,7 +255,7 @@ class Watchdog:
 
     @property
     def _longest_gap(self) -> float:
-        return self._period + self._silence + self._timeout
+        return self._period + _SILENCE + _ANSWER_SECONDS
 
     # Connections.
 
@@ -346,14 +343,14 @@ class Watchdog:
         suspects = [
             task
             for task, peer in watched.items()
-            if peer.line is None or (peer.up and peer.heard < now - self._silence)
+            if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
         ]
         # Without the chief the state of the others is unknown.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
-        states = not_ok(self._job, asked, self._timeout, self._ask)
+        states = not_ok(self._job, asked, _ANSWER_SECONDS, self._ask)
         self._note_time()
         self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
-        lost = {task: states[task] for task, n in self._missed.items() if n >= self._misses}
+        lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
         if self._stall_timeout:
             before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
@@ -372,7 +369,7 @@ class Watchdog:
             self._report(f"lost {listed(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._begun >= self._patience:
-            states = not_ok(self._job, late, self._timeout, self._ask)
+            states = not_ok(self._job, late, _ANSWER_SECONDS, self._ask)
             missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
             self._report(f"waited {self._patience:g} s for {missing}")
 

@@ -85,7 +85,6 @@ class AsyncLoop(Generic[Values]):
       lost: called for each lost worker, in the thread that runs the loop.
       gone: returns workers that will never return from an update, such as those of stopped
         processes, with the reason; called once a second.
-      now: see `StepLoop`.
       stuck: finds workers that answer, but will never return from an update; also called once a
         second.
       begin: called in the thread of each worker before its first update.
@@ -96,7 +95,6 @@ class AsyncLoop(Generic[Values]):
         workers: Mapping[str, Callable[[int], Values]],
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
-        now: Callable[[], StepTime] = StepTime.now,
         stuck: Stuck | None = None,
         begin: Callable[[], object] = lambda: None,
     ) -> None:
@@ -106,7 +104,6 @@ class AsyncLoop(Generic[Values]):
         self._tell_lost = lost
         self._gone = gone
         self._asked = 0.0
-        self._now = now
         self._errors: dict[str, Exception] = {}
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -147,7 +144,7 @@ class AsyncLoop(Generic[Values]):
         Raises:
           BenchmarkError: all workers are lost, or cnnbench itself raised it in one of them.
         """
-        last = self._now()
+        last = StepTime.now()
         threads = self._begin(steps, pause_due)
         try:
             for step in range(1, steps + 1):
@@ -158,7 +155,7 @@ class AsyncLoop(Generic[Values]):
                 if step in self._pauses:
                     if pause(step):
                         return step
-                    last = self._now()
+                    last = StepTime.now()
                     with self._changed:
                         later = (number for number in self._pauses if number > step)
                         self._limit = min(later, default=steps)
@@ -220,7 +217,7 @@ class AsyncLoop(Generic[Values]):
             with self._changed:
                 if self._running != run or self._under_way.pop(worker, None) != number:
                     return  # abandoned
-                self._outcomes.put(_Outcome(worker, self._now(), values))
+                self._outcomes.put(_Outcome(worker, StepTime.now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
         """Number of the worker's next update; waits for one. None at the end."""
@@ -301,7 +298,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
 
     Args:
       slots: functions that run one update each, by name; all may be in flight at once.
-      lost, gone, now: see `AsyncLoop`; for workers.
+      lost, gone: see `AsyncLoop`; for workers.
       stuck: see `AsyncLoop`; for slots, while its `waits` are those of workers.
     """
 
@@ -311,10 +308,9 @@ class CoordinatedLoop(AsyncLoop[Values]):
         workers: Sequence[str],
         lost: Callable[[str, Exception], None],
         gone: Callable[[], Mapping[str, str]] = dict,
-        now: Callable[[], StepTime] = StepTime.now,
         stuck: Stuck | None = None,
     ) -> None:
-        super().__init__(slots, lost, gone, now, stuck)
+        super().__init__(slots, lost, gone, stuck)
         self._there = list(workers)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:

@@ -68,7 +68,6 @@ class StepLoop(Generic[Handle, Values]):
         its `issued` may delay it; without a call of `arrived` the step ends when it returns.
       lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
         asynchronous devices.
-      now: reads the clocks, of which the first is monotonic.
     """
 
     def __init__(
@@ -76,12 +75,10 @@ class StepLoop(Generic[Handle, Values]):
         launch: Callable[[], Handle],
         read: Callable[[Handle, ReadEvents], Values],
         lag: int,
-        now: Callable[[], StepTime] = StepTime.now,
     ) -> None:
         self.launch = launch
         self.read = read
         self.lag = lag
-        self.now = now
 
     def run(
         self,
@@ -102,7 +99,7 @@ class StepLoop(Generic[Handle, Values]):
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
         for step in range(1, steps + 1):
-            start = self.now()
+            start = StepTime.now()
             values, end = self._read(self.launch(), lambda: None)
             done(step, end.since(start), values)
             if pause_due(step) and pause(step):
@@ -116,7 +113,7 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
-        start = self.now()
+        start = StepTime.now()
 
         def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
             nonlocal start
@@ -151,7 +148,7 @@ class StepLoop(Generic[Handle, Values]):
                     before = None
                     if due and pause(step):
                         return step
-                    start = self.now()
+                    start = StepTime.now()
                 issued.wait()
         finally:
             threads.shutdown(wait=False)  # after an error a GPU may hold them for ever
@@ -164,7 +161,7 @@ class StepLoop(Generic[Handle, Values]):
             values = self.read(handle, ReadEvents(issued, ages.append))
         finally:
             issued()  # also after an error, which the caller raises
-        now = self.now()
+        now = StepTime.now()
         return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
 

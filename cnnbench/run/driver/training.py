@@ -103,7 +103,6 @@ class Training:
       results: None unless the plan has evaluations.
       global_step: number of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
-      now: see `StepLoop`.
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class Training:
         *,
         results: EvaluationResults | None = None,
         global_step: int = 0,
-        now: Callable[[], StepTime] = StepTime.now,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -138,7 +136,6 @@ class Training:
         self._learning_rate = run.schedule
         self._results = results
         self.global_step = global_step
-        self._now = now
         self._probes = probes
         self._observers = observers
         self._steps = 0
@@ -210,7 +207,7 @@ class Training:
 
         self._progress.start("latency", batches)
         try:
-            StepLoop(self._launch, self._read, 0, self._now).run(batches, done)
+            StepLoop(self._launch, self._read, 0).run(batches, done)
         finally:
             self._progress.finish()
 
@@ -222,7 +219,7 @@ class Training:
 
     def _make_loop(self) -> StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]:
         if not self._updaters:
-            return StepLoop(self._launch, self._read, self._lag, self._now)
+            return StepLoop(self._launch, self._read, self._lag)
         works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
         names = [str(worker) for worker in self._plan.job.workers]
         gone = self._context.gone
@@ -232,8 +229,8 @@ class Training:
 
         stuck = Stuck(self._params.stall_timeout, waits)
         if self._plan.coordinated:
-            return CoordinatedLoop(works, names, self._lost, gone, self._now, stuck)
-        return AsyncLoop(works, self._lost, gone, self._now, stuck, begin=use_own_executor)
+            return CoordinatedLoop(works, names, self._lost, gone, stuck)
+        return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
 
     def _update(self, worker: str, step: TrainStep, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""

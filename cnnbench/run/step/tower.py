@@ -93,7 +93,7 @@ class Tower:
         spec: ModelSpec,
         config: StepConfig,
         device: str,
-        workers: WorkerGroup | None = None,
+        workers: WorkerGroup | None,
     ) -> None:
         self._model = model
         self._spec = spec

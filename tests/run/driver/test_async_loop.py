@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -28,12 +27,7 @@ class Workers:
         self.fail = dict(fail)  # by worker: at which of its updates
         self.failed = threading.Semaphore(0)
         self.lost: list[tuple[str, str]] = []
-        self.ticks = itertools.count()
-        self.loop = AsyncLoop(
-            {name: self.worker(name) for name in names},
-            self.told,
-            now=lambda: StepTime(float(next(self.ticks)), 0.0),
-        )
+        self.loop = AsyncLoop({name: self.worker(name) for name in names}, self.told)
 
     def worker(self, name):
         def update(number):
@@ -105,29 +99,19 @@ def test_in_a_pause_nothing_is_under_way_and_no_update_is_ahead():
     assert asked == list(range(1, 22))
 
 
-def test_cpu_time_is_that_of_all_workers_between_two_ends():
-    spent = itertools.count(0.0, 0.25)
-    loop = AsyncLoop(
-        {"a": lambda number: number, "b": lambda number: number},
-        lambda *lost: None,
-        now=lambda: StepTime(time.perf_counter(), next(spent)),
-    )
-    times = []
-    loop.run(20, lambda step, made, values: times.append(made), (10).__eq__, lambda step: False)
-    assert [time.cpu_seconds for time in times] == [0.25] * 20
-
-
-def test_times_are_distances_between_ends_without_pauses():
-    workers = Workers()
+def test_times_are_distances_between_ends_without_pauses(limits):
+    """Wall time, and CPU time of all workers."""
+    ticks = itertools.count()
+    limits(StepTime, now=lambda: StepTime(float(tick := next(ticks)), 0.25 * tick))
 
     def pause(step):
         for _ in range(100):
-            next(workers.ticks)
+            next(ticks)
         return False
 
-    _, done = workers.run(10, pause_due=(5).__eq__, pause=pause)
+    _, done = Workers().run(10, pause_due=(5).__eq__, pause=pause)
     # The clock ticks once per reading: at the begin, and at the end of each update.
-    assert [spent.seconds for _, spent, _ in done] == [1.0] * 10
+    assert [spent for _, spent, _ in done] == [StepTime(1.0, 0.25)] * 10
 
 
 @pytest.mark.parametrize("at", [0, 3])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
-from cnnbench.run.driver.step_timer import LoopTime, LoopTimer, StepLoop, StepTime
+from cnnbench.run.driver.step_timer import StepLoop, StepTime
 
 
 class Device:
@@ -49,26 +48,27 @@ class Device:
         return end
 
 
-def run(device, lag, steps, **pauses):
-    steps_done: list[tuple[int, float]] = []
+@pytest.fixture
+def run(limits):
+    """run(device, lag, steps): the number and the time of each step of a loop."""
 
-    def done(step, spent, end):
-        device.now = max(device.now, end) if lag else end  # this thread has waited for a reader
-        steps_done.append((step, spent.seconds))
+    def run(device, lag, steps, **pauses):
+        limits(StepTime, now=device.clocks)
+        steps_done: list[tuple[int, float]] = []
 
-    loop = StepLoop(device.launch, device.read, lag, device.clocks)
-    return loop.run(steps, done, **pauses), steps_done
+        def done(step, spent, end):
+            device.now = max(device.now, end) if lag else end  # this thread has waited for a reader
+            steps_done.append((step, spent.seconds))
 
+        loop = StepLoop(device.launch, device.read, lag)
+        return loop.run(steps, done, **pauses), steps_done
 
-def test_without_lag_a_step_is_input_launch_and_work():
-    count, done = run(Device(work=10, enqueue=1, fetch=2), lag=0, steps=3)
-    assert count == 3
-    assert done == [(1, 13), (2, 13), (3, 13)]
+    return run
 
 
 # Copied later, the result of a step would wait for the step behind it, too.
 @pytest.mark.parametrize("held", [0.0, 0.03])
-def test_with_lag_the_device_never_waits_for_the_host(held):
+def test_with_lag_the_device_never_waits_for_the_host(run, held):
     device = Device(work=10, enqueue=1, fetch=2, held=held)
     _, done = run(device, lag=1, steps=4)
     # The first step includes its launch; from then on the device is busy all the time.
@@ -76,9 +76,16 @@ def test_with_lag_the_device_never_waits_for_the_host(held):
     assert device.now == 43
 
 
-def test_steps_end_in_order_though_a_later_read_returns_first():
+def test_with_lag_a_slow_host_shows_in_the_step_time(run):
+    _, done = run(Device(work=1, enqueue=3, fetch=4), lag=1, steps=4)
+    assert sum(seconds for _, seconds in done) == 4 * 7 + 1
+    assert done[1] == (2, 7)
+
+
+def test_steps_end_in_order_though_a_later_read_returns_first(limits):
     last = threading.Event()
     ticks = iter(range(100))
+    limits(StepTime, now=lambda: StepTime(float(next(ticks)), 0.0))
 
     def take(handle, events):
         events.issued()
@@ -90,20 +97,14 @@ def test_steps_end_in_order_though_a_later_read_returns_first():
 
     handles = iter(range(2))
     seen: list[tuple[int, float, int]] = []
-    loop = StepLoop(lambda: next(handles), take, 1, lambda: StepTime(float(next(ticks)), 0.0))
+    loop = StepLoop(lambda: next(handles), take, 1)
     loop.run(2, lambda step, spent, value: seen.append((step, spent.seconds, value)))
     # The clock was read for the second step first.
     assert seen == [(1, 2.0, 0), (2, pytest.approx(1e-6), 1)]
 
 
-def test_with_lag_a_slow_host_shows_in_the_step_time():
-    _, done = run(Device(work=1, enqueue=3, fetch=4), lag=1, steps=4)
-    assert sum(seconds for _, seconds in done) == 4 * 7 + 1
-    assert done[1] == (2, 7)
-
-
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(lag):
+def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(run, lag):
     device = Device(work=10, enqueue=1, fetch=2)
     in_flight: list[bool] = []
 
@@ -129,7 +130,7 @@ def test_what_was_launched_before_an_error_is_measured(lag):
         next(launches)
         return device.launch()
 
-    loop = StepLoop(launch, device.read, lag, device.clocks)
+    loop = StepLoop(launch, device.read, lag)
     with pytest.raises(StopIteration):
         loop.run(5, lambda step, spent, end: measured.append(step))
     assert measured == [1, 2, 3]
@@ -151,7 +152,7 @@ def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs():
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        StepLoop(launch, read, 1, device.clocks).run(5, lambda *of: None)
+        StepLoop(launch, read, 1).run(5, lambda *of: None)
     assert time.monotonic() - began < 30
     ended.set()
 
@@ -163,8 +164,9 @@ def test_an_error_ends_the_loop_and_does_not_wait_for_a_device_that_hangs():
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_cpu_time_of_a_step_is_without_that_of_pauses(lag):
+def test_cpu_time_of_a_step_is_without_that_of_pauses(limits, lag):
     clock = [0.0]
+    limits(StepTime, now=lambda: StepTime(time.perf_counter(), clock[0]))
 
     def spend(seconds):
         clock[0] += seconds
@@ -175,7 +177,6 @@ def test_cpu_time_of_a_step_is_without_that_of_pauses(lag):
         lambda: spend(0.25) or time.sleep(0.01),
         lambda handle, events: spend(0.5),
         lag,
-        lambda: StepTime(time.perf_counter(), clock[0]),
     ).run(
         4,
         lambda step, spent, value: times.append(spent),
@@ -204,21 +205,3 @@ def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time():
     loop.run(2, lambda step, spent, value: times.append(spent))
     # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
     assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
-
-
-def test_what_is_away_counts_neither_as_wall_time_nor_as_cpu_time(monkeypatch):
-    now = [LoopTime(100.0, 7.0, 3.0)]
-    monkeypatch.setattr(LoopTime, "now", lambda: now[0])
-
-    def spend(wall, user, system):
-        before = now[0]
-        now[0] = LoopTime(before.wall + wall, before.user + user, before.system + system)
-
-    timer = LoopTimer()
-    spend(1.0, 1.5, 0.25)
-    with suppress(KeyboardInterrupt), timer.away():
-        spend(58.0, 48.0, 38.0)
-        raise KeyboardInterrupt
-    spend(2.0, 3.0, 0.5)
-    assert timer.loop() == LoopTime(3.0, 4.5, 0.75)
-    assert timer.wall_seconds == 61.0

@@ -2,8 +2,7 @@
 
 import io
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 
@@ -13,12 +12,11 @@ from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver import step_timer
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.plan import make_plan
-from cnnbench.run.driver.step_timer import StepTime
+from cnnbench.run.driver.step_timer import LoopTime, StepTime
 from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult
@@ -51,6 +49,10 @@ class Script:
     def clocks(self):
         self.now += 1e-9  # two readings of a real clock differ, too, whichever thread they are in
         return StepTime(self.now, 2.0 * self.now)
+
+    def loop_clocks(self):
+        """Two threads compute whenever time passes, and the kernel has a quarter of it."""
+        return LoopTime(self.now, 1.5 * self.now, 0.5 * self.now)
 
     def __call__(self, learning_rate):
         self.rates.append(learning_rate)
@@ -90,7 +92,19 @@ class Context(ScenarioContext):
     schedule = float  # the learning rate of a step is its number
 
 
-def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
+@pytest.fixture
+def run(limits):
+    """run(script, FLAGS): the record, the training, and its standard output."""
+
+    def run(script, **given):
+        limits(StepTime, now=script.clocks)
+        limits(LoopTime, now=script.loop_clocks)
+        return trained(script, **given)
+
+    return run
+
+
+def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
     out = io.StringIO()
@@ -120,9 +134,9 @@ def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
         ),
         results=EvaluationResults(None, console, measurements, (), print) if evaluated else None,
         global_step=global_step,
-        now=script.clocks,
     )
-    training.run(steps)
+    with suppress(KeyboardInterrupt):
+        training.run(steps)
     return measurements.record(), training, out.getvalue()
 
 
@@ -142,7 +156,7 @@ SLOWING = [0.02 * 1.05**i for i in range(60)]
         ([*SETTLING[-23:], FAST], {**AUTO, "max_warmup_batches": 32}, "steady", 32),
     ],
 )
-def test_the_length_of_a_warm_up(times, flags, status, steps):
+def test_the_length_of_a_warm_up(run, times, flags, status, steps):
     script = Script(times)
     record, training, _ = run(script, **flags)
     assert record.warmup_status == status
@@ -152,14 +166,14 @@ def test_the_length_of_a_warm_up(times, flags, status, steps):
     assert script.loop == [steps, steps + 40]
 
 
-def test_warm_up_steps_train_and_count_in_the_global_step():
+def test_warm_up_steps_train_and_count_in_the_global_step(run):
     script = Script([FAST])
     _, training, _ = run(script, global_step=7, warmup="auto")
     assert training.global_step == 67
     assert script.rates == list(map(float, range(7, 67)))
 
 
-def test_evaluations_and_checkpoints_count_timed_steps(tmp_path):
+def test_evaluations_and_checkpoints_count_timed_steps(run, tmp_path):
     flags = {"eval_during_training_at_specified_steps": (10, 20), "train_dir": str(tmp_path)}
     fixed, auto = Script([FAST]), Script([*SETTLING, FAST])
     run(fixed, save_model_steps=15, **flags)
@@ -170,7 +184,7 @@ def test_evaluations_and_checkpoints_count_timed_steps(tmp_path):
     assert auto.saved == [45 + 15, 45 + 30, 45 + 40]
 
 
-def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order():
+def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order(run):
     # The second evaluation is ready before the first, which the third needs not wait for.
     script = Script([FAST], ready_at={10 + 25: [1], 10 + 30: [0]})
     record, _, out = run(
@@ -190,7 +204,7 @@ def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order():
     ]
 
 
-def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():
+def test_a_loss_that_is_not_finite_ends_an_endless_warm_up(run):
     script = Script(SLOWING, losses={24: float("nan")})
     with pytest.raises(NonFiniteLossError) as caught:
         run(script, warmup="auto", max_warmup_batches=30)
@@ -237,7 +251,7 @@ class Launched(Script):
         return super().on_host(result, events)
 
 
-def test_latency_is_measured_of_batches_launched_one_at_a_time():
+def test_latency_is_measured_of_batches_launched_one_at_a_time(run):
     script = Launched([0.006])
     record, training, _ = run(script, lag=1, forward_only=True)
     assert record.latency_seconds == pytest.approx([0.014] * 40)
@@ -250,13 +264,13 @@ def test_latency_is_measured_of_batches_launched_one_at_a_time():
     ("lag", "forward_only", "steps", "measured"),
     [(1, True, 130, 100), (0, True, 40, 0), (1, False, 40, 0)],
 )
-def test_latency_is_measured_of_a_hundred_batches_at_most(lag, forward_only, steps, measured):
+def test_latency_is_measured_of_a_hundred_batches_at_most(run, lag, forward_only, steps, measured):
     record, _, _ = run(Launched([0.006]), lag=lag, forward_only=forward_only, steps=steps)
     assert (len(record.step_seconds), len(record.latency_seconds)) == (steps, measured)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_waits_for_others_are_in_no_step(lag):
+def test_waits_for_others_are_in_no_step(run, lag):
     script = Script([FAST])
     turns = InTurn(script, 15)
     record, _, _ = run(script, lag=lag, turns=turns)
@@ -271,23 +285,35 @@ def test_waits_for_others_are_in_no_step(lag):
     assert RunRecord.from_json(record.to_json()).turns == record.turns
 
 
-def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_it(monkeypatch):
+def test_the_time_of_a_loop_is_without_what_interrupts_it(run):
     script = Script([FAST])
-    turns = InTurn(script, 15)
-    # Two threads compute whenever time passes, and the kernel has a quarter of it.
-    usage = SimpleNamespace(
-        RUSAGE_SELF=0,
-        getrusage=lambda who: SimpleNamespace(ru_utime=1.5 * script.now, ru_stime=0.5 * script.now),
-    )
-    monkeypatch.setattr(step_timer, "resource", usage)
-    record, _, _ = run(script, turns=turns)
-    assert record.measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
-    assert record.measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
+    flags = {"eval_during_training_at_specified_steps": (30,)}
+    record, _, _ = run(script, turns=InTurn(script, 15), **flags)
+    measured = record.measured
+    assert measured.loop_seconds == pytest.approx(40 * FAST)
+    assert measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
+    assert measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
+    evaluation, _ = record.evaluations
+    assert evaluation.loop_seconds == pytest.approx(30 * FAST)
+    assert evaluation.wall_seconds == pytest.approx(30 * FAST + 2 * 3600.0)
     assert len(record.step_cpu_seconds) == 40
     assert RunRecord.from_json(record.to_json()).step_cpu_seconds == record.step_cpu_seconds
 
 
-def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():
+class Interrupted(Script):
+    """An evaluation that is interrupted after a minute."""
+
+    def run(self, *of):
+        self.now += 60.0
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_evaluation_is_no_part_of_the_loop(run):
+    record, _, _ = run(Interrupted([FAST]), eval_during_training_at_specified_steps=(30,))
+    assert record.measured.loop_seconds == pytest.approx(30 * FAST)
+
+
+def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice(run):
     record, _, _ = run(Script([FAST]))
     assert "turns" not in record.to_dict()  # of a run that is alone
     script = Script([FAST])

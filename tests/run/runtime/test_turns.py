@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cnnbench.base.interrupts import interrupt
+from cnnbench.base.interrupts import handling, interrupt
 from cnnbench.run.runtime import turns as module
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS, WAITS_AFTER_STEPS, Turns
 
@@ -76,13 +76,10 @@ def test_a_signal_that_came_just_before_a_wait_ends_it(limits):
             ours.sendall(GO_ON)
 
     thread = threading.Thread(target=parent)
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with handling(interrupt):
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             Turns(theirs, 0.1).wait()
         heard.set()
         thread.join()
-    finally:
-        signal.signal(signal.SIGTERM, before)
     assert not turn_was_given.is_set()
