@@ -27,7 +27,6 @@ from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
-from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import peak_flops
 
@@ -80,11 +79,9 @@ def measured(params: Params, **options: Any) -> tuple[Roofline, Plan]:
 
     The machine's limits are measured after it. `options` are those of `BenchmarkCNN`.
     """
-    benchmark = BenchmarkCNN(
-        params, **options, looks=lambda plan, graph: profiler.looks(plan, graph)
-    )
+    benchmark = BenchmarkCNN(params, **options)
     plan = benchmark.plan
-    profiler = StepProfiler(plan, plan.num_batches)
+    profiler = benchmark.profiled(plan.num_batches)
     record = benchmark.run()
     machine, steps = _machine(benchmark.params, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]

@@ -170,10 +170,8 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
             eval_during_training_every_n_steps=1,
             num_eval_epochs=1.0,
         )
-        benchmark = BenchmarkCNN(params)
-        built = benchmark.build()
-        batches = benchmark.plan.num_eval_batches
-        found.append(built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)))
+        built = BenchmarkCNN(params).build()
+        found.append(built.evaluator.run(0, Console.silent(), Interrupts(None)))
         built.close()
     whole, cut = found
     assert whole.evaluation.examples == cut.evaluation.examples == 180

@@ -61,7 +61,6 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
-    from cnnbench.run.driver.probes import Looks
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.training import ScenarioContext
 
@@ -71,7 +70,7 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 
 class BenchmarkCNN:
-    """One run; `looks` are probes of warm-up steps beside those that the parameters ask for.
+    """One run.
 
     Raises:
       FlagError: a parameter that cannot be used.
@@ -86,7 +85,6 @@ class BenchmarkCNN:
         console: Console | None = None,
         messages: Messages | None = None,
         progress: Progress | None = None,
-        looks: Looks | None = None,
     ) -> None:
         self._messages = messages or Messages.silent()
         if not params.worker_hosts:  # the command line has found those of --cluster
@@ -103,7 +101,6 @@ class BenchmarkCNN:
             )
         self._check_steps_left()
         self.record: RunRecord | None = None
-        self._looks = [] if looks is None else [looks]
         self._console = console or Console.silent()
         self._progress = progress or Progress.silent()
         tell, self._tell_error = self._messages.notice, self._messages.error
@@ -129,21 +126,21 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
-        self._profiler = self._step_profiler() if params.profile_json is not None else None
-        if self._profiler is not None:
-            self._looks.append(self._profiler.looks)
+        self._profiler: StepProfiler | None = None
+        if params.profile_json is not None:
+            self.profiled(params.profile_steps)
         if params.device == "cpu":
             self._check_memory("cpu")
 
-    def _step_profiler(self) -> StepProfiler:
+    def profiled(self, steps: int) -> StepProfiler:
+        """Profiles up to so many of the last steps of the warm-up; to be called before `run`."""
         # Late: it loads charts and readers of profiles, which few runs need.
         from cnnbench.run.driver.step_profile import StepProfiler
 
-        return StepProfiler(
-            self.plan,
-            self.params.profile_steps,
-            lambda: sum(source.wait_seconds for source in self._sources),
+        self._profiler = StepProfiler(
+            self.plan, steps, lambda: sum(source.wait_seconds for source in self._sources)
         )
+        return self._profiler
 
     def run(self) -> RunRecord:
         """Runs to the end and writes the result files that were asked for.
@@ -300,7 +297,7 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
             self._membership.gone,
-            self._looks,
+            self._profiler,
             self._turns,
             self._activity,
         )

@@ -63,10 +63,8 @@ class Evaluator:
         # Traced here, so that the first rate printed is not mostly tracing.
         self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
-    def run(
-        self, batches: int, global_step: int, console: Console, interrupts: Interrupts
-    ) -> Evaluated:
-        """Evaluates `batches` global batches; starts over at the end of the data.
+    def run(self, global_step: int, console: Console, interrupts: Interrupts) -> Evaluated:
+        """Evaluates the planned batches; starts over at the end of the data.
 
         The first evaluation begins with an untimed step that counts for nothing.
 
@@ -93,7 +91,7 @@ class Evaluator:
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         check = 1
-        for batch in range(1, batches + 1):
+        for batch in range(1, self._plan.num_eval_batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]

@@ -35,18 +35,13 @@ _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_lev
 Probe = tuple[int, AbstractContextManager[None]]
 """A profiler: the number of its step in the warm-up, from 1, and what is entered before the step
 and left after it, outside of any step's time."""
-Looks = Callable[[Plan, Any], Iterable[Probe]]
-"""Probes of a run, given its plan and the graph of the step as traced."""
 
 
-def make_probes(
-    params: Params, plan: Plan, graph: Any, messages: Messages, looks: Iterable[Looks] = ()
-) -> tuple[Probe, ...]:
-    """The profilers that the parameters ask for, after those of `looks`."""
-    probes = [probe for one in looks for probe in one(plan, graph)]
+def make_probes(params: Params, plan: Plan, graph: Any, messages: Messages) -> Iterator[Probe]:
+    """The probes that the parameters ask for."""
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
-        probes.append((1, _partitions(params.partitioned_graph_file_prefix, messages)))
+        yield 1, _partitions(params.partitioned_graph_file_prefix, messages)
     if params.trace_file or params.tfprof_file or params.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.warm_up.least - 1)
@@ -55,8 +50,7 @@ def make_probes(
         def report(planes: tuple[XPlane, ...]) -> None:
             _report(params, plan, graph, step, planes)
 
-        probes.append((step, profiling(folder, report)))
-    return tuple(probes)
+        yield step, profiling(folder, report)
 
 
 @contextmanager

@@ -112,12 +112,14 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
         if plan.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, restored.passed_over)
         built.manager.settle(built.inputs.devices)
+        probes = [] if run.profiler is None else [*run.profiler.probes(built.step.graph)]
+        probes += make_probes(params, plan, built.step.graph, run.messages)
         training = Training(
             run,
             built,
             results=results,
             global_step=global_step,
-            probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
+            probes=probes,
             observers=observers,
         )
         run.measurements.loss_scale_start = built.step.loss_scale.value
@@ -216,9 +218,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
             run.console.lines(f"Successfully loaded model from {path}.")
             timer = LoopTimer()
             with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
-                found = built.evaluator.run(
-                    run.plan.num_eval_batches, restored.global_step, run.console, interrupts
-                )
+                found = built.evaluator.run(restored.global_step, run.console, interrupts)
             results.add(found)
             run.measurements.set_loop_time(*timer.loop())
             run.measurements.note(loop_images=found.evaluation.examples)
@@ -240,12 +240,11 @@ def _evaluate_with_the_chief(
     """Takes part in the evaluations of the chief."""
     assert built.evaluator is not None
     interrupts = Interrupts(built.manager.workers)
-    batches = run.plan.num_eval_batches
     while True:
         with run.activity.during(Doing.OTHERS):  # waits for the chief, which waits for a checkpoint
             global_step, _ = built.share_restored(0)
         with interrupts.shared():
-            found = built.evaluator.run(batches, global_step, run.console, interrupts)
+            found = built.evaluator.run(global_step, run.console, interrupts)
         results.add(found)
         if not run.params.eval_interval_secs:
             return found.evaluation.images_per_sec

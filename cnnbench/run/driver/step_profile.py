@@ -52,7 +52,7 @@ class StepProfiler:
       waited: seconds that the run has waited for input so far.
     """
 
-    def __init__(self, plan: Plan, most: int, waited: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, plan: Plan, most: int, waited: Callable[[], float]) -> None:
         self._plan = plan
         self._count = min(most, max(1, plan.warm_up.least - 1))
         self._waited = waited
@@ -63,12 +63,12 @@ class StepProfiler:
         self.allocated: tuple[int, int] | None = None
         self.last: list[RanOperation] = []
 
-    def looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
-        """The probes; see `cnnbench.run.driver.probes.Looks`."""
+    def probes(self, graph: Any) -> Iterator[Probe]:
+        """The probes of a run whose step is traced in `graph`."""
         from cnnbench.run.observe.graphs import collecting_partitions
 
-        self._graph = graph
-        for step in range(plan.warm_up.least - self._count + 1, plan.warm_up.least + 1):
+        self._graph, last = graph, self._plan.warm_up.least
+        for step in range(last - self._count + 1, last + 1):
             yield step, self._profiled()
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this look is left before the profile is read.

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
@@ -31,11 +31,14 @@ from cnnbench.run.driver.learning_rate import Schedule, make_schedule
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.plan import Plan
-from cnnbench.run.driver.probes import Looks, Probe
+from cnnbench.run.driver.probes import Probe
 from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
 from cnnbench.run.runtime.activity import Activity, Doing
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult, TrainStep
+
+if TYPE_CHECKING:
+    from cnnbench.run.driver.step_profile import StepProfiler
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class ScenarioContext:
       watch: entered before the timed loop and left after it.
       gone: returns workers that no longer answer, with the reasons; for runs that survive their
         loss.
-      looks: probes of warm-up steps in addition to those of the parameters.
+      profiler: of the last steps of the warm-up.
       turns: turns of this process, where several processes step in turn.
       activity: what the loop is doing, for the watchdog.
     """
@@ -60,7 +63,7 @@ class ScenarioContext:
     measurements: Measurements
     watch: Watch
     gone: Callable[[], Mapping[str, str]] = dict
-    looks: Sequence[Looks] = ()
+    profiler: StepProfiler | None = None
     turns: Turns = field(default_factory=Turns)
     activity: Activity = field(default_factory=Activity)
 
@@ -430,8 +433,7 @@ class Training:
                 # TensorFlow would wait without end for a stopped process.
                 lost = named(self._plan.job, first)
                 raise BenchmarkError(f"lost {lost}, on which evaluations run")
-            batches = self._plan.num_eval_batches
-            found = self._evaluator.run(batches, self.global_step, self._console, self._interrupts)
+            found = self._evaluator.run(self.global_step, self._console, self._interrupts)
         wall_seconds = self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found

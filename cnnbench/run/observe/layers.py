@@ -124,7 +124,9 @@ def _activations(graph: Any, scopes: Collection[str], backward: Collection[str])
             continue
         name = layer_of(operation.name, scopes)
         for tensor in operation.outputs:
-            if _is_activation(tensor) and any(
+            # Of a known size, and dependent on the input, unlike weights and constants.
+            keeps = origin(tensor).type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
+            if keeps and any(
                 user.name in backward or layer_of(user.name, scopes) != name
                 for user in tensor.consumers()
             ):
@@ -132,12 +134,12 @@ def _activations(graph: Any, scopes: Collection[str], backward: Collection[str])
     return dict(sizes)
 
 
-def _is_activation(tensor: Any) -> bool:
-    """Whether a value of known size depends on the input, unlike weights and constants."""
+def origin(tensor: Any, *transparent: str) -> Any:
+    """The operation that computed a value before casts, reshapes and operations of other types."""
     operation = tensor.op
-    while operation.type in _PASSED_ON:
+    while operation.type in (*_PASSED_ON, *transparent):
         operation = operation.inputs[0].op
-    return operation.type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
+    return operation
 
 
 def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:

@@ -20,7 +20,7 @@ from cnnbench.records.step_profile import (
     UPDATE,
     Part,
 )
-from cnnbench.run.observe.layers import backward_operations, layer_of, of_step
+from cnnbench.run.observe.layers import backward_operations, layer_of, of_step, origin
 from cnnbench.run.observe.operations import is_collective, is_transfer, source
 
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
@@ -36,7 +36,6 @@ _KINDS = (
     (re.compile("Softmax|Sigmoid|Tanh|Gelu|Erf|Selu"), "other activation"),
 )
 _OTHER = "other"
-_PASSED_ON = ("Cast", "Identity", "Reshape", "Transpose")
 _WEIGHTS = ("ReadVariableOp", "Const")
 # Operations that pass on their input's memory, or have none.
 _NO_TRAFFIC = (
@@ -156,7 +155,8 @@ class Works:
         if operation is None:
             return False
         if _PRODUCT.search(plain):
-            return not any(_is_weight(tensor) for tensor in operation.inputs)
+            made_by = [origin(tensor, "Transpose") for tensor in operation.inputs]
+            return not any(o.type in _WEIGHTS and len(o.outputs[0].shape) > 1 for o in made_by)
         kernel = math.prod(self._kernels.get(layer, ()))
         made = [tensor.shape.num_elements() for tensor in operation.outputs]
         return layer in self._kernels and made == [kernel]
@@ -190,13 +190,6 @@ class Works:
 
 def _handles(operation: Any) -> list[Any]:
     return [tensor for tensor in operation.inputs if tensor.dtype.name == "resource"]
-
-
-def _is_weight(tensor: Any) -> bool:
-    operation = tensor.op
-    while operation.type in _PASSED_ON:
-        operation = operation.inputs[0].op
-    return operation.type in _WEIGHTS and len(operation.outputs[0].shape) > 1
 
 
 def _size(tensor: Any) -> int:

@@ -24,6 +24,7 @@ class CoordinatedStep(TrainStep):
     """
 
     _inputs: CoordinatedInput
+    _counts_steps = False
 
     def _traced(self) -> TracedFunction:
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
@@ -81,12 +82,6 @@ class CoordinatedStep(TrainStep):
         made["waited"] = self._inputs.waited
         self._fields = tf.nest.map_structure(lambda scalar: tf.TensorSpec([], scalar.dtype), made)
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
-
-    def _make_counter(self) -> None:
-        """None: the counter of all updates is used."""
-
-    def _count_step(self) -> list[Any]:
-        return []
 
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         del tower

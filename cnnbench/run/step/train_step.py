@@ -66,6 +66,9 @@ class TrainStep:
     (float32) and the batches; `notices` are lines for the user.
     """
 
+    _counts_steps = True
+    """Whether random draws depend on the number of steps of this object."""
+
     def __init__(
         self,
         model: Model,
@@ -91,8 +94,10 @@ class TrainStep:
             self._update = Updater(manager, self._trainables, optimizer, loss_scale, config)
         self._updates_counter = counter
         self._rate_tensors: dict[float, tf.Tensor] = {}
-        # Not while tracing: a function that creates variables is traced twice.
-        self._counter = self._make_counter()
+        if self._counts_steps:
+            # Not while tracing: a function that creates variables is traced twice.
+            with tf.device(self._devices[0]):
+                self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
             with tf.device(self._devices[0]):
@@ -184,7 +189,9 @@ class TrainStep:
         assert self._update is not None
         weight_losses = self._update.weight_losses() if report else []
         updates, skipped, totals = self._update(towers, factor, sums, rate)
-        updates.extend(self._count_step())
+        if self._counts_steps:
+            with tf.device(self._devices[0]):
+                updates.append(self._counter.assign_add(1, read_value=False))
         staleness = None
         if self._updates_counter is not None:
             staleness = self._updates_counter.end(begun, updates)
@@ -196,14 +203,6 @@ class TrainStep:
     def calibration(self) -> Calibration | None:
         """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
-
-    def _make_counter(self) -> tf.Variable:
-        with tf.device(self._devices[0]):
-            return tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
-
-    def _count_step(self) -> list[Any]:
-        with tf.device(self._devices[0]):
-            return [self._counter.assign_add(1, read_value=False)]
 
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""

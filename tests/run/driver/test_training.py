@@ -71,7 +71,7 @@ class Script:
     def save(self, directory, global_step):
         self.saved.append(global_step)
 
-    def run(self, batches, global_step, console, interrupts):
+    def run(self, global_step, console, interrupts):
         self.evaluated.append(global_step)
         evaluation = Evaluation(global_step=global_step, examples=1, images_per_sec=1.0)
         self.host.append(Future())
