@@ -327,32 +327,20 @@ def test_workers_start_their_servers_when_all_can(cluster, comes):
         starts[task].join()
 
 
-@pytest.mark.parametrize("first", ["thread", "main"])
-def test_a_chief_that_stood_still_says_so(cluster, first):
+@pytest.mark.parametrize("stopped", [CHIEF, OTHER])
+def test_one_that_stood_still_says_so(cluster, stopped):
     """The main thread may find that all are gone before the watchdog's thread runs again."""
     job = cluster(3)
-    job.chief.stop()
+    one, third = job.processes[stopped], job.processes[THIRD]
+    one.stop()
     job.run(60)
-    assert job.processes[OTHER].codes == [4]
-    job.chief.go_on()
-    message = f"{job.named(CHIEF)} was stopped for 60 s, and the others ended without it"
-    if first == "main":
-        assert job.chief.dog.explanation() == message
-        return
+    assert (third.messages, third.codes) == ([f"lost {job.named(stopped)}: {SILENT}"], [4])
+    one.go_on()
+    message = f"{job.named(stopped)} was stopped for 60 s, and the others ended without it"
+    assert one.dog.explanation() == message
     job.run(10)
-    assert job.chief.messages == [message]
-    assert job.chief.dog.explanation() == message
-
-
-def test_a_worker_that_stood_still_says_so(cluster):
-    job = cluster(3)
-    job.processes[OTHER].stop()
-    job.run(40)
-    assert job.chief.messages == [f"lost {job.named(OTHER)}: {SILENT}"]
-    job.processes[OTHER].go_on()
-    job.run(10)
-    said = f"{job.named(OTHER)} was stopped for 40 s, and the others ended without it"
-    assert job.processes[OTHER].messages == [said]
+    assert one.messages == [message]
+    assert one.dog.explanation() == message
 
 
 def test_a_stop_long_ago_explains_nothing(cluster):
@@ -516,27 +504,6 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
             other.close()
         reporting.join(SECONDS)
     assert codes == [4]
-
-
-def test_two_threads_end_together():
-    hosts = {"worker_hosts": ("a:1", "b:1"), "client_per_worker": True}
-    jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
-    said: list[str] = []
-    dogs = [Watchdog(job, said.append, ask=lambda *_: REFUSED, period=0.1) for job in jobs]
-    ends = socket.socketpair()
-    others = threading.enumerate()  # those of earlier tests, which may still be running
-    dogs[0].start({Task("worker", 1): ends[0]})
-    dogs[1].start({Task("worker", 0): ends[1]})
-    threads = [thread for thread in threading.enumerate() if thread not in others]
-    start = time.monotonic()
-    threading.Timer(0.2, dogs[1].end, [Ending(0)]).start()
-    dogs[0].end(Ending(0, "done"), SECONDS)
-    assert dogs[1].wait() == Ending(0, "done")
-    assert time.monotonic() - start < SECONDS
-    for thread in threads:
-        thread.join(SECONDS)
-    assert [one.fileno() for one in ends] == [-1, -1]
-    assert said == []
 
 
 def test_the_process_ends_although_its_main_thread_is_stuck():

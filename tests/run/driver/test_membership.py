@@ -130,12 +130,15 @@ def test_a_worker_that_is_done_stays_until_the_others_are():
     jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
     params = Params(job_name="worker", worker_hosts=",".join(hosts["worker_hosts"]))
     first, second = (Membership(job, params, print, print, {}) for job in jobs)
-    for one, line, other in zip((first, second), socket.socketpair(), jobs[::-1], strict=True):
+    others, lines = set(threading.enumerate()), socket.socketpair()
+    for one, line, other in zip((first, second), lines, jobs[::-1], strict=True):
         one._watchdog.start({other.task: line})
     ending = threading.Thread(target=first.end, args=(0,), daemon=True)
     ending.start()
     ending.join(0.3)
     assert ending.is_alive()
     second.end(0)
-    ending.join(4.0)
-    assert not ending.is_alive()
+    for thread in {*threading.enumerate()} - others:  # those of the watchdogs, too
+        thread.join(4.0)
+        assert not thread.is_alive()
+    assert [line.fileno() for line in lines] == [-1, -1]

@@ -122,21 +122,6 @@ def test_batches_are_per_device():
     assert plan.num_epochs == pytest.approx(100 * 192 / 1281167)
 
 
-def test_evaluation_counts_validation_images():
-    params = Params(
-        model="resnet20",
-        data_name="cifar10",
-        eval=True,
-        train_dir="/somewhere",
-        batch_size=128,
-        num_gpus=2,
-        num_eval_epochs=1.0,
-    )
-    plan = make_plan(params)
-    assert plan.num_eval_batches == plan.num_batches == -(-10_000 // 256)
-    assert not plan.trains
-
-
 def test_the_evaluation_is_as_long_as_the_training_unless_told():
     def batches(**flags):
         return make_plan(Params(eval_during_training_every_n_steps=1, **flags)).num_eval_batches
@@ -149,11 +134,11 @@ def test_the_evaluation_is_as_long_as_the_training_unless_told():
 
 @pytest.mark.parametrize(
     ("epochs", "batches"),
-    # 40 batches of 256 for a pass over 10,000 images, 16 of which are padding.
+    # 40 batches of 2 x 128 for a pass over 10,000 images, of which the last is filled up.
     [(0.00001, 1), (0.5, 20), (1, 40), (1.5, 60), (2, 80), (3, 120), (25.6, 1024)],
 )
 def test_passes_of_an_evaluation_are_whole_batches_each(epochs, batches):
-    small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 256}
+    small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 128, "num_gpus": 2}
     during = {"eval_during_training_every_n_steps": 1, "num_batches": 2}
     own = make_plan(Params(**small, **during, num_eval_epochs=epochs))
     assert own.num_eval_batches == batches

@@ -5,7 +5,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import tensorflow as tf
 
 from cnnbench.run.runtime import peak_flops
 from cnnbench.run.runtime.peak_flops import measured, peak, published
@@ -52,40 +51,32 @@ def test_several_gpus_add_up():
     assert source == ("published: 2 x H200 SXM bfloat16 989.5 TFLOP/s, 1 x L4 bfloat16 121 TFLOP/s")
 
 
-@pytest.mark.parametrize("tf32", [True, False])
-def test_tensorflow_says_whether_float32_means_tf32(tf32):
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(tf32)
-    rate, source = published(["NVIDIA H200"], "float32")
-    tf.config.experimental.enable_tensor_float_32_execution(before)
-    assert rate == pytest.approx((494.5 if tf32 else 67) * 1e12)
-    assert (" tf32 " in source) == tf32
-
-
-def test_gpu_run_looks_up_the_names_of_its_devices(monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "tflops"),
+    [("bfloat16", True, 989.5 + 121), ("float32", True, 494.5 + 60), ("float32", False, 67 + 30.3)],
+)
+def test_gpu_run_looks_up_the_names_of_its_devices(dtype, tf32, tflops, monkeypatch):
     names = {"a": {"device_name": "NVIDIA H200"}, "b": {"device_name": "NVIDIA L4"}}
     config = SimpleNamespace(
         get_visible_devices=lambda kind: [*names],
         experimental=SimpleNamespace(
-            get_device_details=names.__getitem__, tensor_float_32_execution_enabled=lambda: True
+            get_device_details=names.__getitem__, tensor_float_32_execution_enabled=lambda: tf32
         ),
     )
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     prefix = "/job:localhost/replica:0/task:0/device:GPU:"
-    rate, _ = peak("gpu", [prefix + "0", prefix + "1"], "bfloat16")
-    assert rate == pytest.approx((989.5 + 121) * 1e12)
-    assert peak("gpu", [prefix + "0", prefix + "2"], "bfloat16") is None
+    rate, source = peak("gpu", [prefix + "0", prefix + "1"], dtype)
+    assert rate == pytest.approx(tflops * 1e12)
+    assert (" tf32 " in source) == (tf32 and dtype == "float32")
+    assert peak("gpu", [prefix + "0", prefix + "2"], dtype) is None
 
 
 def test_user_value_is_per_device():
     assert peak("gpu", ["g0", "g1"], "float32", 5e12) == (1e13, "given: --peak_flops")
     # CPU towers are parts of one machine.
     assert peak("cpu", ["c0", "c1"], "float32", 5e9)[0] == 5e9
-
-
-@pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_zero_leaves_the_measuring_out(kind):
-    assert peak(kind, ["d0"], "float32", 0) is None
+    # Zero leaves the measuring out.
+    assert peak("cpu", ["c0"], "float32", 0) is peak("gpu", ["g0"], "float32", 0) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
