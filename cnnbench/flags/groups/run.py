@@ -50,18 +50,18 @@ class RunParams:
     eval: bool = flag(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(
         0,
-        "With --eval: look for a checkpoint every so many seconds, for ever, and evaluate it if it "
-        "is a new one; 0 evaluates once.",
+        "With --eval: seconds between two searches for a new checkpoint, which is evaluated; "
+        "without end. 0 evaluates once.",
         minimum=0,
     )
     eval_during_training_every_n_steps: int | None = flag(
         None,
-        "Pause training after every so many steps, evaluate, and go on.",
+        "Pause training after every N steps, evaluate, and continue.",
         minimum=1,
     )
     eval_during_training_every_n_epochs: float | None = flag(
         None,
-        "Pause training after every so many epochs, evaluate, and go on.",
+        "Pause training after every N epochs, evaluate, and continue.",
         above=0,
     )
     eval_during_training_at_specified_steps: tuple[int, ...] = flag(
@@ -173,7 +173,7 @@ class RunParams:
     check_replica_consistency: int = flag(
         0,
         "Compare the copies of every variable and optimizer slot on all devices bit by bit, before "
-        "the first step and every so many timed steps, outside of their times; copies that differ "
+        "the first step and after every N timed steps, outside of their times; copies that differ "
         "end the run with exit code 4. 0 never compares.",
         minimum=0,
     )

@@ -121,13 +121,13 @@ class VariableUpdateParams:
     )
     gradient_repacking: int = flag(
         0,
-        "Join all gradients and split them into so many equal packs before reducing them, at most "
-        f"{MOST_PACKS}; 0 for no packing.",
+        "Join all gradients and split them into this number of equal packs before reducing them, "
+        f"at most {MOST_PACKS}; 0 for no packing.",
         minimum=0,
     )
     gradient_bucket_bytes: int | None = flag(
         None,
-        "Join consecutive gradients, from the last layer on, into buckets of at most so many "
+        "Join consecutive gradients, from the last layer on, into buckets of at most this many "
         "bytes before reducing them; 0 for none. By default "
         f"{BUCKET_BYTES} with collective_all_reduce, unless another flag joins gradients, and 0 "
         "elsewhere.",
@@ -138,13 +138,13 @@ class VariableUpdateParams:
         "With --precision=fp16 or bf16: send gradients between devices in 16 bits too.",
     )
     agg_small_grads_max_bytes: int = flag(
-        0, "Join gradients of up to so many bytes before reducing them; 0 for none.", minimum=0
+        0, "Join gradients of up to this many bytes before reducing them; 0 for none.", minimum=0
     )
     agg_small_grads_max_group: int = flag(10, "Most small gradients to join into one.", minimum=1)
     allreduce_merge_scope: int = flag(
         1,
         "Consecutive gradients whose reductions share a name scope in profiles. Each is still "
-        "reduced by itself; --gradient_repacking and --agg_small_grads_max_bytes join them.",
+        "reduced individually; --gradient_repacking and --agg_small_grads_max_bytes join them.",
         minimum=1,
     )
     sparse_to_dense_grads: bool = flag(
