@@ -91,7 +91,8 @@ class DeepSpeech2(Model):
         total = {"word": 0, "letter": 0}
         columns = (rows[name] for name in ("letters", "blank", "transcript", "transcript_length"))
         for frames, blank, transcript, length in zip(*columns, strict=True):
-            told = collapsed(frames.tolist(), int(blank))
+            # Of a letter in consecutive frames one, and no blanks.
+            told = [one for one, _ in itertools.groupby(frames.tolist()) if one != blank]
             true = transcript[:length].tolist()
             for unit, one, other in (
                 ("word", words_of(told), words_of(true)),
@@ -110,11 +111,6 @@ def frames_left(frames: Any) -> Any:
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames
-
-
-def collapsed(frames: Sequence[int], blank: int) -> list[int]:
-    """Letters of a frame sequence: repeated ones merged, blanks removed."""
-    return [letter for letter, _ in itertools.groupby(frames) if letter != blank]
 
 
 def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ TensorFlow is imported when an input is made, NumPy when files of CIFAR-10 are r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -41,28 +42,35 @@ def make_input(
     return PipelineInput(spec, devices, pipeline)
 
 
-def _of(name: str, *more: object) -> Callable[..., Any]:
-    """``MODULE.NAME`` in this package, imported at its first call; `more` follows its arguments."""
+def _of(name: str) -> Callable[..., Any]:
+    """``MODULE.NAME`` in this package, imported at its first call."""
     module, _, attribute = name.partition(".")
 
     def call(*given: object) -> Any:
-        return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*given, *more)
+        return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*given)
 
     return call
+
+
+def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
+    """Attributes of a data set in TFRecord files ``<prefix><subset>-*-of-*``."""
+    return {
+        "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
+        "find": partial(imagenet_files.find_files, prefix=prefix),
+        "count": imagenet_files.count_examples,
+        "missing": imagenet_files.missing_shards,
+        "open": _of(pipeline),
+        "check": _of(f"{pipeline.partition('.')[0]}.check_files"),
+        "skips_bad_records": True,
+    }
 
 
 IMAGENET = Dataset(
     name="imagenet",
     num_classes=1001,
     examples=imagenet_files.PUBLISHED_EXAMPLES,
-    files="train-*-of-* and validation-*-of-*",
-    find=imagenet_files.find_files,
-    count=imagenet_files.count_examples,
-    open=_of("imagenet.ImageNetPipeline"),
-    check=_of("imagenet.check_files"),
-    missing=imagenet_files.missing_shards,
-    skips_bad_records=True,
     preprocessors=PREPROCESSORS,
+    **_in_records("imagenet.ImageNetPipeline"),
 )
 CIFAR10 = Dataset(
     name="cifar10",
@@ -93,13 +101,7 @@ COCO = Dataset(
     name="coco",
     num_classes=81,
     examples={"train": 118_287, "validation": 4_952},
-    files="coco-train-*-of-* and coco-validation-*-of-*",
-    find=_of("imagenet_files.find_files", "coco-"),
-    count=imagenet_files.count_examples,
-    open=_of("coco.CocoPipeline"),
-    check=_of("coco.check_files"),
-    missing=imagenet_files.missing_shards,
-    skips_bad_records=True,
+    **_in_records("coco.CocoPipeline", "coco-"),
     elements=(
         IMAGE,
         Element("num_boxes", (), "label", "int64", Draw.integers(1, 20)),
@@ -115,13 +117,7 @@ LIBRISPEECH = Dataset(
     name="librispeech",
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
-    files="librispeech-train-*-of-* and librispeech-validation-*-of-*",
-    find=_of("imagenet_files.find_files", "librispeech-"),
-    count=imagenet_files.count_examples,
-    open=_of("librispeech.LibriSpeechPipeline"),
-    check=_of("librispeech.check_files"),
-    missing=imagenet_files.missing_shards,
-    skips_bad_records=True,
+    **_in_records("librispeech.LibriSpeechPipeline", "librispeech-"),
     # The model determines the longest example, and the shortest synthetic one.
     elements=(
         Element(

@@ -15,7 +15,7 @@ from networks import forward
 from residual_networks import InOrder, relative_error
 
 from cnnbench.models import declare, get_model
-from cnnbench.models.deepspeech import collapsed, frames_left
+from cnnbench.models.deepspeech import frames_left
 
 A, B, C = 1, 2, 3
 
@@ -112,17 +112,6 @@ def test_error_rates_are_those_of_jiwer(case, small):
         "transcript_length": np.array([len(letters) for letters in said]),
     }
     assert small.host_metrics(rows) == pytest.approx(JIWER["error_rates"][case], rel=1e-12)
-
-
-def test_the_letters_are_those_of_the_greedy_decoder_of_tensorflow():
-    logits = np.random.default_rng(5).normal(size=(40, 20, 4)).astype(np.float32)
-    lengths = np.random.default_rng(6).integers(1, 21, 40).astype(np.int32)
-    (decoded,), _ = tf.nn.ctc_greedy_decoder(logits.transpose(1, 0, 2), lengths)
-    for row, length, expected in zip(
-        logits, lengths, tf.sparse.to_dense(decoded, default_value=-1).numpy(), strict=True
-    ):
-        letters = collapsed(row[:length].argmax(axis=1).tolist(), 3)
-        assert letters == [letter for letter in expected if letter >= 0]
 
 
 def test_frames_behind_the_end_tell_nothing(small):
