@@ -34,7 +34,8 @@ def travelling(sizes, **options):
         ({"agg_small_grads_max_bytes": 64}, SIZES),
         ({"agg_small_grads_max_bytes": 4096, "agg_small_grads_max_group": 2}, SIZES),
         ({"agg_small_grads_max_bytes": 4096, "gradient_repacking": 2}, SIZES),
-        ({"compact_dtype": "float16"}, SIZES),
+        ({"gradient_bucket_bytes": 300, "gradient_repacking": 2}, SIZES),
+        ({"gradient_bucket_bytes": 300, "compact_dtype": "float16"}, SIZES),
         ({"compact_dtype": "bfloat16", "gradient_repacking": 2}, SIZES),
     ],
 )

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from towers import ByTower, run_through
 
-from cnnbench.lab.predict import workload
 from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
 from cnnbench.variable_mgr.aggregation.pipeline import factors, make_stages
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec, Packing
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 from cnnbench.variable_mgr.sizes import buckets_of, buffer_sizes
@@ -213,14 +212,6 @@ def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
     assert [(t.dtype, t.shape[0]) for t in sent[0]] == [(tf.bfloat16, 12)]
     parted, _ = stage_of(cpu_devices[:1], gradient_bucket_bytes=99)(tensors)
     assert [t.dtype for t in parted[0]] == [tf.bfloat16, tf.float32, tf.bfloat16]
-
-
-def test_predictions_join_the_same(cpu_devices):
-    sizes = (5, 1, 30, 2, 2, 9)
-    sent, _ = stage_of(cpu_devices[:1], gradient_bucket_bytes=50)([ones(*sizes)])
-    packing = Packing(gradient_bucket_bytes=50)
-    predicted = workload.sent(packing, [workload.Tensor(n) for n in sizes])
-    assert [tensor.elements for tensor in predicted] == lengths(sent[0])
 
 
 # Scaling and 16 bits --------------------------------------------------------------------------

@@ -137,12 +137,19 @@ def test_groups_wrap_around_the_devices(devices, size, expected):
     assert ["".join(group) for group in gather_groups(devices, size)] == expected.split()
 
 
-def test_shards_in_one_memory_are_joined_once(make_context, trace):
-    context = make_context(4, shards=2)
-    traced = trace("psgpu", context, SHAPE)
-    kinds = [op.type for op in traced.operations if op.type != "Const"]
-    assert kinds == ["Reshape", "SplitV"] * 4 + ["AddN"] * 2 + ["ConcatV2", "Reshape"]
-    assert [op.device for op in traced.of_type("AddN")] == [context.devices[i] for i in (0, 2)]
+@pytest.mark.parametrize(
+    ("name", "shards", "additions"),
+    [("psgpu", 2, [0, 2]), ("xring", 2, [1, 2, 3, 3, 0, 1]), ("tree", 3, [1, 3, 0, 2, 1, 3])],
+)
+def test_shards_in_one_memory_are_joined_once(name, shards, additions, make_context, trace):
+    """Each device splits its tensor, and one of them joins the sums."""
+    context = make_context(4, shards=shards)
+    traced = trace(name, context, SHAPE)
+    assert [len(op.outputs) for op in traced.of_type("SplitV")] == [shards] * 4
+    assert [len(op.inputs) for op in traced.of_type("ConcatV2")] == [shards + 1]
+    adds = traced.of_type("AddN", "AddV2")
+    assert [op.device for op in adds] == [context.devices[place] for place in additions]
+    assert len(traced.operations) - len(traced.of_type("Const")) == 4 * 2 + len(adds) + 2
 
 
 # Ring --------------------------------------------------------------------------------------------
@@ -159,6 +166,7 @@ def test_a_chunk_goes_round_almost_twice(cpu_devices):
         [A1, B0, A0, A1, B0],
         [B0, A0, A1, B0, A0],
     ]
+    assert [algorithm.way(0, index)[0] for index in range(3)] == [A0, A1, B0]
 
 
 def test_each_device_ends_as_many_sums_as_any_other():
@@ -176,11 +184,6 @@ def test_rings_leave_a_process_by_different_devices():
     assert links == [{(A1, B0)}, {(A0, B1)}]
 
 
-def test_the_index_rotates_where_chunks_begin():
-    algorithm = ring(A0, A1, B0)
-    assert [algorithm.way(0, index)[0] for index in range(3)] == [A0, A1, B0]
-
-
 def test_a_ring_enters_the_memory_of_a_process_once():
     cpus = [device.replace("GPU", "CPU") for device in (A0, A1, B0, B1)]
     algorithm = ring(*cpus)
@@ -190,12 +193,6 @@ def test_a_ring_enters_the_memory_of_a_process_once():
         assert len(list(itertools.groupby(processes))) == 2
     # All devices have their turn to end a sum.
     assert {algorithm.way(0, index)[3] for index in range(4)} == set(cpus)
-
-
-def test_shards_of_a_ring_are_chunks_even_in_one_memory(make_context, trace):
-    traced = trace("xring", make_context(4, shards=2), SHAPE)
-    assert [len(op.outputs) for op in traced.of_type("SplitV")] == [2] * 4
-    assert len(traced.of_type("ConcatV2")) == 1
 
 
 # Recursive halving and doubling ------------------------------------------------------------------
@@ -214,14 +211,9 @@ def test_each_rank_adds_its_halves_and_those_beyond_a_power_of_two_a_half_each(
 
 def test_the_first_rounds_stay_in_a_memory():
     devices = [f"/job:worker/replica:0/task:{t}/device:CPU:{d}" for t in (0, 1) for d in (0, 1)]
-    order = all_reduce.create("rechd", ReduceContext(devices=tuple(devices))).order()
-    assert order == [devices[i] for i in (0, 2, 1, 3)]
-
-
-def test_the_index_rotates_the_ranks(make_context):
-    context = make_context(3)
-    algorithm = all_reduce.create("rechd", context)
-    assert algorithm.order(4) == [context.devices[i] for i in (1, 2, 0)]
+    order = all_reduce.create("rechd", ReduceContext(devices=tuple(devices))).order
+    assert order() == [devices[i] for i in (0, 2, 1, 3)]
+    assert order(5) == [devices[i] for i in (2, 1, 3, 0)]
 
 
 # Double binary tree ------------------------------------------------------------------------------
@@ -230,22 +222,6 @@ def test_the_index_rotates_the_ranks(make_context):
 def parents(count: int) -> dict[int, int | None]:
     root = 1 << (count.bit_length() - 1)
     return {place: None if place == root else parent(place, count) for place in range(1, count + 1)}
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (2, {1: 2, 2: None}),
-        (3, {1: 2, 2: None, 3: 2}),
-        (4, {1: 2, 2: 4, 3: 2, 4: None}),
-        (5, {1: 2, 2: 4, 3: 2, 4: None, 5: 4}),
-        (6, {1: 2, 2: 4, 3: 2, 4: None, 5: 6, 6: 4}),
-        (7, {1: 2, 2: 4, 3: 2, 4: None, 5: 6, 6: 4, 7: 6}),
-        (8, {1: 2, 2: 4, 3: 2, 4: 8, 5: 6, 6: 4, 7: 6, 8: None}),
-    ],
-)
-def test_trees(count, expected):
-    assert parents(count) == expected
 
 
 def test_every_tree_is_binary_and_flat_and_odd_places_are_leaves():
@@ -270,8 +246,3 @@ def test_an_inner_device_of_one_tree_is_a_leaf_of_the_other(count, make_context)
         ]
         assert not inner[0] & inner[1]
         assert len(inner[0]) == count // 2
-
-
-def test_shards_cut_each_half(make_context, trace):
-    traced = trace("tree", make_context(4, shards=3), SHAPE)
-    assert [len(op.outputs) for op in traced.of_type("SplitV")] == [3] * 4
