@@ -140,7 +140,7 @@ def test_charts(capsys, tmp_path, step):
     run(capsys, link="hdr", devices="2,4,8", all_reduce_spec=specs, plot=str(path), **step)
     root = xml.etree.ElementTree.parse(path).getroot()
     found = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
-    assert {"size of one tensor", "1 MiB", "256 MiB", "devices"} <= set(found)
+    assert {"size of one tensor", "2 MiB", "512 MiB", "devices"} <= set(found)
     assert any(text.endswith("one tensor on 8 devices") for text in found)
     # Efficiency, or without a step the time, over devices.
     times = found.count("time of the reduction (s) (lower is better)")
