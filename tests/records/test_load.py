@@ -191,11 +191,3 @@ def test_what_is_not_there_is_wrong_use(tmp_path):
 def test_a_name_with_signs_of_a_pattern_is_a_name_if_there_is_one(runs, tmp_path):
     write(tmp_path / "run[1].json", runs(run_id="bracket"))
     assert ids(load_records([tmp_path / "run[1].json"])) == ["bracket"]
-
-
-def test_a_record_of_a_later_version_with_more_in_it_is_read(runs, tmp_path):
-    document = {**runs(run_id="later").to_dict(), "weather": "fine"}
-    document["measured"]["joules"] = 1
-    (tmp_path / "a.json").write_text(json.dumps(document))
-    write(tmp_path / "b.json", runs(run_id="now"))
-    assert ids(load_records([tmp_path])) == ["later", "now"]

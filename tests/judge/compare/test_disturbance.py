@@ -175,10 +175,3 @@ def test_no_disturbance_and_no_record_of_it(runs):
     found = disturbance(runs.of(*NOISY, conditions=CALM_MACHINE))
     assert found == "none of 5 runs was disturbed (others kept at most 0.02 CPUs busy)"
     assert disturbance(runs.of(*NOISY)) == ""
-
-
-def test_a_verdict_needs_no_excuse(runs):
-    base = runs.of(*[100.0] * 5, conditions=BUSY)
-    (entry,) = compare_records(base, runs.of(*[50.0] * 5)).entries
-    assert entry.main.verdict is Verdict.SLOWER
-    assert "disturbed" not in entry.main.judgement.reason
