@@ -125,19 +125,9 @@ class Roofline(Document):
             raise ValueError("run: its batch and placement are unknown")
 
     @property
-    def run_id(self) -> str:
-        """The unique name of the run."""
-        return self.run.run_id
-
-    @property
     def started_at(self) -> str:
         """Start of the run, ISO 8601."""
         return self.run.started_at
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The argv of the run."""
-        return self.run.command
 
     def at_peak(self, flops_per_sec: float, source: str) -> Roofline:
         """The same step with another peak rate of matrix products."""

@@ -281,6 +281,11 @@ class RunRecord(Document):
         reached = (e for e in self.evaluations if target.reached(e.value_of(target.metric)))
         return next((evaluation.wall_seconds for evaluation in reached), None)
 
+    def condition(self, name: str) -> float | None:
+        """A quantity of the machine over the timed loop, see `Conditions`; None if unknown."""
+        value = None if self.conditions is None else self.conditions.during.get(name)
+        return float(value) if isinstance(value, (int, float)) else None
+
     @property
     def last_loss(self) -> float | None:
         """Loss of the last timed step; None of forward-only runs, which record zeros."""

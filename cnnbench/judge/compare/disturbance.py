@@ -33,7 +33,6 @@ from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.parts import Conditions
 from cnnbench.records.run import RunRecord
 
 _BUSY = 0.05
@@ -44,18 +43,19 @@ _BY_OTHERS = frozenset(("load", "steal"))
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
     """The number of disturbed runs and the causes, in words; "" without conditions."""
-    runs = [one for one in measurements if isinstance(one, RunRecord)]
-    checked = [one.conditions for one in runs if one.conditions is not None]
+    checked = [
+        one for one in measurements if isinstance(one, RunRecord) and one.conditions is not None
+    ]
     if not checked:
         return ""
-    found: dict[str, list[Conditions]] = {}
+    found: dict[str, list[RunRecord]] = {}
     for one in checked:
-        for name in dict.fromkeys(note.id for note in one.notes if note.when == "during"):
+        for name in _disturbances(one):
             found.setdefault(name, []).append(one)
     if not found:
         most = _amount("load", checked) or "as far as they could be checked"
         return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
-    disturbed = sum(any(note.when == "during" for note in one.notes) for one in checked)
+    disturbed = sum(bool(_disturbances(one)) for one in checked)
     verb = "was" if disturbed == 1 else "were"
     causes = [
         f"{CONDITIONS.get(name, name)} in {len(those)}"
@@ -67,18 +67,14 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether other programs or machines used the CPUs in at least half of the runs."""
-    disturbed = sum(
-        any(note.when == "during" and note.id in _BY_OTHERS for note in one.conditions.notes)
-        for one in measurements
-        if isinstance(one, RunRecord) and one.conditions is not None
-    )
+    disturbed = sum(not _BY_OTHERS.isdisjoint(_disturbances(one)) for one in measurements)
     return 2 * disturbed >= len(measurements) > 0
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
     """CPUs used by other programs, the median over runs; "" if unknown or few."""
     runs = [one for one in measurements if isinstance(one, RunRecord)]
-    used = _values("other_cpus", [one.conditions for one in runs if one.conditions is not None])
+    used = _values("other_cpus", runs)
     if not used or (typical := median(used)) < _BUSY:
         return ""
     facts = runs[-1].environment
@@ -109,7 +105,14 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
 
 
-def _amount(name: str, those: Sequence[Conditions]) -> str:
+def _disturbances(one: Measurement) -> Mapping[str, None]:
+    """Ids of what disturbed the timed steps of a run, in their order."""
+    if not isinstance(one, RunRecord) or one.conditions is None:
+        return {}
+    return dict.fromkeys(note.id for note in one.conditions.notes if note.when == "during")
+
+
+def _amount(name: str, those: Sequence[RunRecord]) -> str:
     if name == "load" and (others := _values("other_cpus", those)):
         return f"others kept at most {max(others):.2f} CPUs busy"
     if name == "steal" and (stolen := _values("steal_fraction", those)):
@@ -117,9 +120,9 @@ def _amount(name: str, those: Sequence[Conditions]) -> str:
     return ""
 
 
-def _values(name: str, those: Sequence[Conditions]) -> list[float]:
-    found = (one.during.get(name) for one in those)
-    return [float(value) for value in found if isinstance(value, (int, float))]
+def _values(name: str, those: Sequence[RunRecord]) -> list[float]:
+    found = (one.condition(name) for one in those)
+    return [value for value in found if value is not None]
 
 
 _FEWEST_TURNS = 4

@@ -102,11 +102,6 @@ def _found(name: str, profile: StepProfile) -> Any:
     return None if conditions is None else conditions.during.get(name)
 
 
-def _condition(name: str, profile: StepProfile) -> float | None:
-    found = _found(name, profile)
-    return found if isinstance(found, (int, float)) else None
-
-
 def _gpu_clock(profile: StepProfile) -> float | None:
     """MHz of the slowest GPU of the run."""
     clocks = _found("gpu_clocks_mhz", profile)
@@ -143,7 +138,9 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
         lambda seconds: f"{number(1e3 * seconds)} ms",
         _NOTICEABLE,
     ),
-    ComparedQuantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),
+    ComparedQuantity(
+        "CPU clock", lambda p: p.record.condition("cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1
+    ),
     ComparedQuantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),
     *(
         ComparedQuantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
@@ -151,14 +148,14 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
     ),
     ComparedQuantity(
         "CPUs used by other programs",
-        partial(_condition, "other_cpus"),
+        lambda p: p.record.condition("other_cpus"),
         "{:.1f}".format,
         least=_BUSY,
         slows=1,
     ),
     ComparedQuantity(
         "CPU time withheld by the hypervisor",
-        partial(_condition, "steal_fraction"),
+        lambda p: p.record.condition("steal_fraction"),
         percent,
         least=_STOLEN,
         slows=1,

@@ -261,7 +261,7 @@ class ReportSubject:
         found = []
         for study in self.studies:
             if isinstance(study, Roofline):
-                one = self.profiled[study.run_id]
+                one = self.profiled[study.run.run_id]
                 peak = one.peak(study.run) or study.machine.flops_per_sec
                 found.append(study.at_peak(peak, one.peak_source))
         return tuple(found)
@@ -307,7 +307,7 @@ class ReportSubject:
 
 def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
     """The processes of rooflines and of profiles of steps."""
-    found = {one.run_id: one.run for one in studies if isinstance(one, Roofline)}
+    found = {one.run.run_id: one.run for one in studies if isinstance(one, Roofline)}
     profiles = (one.record for one in studies if isinstance(one, StepProfile))
     return list({**{run.run_id: run for run in profiles}, **found}.values())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from cnnbench.base.text import numbers
@@ -15,7 +14,6 @@ from cnnbench.judge.report.document import Answer, Content, Row, TableCell, Text
 from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.parts import ConditionNote, Conditions
-from cnnbench.records.run import RunRecord
 
 _ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
 _UNKNOWN = "unknown"
@@ -88,14 +86,9 @@ def _when(notes: Sequence[ConditionNote]) -> str:
     return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
 
 
-def _disturbance(name: str, run: RunRecord) -> float | None:
-    value = None if run.conditions is None else run.conditions.during.get(name)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
 def _disturbed(one: Configured) -> Row:
     def values(name: str) -> ProcessValues:
-        return one.sample(partial(_disturbance, name))
+        return one.sample(lambda run: run.condition(name))
 
     def most(name: str, text: Callable[[float], str]) -> TableCell:
         return numeric(max(values(name).values, default=None), text)

@@ -43,7 +43,7 @@ _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 
 def roofline(results: ReportSubject) -> Iterable[Content]:
     """A row per profiled process, its layers under the roof, and its time by kind of operation."""
-    named = timed_names((results.profiled[one.run_id].name, one) for one in results.rooflines)
+    named = timed_names((results.profiled[one.run.run_id].name, one) for one in results.rooflines)
     if not named:
         return
     yield (

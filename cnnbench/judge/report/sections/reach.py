@@ -40,7 +40,7 @@ def reached(results: ReportSubject) -> list[_Reached]:
         if one.throughput.values and not one.origin.side and not one.flag("input_only"):
             key = (one.family, str(one.flag("precision")), one.device, one.origin)
             alike.setdefault(key, []).append(one)
-    rooflines = {_work(results.profiled[one.run_id]): one for one in results.rooflines}
+    rooflines = {_work(results.profiled[one.run.run_id]): one for one in results.rooflines}
     found: list[_Reached] = []
     for members in alike.values():
         best, *others = sorted(members, key=lambda one: -(one.throughput.median or 0.0))
@@ -48,7 +48,7 @@ def reached(results: ReportSubject) -> list[_Reached]:
         near = [one for one in others if low and one.throughput.interval]
         as_fast = tuple(one for one in near if (one.throughput.interval or (0.0, 0.0))[1] >= low)
         found.append((best, rooflines.pop(_work(best), None), as_fast))
-    found += [(results.profiled[one.run_id], one, ()) for one in rooflines.values()]
+    found += [(results.profiled[one.run.run_id], one, ()) for one in rooflines.values()]
     return sorted(found, key=lambda row: natural_key(row[0].name))
 
 
