@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from step_profiles import Profiles
 
 from cnnbench.cli import main
@@ -50,6 +51,7 @@ SHORT = {
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
+    "LOCAL": f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}",
     "DETECTOR": f"--model_plugin={PLUGINS}/backbone_plugin.py --model=detector",
     "ORACLE": f"--model_plugin={PLUGINS}/oracle_plugin.py --model=oracle",
 }
@@ -440,10 +442,13 @@ ab --a_env==secret                           | --a_env=: must be NAME=VALUE
 ab --flagfile=variables                      | --a_env=NAME: must be NAME=VALUE
 ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
 ab --b=--checkpoint_directory=x              | --train_dir=x: cannot go with ab
+ab "--b=-train_dir x"                        | --train_dir=x: cannot go with ab
 ab --b=--flagfile=ff                         | --result_csv=x: cannot go with ab
+ab --b=--flagfile=none                       | --flagfile=none: cannot be read: No such file
+ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot go with ab
 ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
-ab --pairing=turns --b=--xla -- --device=gpu | --pairing=*cannot be: side A: on GPUs*--allow_growth
+ab --pairing=turns --b=--xla -- --device=gpu LOCAL | --pairing=*cannot be: side A: on GPUs*growth
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
@@ -534,6 +539,9 @@ sweep tiny.yaml other                        | sweep takes one suite, not 2
 sweep tinny                                  | no suite 'tinny'; there are all_reduce
 sweep tinny.yaml                             | tinny.yaml: no such file
 sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
+sweep tiny.yaml '--filter=('                 | --filter=(: is not a regular expression
+sweep tiny.yaml -- --variable_update=replicated --all_reduce_spec=nccl \
+                                             | tiny.yaml:3: a num_gpus=2: *nccl sums on GPUs only
 sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is no journal
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
 sweep tiny.yaml -- --modle=x                 | unknown flag --modle; did you mean --model?

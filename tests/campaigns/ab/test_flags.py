@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
-from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
-from cnnbench.campaigns.ab.flags import check, print_answer, refuse
+from cnnbench.campaigns.ab.flags import check
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import UsageError
 
 PLUGIN = """
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -25,47 +22,6 @@ class Ours(Model):
 
 register_model("ours", "imagenet", Ours)
 """
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [["--train_dir=x"], ["-train_dir", "x"], ["--flagfile=ff"], ["--model", "y", "--flagfile=ff"]],
-)
-def test_flags_are_refused_by_name_wherever_they_are(tmp_path, flags):
-    (tmp_path / "ff").write_text("--flagfile=more\n")
-    (tmp_path / "more").write_text("# mine\n--train_dir=x\n")
-    side = Side(flags=tuple(flags), checkout=tmp_path, python="/opt/python")
-    with pytest.raises(FlagError, match=r"--train_dir=x?: no use"):
-        refuse(side, ("train_dir",), "no use")
-    assert "train_dir" in side.given
-    refuse(side, ("result_json",), "no use")
-
-
-@pytest.mark.usefixtures("quick_answers")
-def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
-    side = Side(flags=("--flagfile=/nowhere/ff", "--model=lenet"))
-    assert side.given.keys() == {"flagfile", "model"}
-    with pytest.raises(UsageError, match="/nowhere/ff"):
-        check(side)
-
-
-def test_a_side_may_have_a_mode_of_a_plug_in(capsys):
-    own = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
-    print_answer("null", "--model=lenet", "--num_gpus=2", *own)
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (answer["error"], answer["resolved"]["config"]["variable_update"]) == (None, LOCAL_SGD)
-
-
-@pytest.mark.usefixtures("quick_answers")
-def test_flags_of_a_job_are_checked_for_all_of_its_processes():
-    flags = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=3")
-    found = check(Side(flags=flags, layout=JobLayout(workers=2, ps=1)))
-    assert len(found.config["worker_hosts"].split(",")) == 2
-    assert found.no_turns == "a job of several processes keeps all of them at work"
-    with pytest.raises(UsageError, match="--ps=0: "):
-        check(Side(flags=flags, layout=JobLayout(workers=2)))
-    with pytest.raises(UsageError, match="--worker_hosts=a:1: is set by launch"):
-        check(Side(flags=(*flags, "--worker_hosts=a:1"), layout=JobLayout(workers=2, ps=1)))
 
 
 @pytest.mark.usefixtures("quick_answers")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from cnnbench.campaigns.ab import flags as turns
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.run.driver.plan import make_plan
@@ -46,12 +43,6 @@ def test_runs_that_can_and_that_cannot(flags, why):
     assert found is None if why is None else why in found
 
 
-def test_the_answer_about_flags_says_it(capsys):
-    turns.print_answer("null", "--model=lenet", "--device=gpu")
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert "--allow_growth" in answer["resolved"]["no_turns"]
-
-
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])
 def test_another_cnnbench_is_asked(tmp_path, place):
     package = tmp_path / "cnnbench"
@@ -62,9 +53,3 @@ def test_another_cnnbench_is_asked(tmp_path, place):
         (package / place / "turns.py").touch()
     found = turns.sides_obstacle({"a": Side(), "b": Side(checkout=tmp_path)})
     assert found == (None if place else "side B: its cnnbench is of a version that cannot")
-
-
-def test_a_side_that_cannot_is_named():
-    unable = Side(resolved=Resolved(no_turns="it is so"))
-    assert turns.sides_obstacle({"a": unable, "b": Side()}) == "side A: it is so"
-    assert turns.sides_obstacle({"a": Side(), "b": Side()}) is None

@@ -176,10 +176,6 @@ def test_finding_suites(tmp_path, monkeypatch):
     assert find_suite("smoke").endswith("configs/smoke.yaml")
     (tmp_path / "smoke").write_text("mine", encoding="utf-8")
     assert find_suite("smoke") == "smoke"
-    with pytest.raises(UsageError, match=r"no suite 'smok'; there are all_reduce, .*or name a"):
-        find_suite("smok")
-    with pytest.raises(UsageError, match=r"^x/y\.yaml: no such file; shipped suites are"):
-        find_suite("x/y.yaml")
 
 
 MANY = """

@@ -50,12 +50,6 @@ def test_leftovers_are_removed_and_records_are_not(tmp_path):
         assert len(store.find(KEY, 2)) == 1
 
 
-def test_what_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FlagError, match=r"--results=.*file/x: cannot be used: Not a directory"):
-        Store(str(tmp_path / "file" / "x"))
-
-
 def test_the_journal_survives_a_torn_line(tmp_path):
     with Store(str(tmp_path)) as store:
         journal = store.journal

@@ -281,24 +281,3 @@ def test_mistakes(plan, tmp_path, monkeypatch, text, line, message):
     assert said.startswith(f"{tmp_path}/suite.yaml:{line or ''}")
     assert message in said
     assert "\n" not in said
-
-
-VARIED = "entries: [{name: a, matrix: {num_gpus: [1, 2]}}]"
-ON_GPUS = (
-    "entries: [{name: g, flags: {num_gpus: 2, all_reduce_spec: nccl, variable_update: replicated}}]"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "given", "message"),
-    [
-        (VARIED, {"for_all": {"num_gpus": "4"}}, '--num_gpus=4: is what "a" varies; choose with'),
-        (VARIED, {"pattern": "resnet"}, "matches none of"),
-        (VARIED, {"pattern": "("}, "is not a regular expression"),
-        (ON_GPUS, {"for_all": {"device": "cpu"}}, "nccl sums on GPUs only"),
-    ],
-)
-def test_suites_that_do_not_go_with_the_command_line(plan, text, given, message):
-    with pytest.raises(UsageError) as caught:
-        plan(text, **given)
-    assert message in str(caught.value)
