@@ -7,9 +7,9 @@ with the best flags of those before (docs/tune.md has the reasons).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.runtime import RuntimeParams
@@ -69,19 +69,6 @@ TUNABLE = frozenset(
 """Flags that may vary: those that do not change the work, and those of `CHANGES`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchSituation:
-    """Facts that decide which dimensions apply; devices of all workers, images per device."""
-
-    towers: int
-    on_gpu: bool
-    trains: bool = True
-    from_files: bool = False
-    cpus: int = 1
-    batch_size: int = 1
-    workers: int = 1
-
-
 Dimension: TypeAlias = tuple[Sequence[Settings], Callable[[Mode], bool]]
 """Flags that vary together, besides their given values; the modes of --variable_update for it."""
 
@@ -98,22 +85,26 @@ def _all_reduces(mode: Mode) -> bool:
     return mode.reduction is Reduction.ALL_REDUCE
 
 
-def dimensions(of: SearchSituation) -> dict[str, list[Dimension]]:
-    """The dimensions of a situation by group, in the order of the search."""
-    cpus, batch = of.cpus, of.batch_size
-    precisions = ("bf16", "fp16") if of.on_gpu else ("bf16",)
+def dimensions(
+    given: Resolved, workers: int, *, on_gpu: bool, cpus: int
+) -> dict[str, list[Dimension]]:
+    """The dimensions that suit the given flags, by group, in the order of the search."""
+    config, batch = given.config, given.batch_size
+    towers = workers * int(config["num_gpus"])
+    reduces = towers > 1 and not config["forward_only"]
+    precisions = ("bf16", "fp16") if on_gpu else ("bf16",)
     sizes = (size for size in (2 * batch, 4 * batch, batch // 2) if size)
     computing = [
         _each("precision", *precisions),
-        _each("data_format", "NHWC", "NCHW") if of.on_gpu else [],
+        _each("data_format", "NHWC", "NCHW") if on_gpu else [],
         [*_each("xla_compile", "true"), *_each("xla", "true")],
         _each("batch_size", *sizes),
     ]
-    if of.on_gpu:
+    if on_gpu:
         threads = [_each("gpu_thread_mode", "global", "gpu_shared")]
     else:
         # One, a core's share for each tower, half and all of the CPUs.
-        pools = sorted({1, max(1, cpus // of.towers), max(1, cpus // 2), cpus})
+        pools = sorted({1, max(1, cpus // towers), max(1, cpus // 2), cpus})
         threads = [_each("num_intra_threads", *pools), _each("num_inter_threads", *pools)]
     readers = sorted({max(1, cpus // 2), cpus, 2 * cpus})
     reading = [
@@ -122,19 +113,19 @@ def dimensions(of: SearchSituation) -> dict[str, list[Dimension]]:
     ]
     return {
         "computing": [(values, _of_all) for values in computing],
-        "aggregation": _aggregation(of) if of.trains and of.towers > 1 else [],
+        "aggregation": _aggregation(workers, on_gpu) if reduces else [],
         "threads": [(values, _of_all) for values in threads],
-        "input": [(values, _of_all) for values in reading if of.from_files],
+        "input": [(values, _of_all) for values in reading if config["data_dir"] is not None],
     }
 
 
-def _aggregation(of: SearchSituation) -> list[Dimension]:
+def _aggregation(workers: int, on_gpu: bool) -> list[Dimension]:
     modes = [registry.find(name) for name in registry.names()]
     alike = [mode for mode in modes if mode.in_sync and not mode.apart and not mode.one_tower]
     of_gpus = ("nccl", "xring", "hierarchical_copy")
-    names = (*(of_gpus if of.on_gpu else ("pscpu", "xring")), "rechd", "tree")
+    names = (*(of_gpus if on_gpu else ("pscpu", "xring")), "rechd", "tree")
     algorithms = _each("all_reduce_spec", *names)
-    ring = ("ring",) if of.on_gpu else ()
+    ring = ("ring",) if on_gpu else ()
     packings = [
         *_each("gradient_repacking", 8),
         *_each("gradient_bucket_bytes", BUCKET_BYTES),
@@ -148,7 +139,7 @@ def _aggregation(of: SearchSituation) -> list[Dimension]:
         ),
         (
             # In one process it would repeat what the modes above do.
-            algorithms if of.workers > 1 else [],
+            algorithms if workers > 1 else [],
             lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
         (

@@ -15,7 +15,6 @@ from cnnbench.campaigns.sweep.schema import SuiteEntry, check
 from cnnbench.campaigns.tune.dimensions import (
     CHANGES,
     TUNABLE,
-    SearchSituation,
     Settings,
     choices,
     dimensions,
@@ -165,11 +164,15 @@ def candidates_of(
     return tuple(found.values()), tuple(dropped)
 
 
-def default_groups(given: Space, situation: SearchSituation) -> dict[str, tuple[Settings, ...]]:
-    """The groups of a situation that suit the given flags."""
+def default_groups(
+    given: Space, first: Candidate, *, on_gpu: bool, cpus: int
+) -> dict[str, tuple[Settings, ...]]:
+    """The groups that suit the given flags, `first`, and a machine with so many CPUs."""
+    workers = 1 if given.layout is None else given.layout.workers
+    suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     found = {
         name: _open(choices(group, given.allowed, given.mode), given.fixed)
-        for name, group in dimensions(situation).items()
+        for name, group in suitable.items()
     }
     # Those that change least first: they are tried if not all can be.
     return _varied({name: tuple(sorted(those, key=len)) for name, those in found.items()})

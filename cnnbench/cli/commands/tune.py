@@ -15,7 +15,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.campaigns.tune import text
 from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion, seed_of
-from cnnbench.campaigns.tune.dimensions import ALLOWABLE, SearchSituation
+from cnnbench.campaigns.tune.dimensions import ALLOWABLE
 from cnnbench.campaigns.tune.session import tune
 from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
 from cnnbench.campaigns.tune.text import chart, listed
@@ -199,20 +199,11 @@ def _question(
         layout=layout,
     )
     first = given.make({})
-    config = first.resolved.config
-    situation = SearchSituation(
-        towers=options.workers * int(config["num_gpus"]),
-        on_gpu=on_gpu,
-        trains=not config["forward_only"],
-        from_files=config["data_dir"] is not None,
-        cpus=int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1),
-        batch_size=first.resolved.batch_size,
-        workers=options.workers,
-    )
     if options.space is not None:
         groups = read_groups(options.space, fixed)
     else:
-        groups = default_groups(given, situation)
+        cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
+        groups = default_groups(given, first, on_gpu=on_gpu, cpus=cpus)
     return TuneQuestion(
         space=replace(given, groups=groups),
         first=first,

@@ -1,0 +1,281 @@
+"""``cnnbench tune --list``: the candidates of spaces, and what is dropped, without measurements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from cnnbench.campaigns.tune.dimensions import TUNABLE
+from cnnbench.flags import FLAGS
+from cnnbench.machine import facts
+from cnnbench.records.tune import AS_GIVEN
+from cnnbench.variable_mgr import Mode, registry
+
+OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
+LENET = (*OWN_BATCH, "--batch_size=8")
+ONE_EACH = (*LENET, "--num_gpus=1")
+JOB = ("--workers=2", *ONE_EACH)
+
+Listed: TypeAlias = Callable[..., tuple[dict[str, list[str]], dict[str, str]]]
+
+
+@pytest.fixture
+def listed(
+    call: Any, cpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """listed(FLAG..., space=TEXT): the candidates by group, and reasons of the dropped ones.
+
+    On a machine of four CPUs; the space is that of the situation if no text of a file is given.
+    """
+    monkeypatch.setenv("COLUMNS", "100000")
+    cpus(range(4))
+
+    def listed(*flags: str, space: str = "", code: int = 0) -> Any:
+        (tmp_path / "space.yaml").write_text(space)
+        given = [f"--space={tmp_path / 'space.yaml'}"] if space else []
+        out, err = call("tune", "--list", *given, *flags, code=code)
+        if code:
+            return err
+        groups: dict[str, list[str]] = {}
+        dropped: dict[str, str] = {}
+        for line in out.splitlines():
+            if not line.startswith(" "):
+                names = groups.setdefault(line.partition(":")[0], [])
+            elif line.startswith("  dropped: "):
+                reason, _, those = line.removeprefix("  dropped: ").rpartition(": ")
+                dropped |= dict.fromkeys(those.split("; "), reason)
+            else:
+                names.append(line.strip())
+        return groups, dropped
+
+    return listed
+
+
+def varied(found: dict[str, list[str]], dropped: dict[str, str]) -> set[str]:
+    """The flags of all candidates."""
+    names = [*dropped, *(name for names in found.values() for name in names)]
+    return {word.partition("=")[0] for name in names for word in name.split() if "=" in word}
+
+
+def test_the_space_of_several_towers_on_a_cpu(listed: Listed) -> None:
+    found, _ = listed(*LENET)
+    assert list(found) == ["computing", "aggregation", "threads"]
+    assert found["computing"] == [AS_GIVEN, "xla_compile=true", "xla=true"]
+    first, *aggregation = found["aggregation"]
+    assert first == AS_GIVEN
+    assert {
+        "local_parameter_device=cpu",
+        "variable_update=replicated",
+        "variable_update=replicated all_reduce_spec=xring gradient_repacking=8",
+        "variable_update=distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
+        "variable_update=collective_all_reduce",
+        "variable_update=mirrored_strategy cross_device_ops=reduction_to_one_device",
+        "variable_update=central_storage_strategy",
+    } <= set(aggregation)
+    assert not any("independent" in name for name in aggregation)
+    lengths = [len(name.split()) for name in aggregation]
+    assert lengths == sorted(lengths)
+    assert "num_intra_threads=4 num_inter_threads=1" in found["threads"]
+    assert not any("(" in name for names in found.values() for name in names)  # no changes
+    assert len(set(aggregation)) == len(aggregation)
+
+
+def test_the_space_of_several_workers(listed: Listed) -> None:
+    found, reasons = listed(*JOB)
+    assert {
+        AS_GIVEN,
+        "gradient_repacking=8",
+        "variable_update=multi_worker_mirrored_strategy",
+        "variable_update=distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
+        "variable_update=distributed_all_reduce all_reduce_spec=tree gradient_repacking=8",
+    } <= set(found["aggregation"])
+    assert reasons["variable_update=replicated"].startswith(
+        "--variable_update=replicated: works in one process only; with launch "
+    )
+    assert reasons["variable_update=parameter_server"].startswith("--ps=0: ")
+    in_one, dropped = listed(*LENET)
+    names = [*in_one["aggregation"], *dropped]
+    assert not any("distributed_all_reduce all_reduce_spec=tree" in name for name in names)
+    # Tasks for variables make other candidates.
+    aggregation = listed("--ps=1", *JOB)[0]["aggregation"]
+    assert aggregation[:2] == [AS_GIVEN, "local_parameter_device=cpu"]
+    assert "variable_update=distributed_replicated" in aggregation
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        (LENET, "parameter_server"),
+        (JOB, "collective_all_reduce"),
+        (("--ps=1", *JOB), "parameter_server"),
+        (("--controller", *JOB), "distributed_all_reduce all_reduce_spec=pscpu:32K:xring"),
+        (("--controller", "--all_reduce_spec=xring", *JOB), "distributed_all_reduce"),
+    ],
+)
+def test_the_mode_of_flags_that_name_none(
+    listed: Listed, flags: tuple[str, ...], mode: str
+) -> None:
+    reason = "means the same as the flags as given"
+    assert listed(*flags)[1][f"variable_update={mode}"] == reason
+
+
+def test_what_needs_more_memory_than_there_is_is_dropped(
+    listed: Listed, made_up_machine: Path
+) -> None:
+    def dropped(kilobytes: int, *flags: str) -> dict[str, str]:
+        text = f"MemTotal: {kilobytes} kB\nMemAvailable: {kilobytes} kB\n"
+        (made_up_machine / "proc" / "meminfo").write_text(text)
+        return listed(*flags)[1]
+
+    def mebibytes(reasons: dict[str, str], name: str) -> float:
+        ((size, unit),) = re.findall(r"^takes about (\S+) ([MG])iB of memory, and ", reasons[name])
+        return float(size) * (1024 if unit == "G" else 1)
+
+    flags = (*OWN_BATCH, "--allow=batch_size")
+    reasons = dropped(1, *flags)
+    less, more = (mebibytes(reasons, f"batch_size={size}") for size in (64, 128))
+    assert less < more
+    between = dropped(round((less + more) / 2 / 0.9 * 2**10), *flags)
+    assert ("batch_size=128" in between, "batch_size=64" in between) == (True, False)
+    # All processes of a job count.
+    alone, job = (dropped(1, *more, *ONE_EACH) for more in ((), ("--workers=3", "--ps=1")))
+    assert mebibytes(job, "xla=true") > 3 * mebibytes(alone, "xla=true")
+
+
+def test_flags_that_are_given_are_fixed(listed: Listed) -> None:
+    found, _ = listed(*LENET, "--variable_update=replicated", "--num_intra_threads=1")
+    assert not any("variable_update" in name for name in found["aggregation"])
+    assert "all_reduce_spec=xring gradient_repacking=8" in found["aggregation"]
+    threads = [AS_GIVEN, *(f"num_inter_threads={threads}" for threads in (1, 2, 4))]
+    assert found["threads"] == threads
+
+
+def test_what_applies_follows_from_the_situation(listed: Listed, cifar10: Path) -> None:
+    for flags in (ONE_EACH, (*LENET, "--forward_only")):
+        assert [*listed(*flags)[0]] == ["computing", "threads"]
+    found, _ = listed("--model=trivial", "--device=cpu", f"--data_dir={cifar10}")
+    assert "datasets_num_private_threads=4" in found["input"]
+    assert "datasets_prefetch_buffer_size=2" in found["input"]
+
+
+def test_what_applies_to_gpus(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "collect", lambda: {"gpu_names": ["GPU"] * 8, "usable_cpus": 16})
+    found, dropped = listed("--model=resnet50", "--num_gpus=8")
+    assert "data_format=NHWC" in found["computing"]
+    assert "variable_update=replicated all_reduce_spec=nccl" in found["aggregation"]
+    assert "gpu_thread_mode=global" in found["threads"]
+    assert varied(found, dropped) <= TUNABLE
+
+
+def test_what_changes_the_result_varies_only_where_that_is_allowed(listed: Listed) -> None:
+    allowed = "--allow=precision,batch_size,consistency,gradient_reduction"
+    found, reasons = listed(*OWN_BATCH, allowed)
+    assert {
+        "precision=bf16 (precision)",
+        "batch_size=64 (batch_size)",
+        "precision=bf16 batch_size=16 (precision, batch_size)",
+    } <= set(found["computing"])
+    assert {
+        "staged_vars=true (consistency)",
+        "gradient_reduction=sum (gradient_reduction)",
+        "variable_update=replicated variable_consistency=relaxed (consistency)",
+    } <= set(found["aggregation"])
+    assert reasons["variable_update=multi_worker_mirrored_strategy"].startswith("--num_gpus=2: ")
+
+
+ALLOW = "changes what is trained; allow it with --allow="
+
+
+def test_a_mode_that_changes_the_result_leaves_the_others(
+    listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = {"staged_vars": "true"}
+    own = Mode(name="own", manager=".per_tower:ReplicatedVariableMgr", staged=True, needs=needs)
+    monkeypatch.setitem(registry._modes, "own", own)
+    found, dropped = listed(*LENET)
+    assert "variable_update=replicated" in found["aggregation"]
+    assert dropped["variable_update=own staged_vars=true"] == f"{ALLOW}consistency"
+    found, _ = listed(*LENET, "--allow=consistency")
+    assert "variable_update=own staged_vars=true (consistency)" in found["aggregation"]
+
+
+PRECISION = "entries: [{name: a, matrix: {precision: [bf16], variable_update: [independent]}}]"
+COORDINATED = "entries: [{name: a, matrix: {variable_update: [parameter_server_strategy]}}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "allowed"),
+    [
+        (PRECISION, LENET, "precision, consistency"),
+        (COORDINATED, ("--ps=1", *JOB), "consistency"),  # workers train asynchronously
+    ],
+)
+def test_changes_of_the_result_in_a_file_need_leave(
+    listed: Listed, text: str, flags: tuple[str, ...], allowed: str
+) -> None:
+    _, dropped = listed(*flags, space=text)
+    assert [*dropped.values()] == [f"{ALLOW}{allowed.partition(',')[0]}"]
+    ((first, second),) = listed(*flags, f"--allow={allowed}", space=text)[0].values()
+    assert first == AS_GIVEN
+    assert second.endswith(f" ({allowed})")
+
+
+def test_a_flag_without_effect_makes_no_candidate(listed: Listed) -> None:
+    modes = "variable_update: [parameter_server, replicated], all_reduce_spec: [null, xring]"
+    space = f"entries: [{{name: reductions, matrix: {{{modes}}}}}]"
+    found, reasons = listed(*LENET, space=space)
+    assert found["reductions"] == [
+        AS_GIVEN,
+        "variable_update=replicated",
+        "variable_update=replicated all_reduce_spec=xring",
+    ]
+    assert reasons.pop("variable_update=parameter_server").startswith("means the same as the flags")
+    ((name, reason),) = reasons.items()
+    assert name == "variable_update=parameter_server all_reduce_spec=xring"
+    assert reason.startswith("--all_reduce_spec has no effect ")
+
+
+def test_entries_of_a_file_are_groups(listed: Listed) -> None:
+    space = """
+entries:
+  - name: mode
+    matrix: {variable_update: [replicated, mirrored_strategy]}
+  - name: threads
+    matrix: {num_intra_threads: [1, 2], num_inter_threads: [1, 2]}
+    exclude: [{num_intra_threads: 2, num_inter_threads: 2}]
+"""
+    found, _ = listed(*LENET, "--num_inter_threads=1", space=space)
+    modes = [f"variable_update={mode}" for mode in ("replicated", "mirrored_strategy")]
+    threads = [f"num_intra_threads={number}" for number in (1, 2)]
+    assert found == {"mode": [AS_GIVEN, *modes], "threads": [AS_GIVEN, *threads]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("matrix: {optimizer: [sgd, adam]}", "a: optimizer changes what is measured; it cannot"),
+        ("matrix: {num_gpus: [1, 2]}", "a: num_gpus changes what is measured; it cannot vary"),
+        ("matrix: {threads: [1, 2]}", "a: threads is no flag of a run; it cannot vary"),
+        ("matrix: {model: [lenet]}", "a: model changes what is measured"),
+        ("bounds: {throughput: {min: 1}}, matrix: {xla: [true]}", "has no use for bounds"),
+        ("max_batch_search: true, matrix: {xla: [true]}", "has no use for max_batch_search"),
+        ("matrix: {device: [cpu]}", "a: device changes what is measured"),
+        ("matrix: {batch_size: [8]}", "nothing is left to vary"),
+        ("matrix: {all_reduce_spec: [pscpu, ring]}", "a: --all_reduce_spec=ring: "),
+        ("matrix: {num_intra_threads: [1, two]}", "a: --num_intra_threads=two: must be an integer"),
+        ("matrix: {variable_update: [mirored]}", "a: --variable_update=mirored: must be one of "),
+    ],
+)
+def test_a_file_that_cannot_be_searched(listed: Any, entry: str, message: str) -> None:
+    err = listed(*LENET, space=f"entries:\n  - {{name: a, {entry}}}\n", code=2)
+    assert re.match(r"cnnbench: error: (\S*space\.yaml:|nothing)", err)
+    assert message in err
+
+
+def test_all_candidates_are_of_flags_that_exist_and_may_vary(listed: Listed) -> None:
+    found, dropped = listed(*OWN_BATCH, "--allow=precision,batch_size,consistency")
+    assert varied(found, dropped) <= TUNABLE <= {spec.name for spec in FLAGS}
