@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cnnbench import cli
-from cnnbench.campaigns.sweep.document import shipped_suites
 from cnnbench.cli.commands import COMMANDS
-from cnnbench.cli.commands.completion import proposals
 from cnnbench.flags import FLAGS
-from cnnbench.variable_mgr.all_reduce.registry import names
+
+ROOT = Path(__file__).parents[3]
+SUITES = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
 
 
-def proposed(*words):
-    """The words that the last one may be completed to."""
-    return [word for word, _ in proposals(words)]
+@pytest.fixture
+def proposed(call, monkeypatch):
+    """proposed(WORD...): what the last word may be completed to."""
+
+    def proposed(*words):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join([*words, ""])))
+        lines = call("completion", "--words").out.splitlines()
+        return [line.partition("\t")[0] for line in lines]
+
+    return proposed
 
 
-def test_commands_and_flags_are_those_that_there_are():
+def test_commands_and_flags_are_those_that_there_are(proposed):
     assert set(proposed("")) == {*COMMANDS, "help"}
     assert set(proposed("help", "")) == set(COMMANDS)
     flags = set(proposed("--"))
@@ -40,12 +49,12 @@ def test_commands_and_flags_are_those_that_there_are():
         (["--model", "lene"], {"lenet"}),
         (["--model=lene"], {"--model=lenet"}),
         (["--variable_update=coll"], {"--variable_update=collective_all_reduce"}),
-        (["--all_reduce_spec", "="], set(names())),
+        (["--all_reduce_spec", "=", "psc"], {"pscpu"}),
         (["--variable_update", "=", "distributed_r"], {"distributed_replicated"}),
         (["ab", "--pairs=8", "--", "--optimizer", "=", "mo"], {"momentum"}),
         (["ab", "--pairs", "=", "8", "--", "--optimizer=mo"], {"--optimizer=momentum"}),
         (["compare", "a", "b", "--metrics", "=", "throughput,mem"], {"throughput,memory"}),
-        (["sweep", ""], set(shipped_suites())),
+        (["sweep", ""], SUITES),
         (["data", "make-i"], {"make-imagenet"}),
         (["strategies", "--model", "=", "alexn"], {"alexnet"}),
         (["completion", "z"], {"zsh"}),
@@ -62,7 +71,7 @@ def test_commands_and_flags_are_those_that_there_are():
         (["run", ""], set()),
     ],
 )
-def test_values_are_those_that_a_flag_takes(words, expected):
+def test_values_are_those_that_a_flag_takes(proposed, words, expected):
     assert set(proposed(*words)) == expected
 
 

@@ -147,11 +147,12 @@ def test_what_needs_more_memory_than_there_is_is_dropped(
 
 
 def test_flags_that_are_given_are_fixed(listed: Listed) -> None:
-    found, _ = listed(*LENET, "--variable_update=replicated", "--num_intra_threads=1")
+    found, dropped = listed(*LENET, "--variable_update=replicated", "--num_intra_threads=1")
     assert not any("variable_update" in name for name in found["aggregation"])
     assert "all_reduce_spec=xring gradient_repacking=8" in found["aggregation"]
     threads = [AS_GIVEN, *(f"num_inter_threads={threads}" for threads in (1, 2, 4))]
     assert found["threads"] == threads
+    assert not any("cross_device_ops" in name for name in dropped)  # it is of other modes
 
 
 def test_what_applies_follows_from_the_situation(listed: Listed, cifar10: Path) -> None:
