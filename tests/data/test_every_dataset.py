@@ -5,6 +5,7 @@ What is special about one of them is in a file of its name.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
@@ -46,6 +47,17 @@ SUBSETS = ("train", "validation")
 # Those that commands make, and those whose files hold records.
 MADE = [name for name in SMALL if name != "cifar10"]
 RECORDS = ["imagenet", "coco", "librispeech"]
+
+
+@pytest.fixture(autouse=True)
+def _no_iterators_in_tracebacks():
+    """Destroys iterators that caught errors hold, as soon as a test has ended.
+
+    Destroying one may take as long as it has lived: the wake-up of its tuning thread can get lost,
+    and the pauses of that thread double.
+    """
+    yield
+    gc.collect(0)
 
 
 # Made and checked -------------------------------------------------------------------------------
