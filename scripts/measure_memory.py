@@ -4,7 +4,7 @@ Usage: scripts/measure_memory [MODEL:DATA:BATCH:DEVICES ...]
 
 Every run is a fresh process on the CPU; without arguments six networks run with two batch sizes on
 one and two devices. Prints both figures and their ratio; the exit status is 0 if all estimates are
-within 30 % of the measured peak, 1 if not, 4 if a run failed.
+within 30 % of the measured peak, 1 if not, 2 for wrong use, 4 if a run failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.errors import BenchmarkError
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError
 
 NETWORKS = (
     ("lenet", "imagenet", (256, 1024)),
@@ -32,11 +32,18 @@ FLAGS = ("--device=cpu", "--num_warmup_batches=2", "--num_batches=2", "--peak_fl
 
 
 def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Model, data set, batch size and number of devices of each run."""
+    """Model, data set, batch size and number of devices of each run.
+
+    Raises:
+      UsageError: an argument has not these four parts.
+    """
     for argument in arguments:
-        model, data, *numbers = argument.split(":")
-        batch, devices = map(int, numbers)
-        yield model, data, batch, devices
+        try:
+            model, data, batch, devices = argument.split(":")
+            yield model, data, int(batch), int(devices)
+        except ValueError:
+            message = f"{argument!r} is not MODEL:DATA:BATCH:DEVICES, such as lenet:imagenet:256:1"
+            raise UsageError(message) from None
     if not arguments:
         for model, data, batches in NETWORKS:
             for batch in batches:
@@ -63,14 +70,22 @@ def measured(model: str, data: str, batch: int, devices: int) -> tuple[int, int]
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the cases and prints a line for each."""
+    if {"--help", "-h"} & {*arguments}:
+        print(__doc__)
+        return ExitCode.OK
+    try:
+        chosen = [*cases(arguments)]
+    except UsageError as error:
+        print(f"measure_memory: error: {error}", file=sys.stderr)
+        return ExitCode.USAGE
     worst = 0.0
-    for case in cases(arguments):
+    for case in chosen:
         name = "{} {} batch {} devices {}".format(*case)
         try:
             estimate, peak = measured(*case)
         except BenchmarkError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            return 4
+            return ExitCode.FAILED
         ratio = estimate / peak
         worst = max(worst, abs(ratio - 1))
         sizes = f"{estimate / 2**20:7.0f} MiB estimated {peak / 2**20:7.0f} MiB measured"

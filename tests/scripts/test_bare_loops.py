@@ -6,10 +6,11 @@ import argparse
 import json
 from collections import Counter
 
+import bare_loop
+import bare_network
 import numpy as np
 import pytest
 import tensorflow as tf
-from peers.children import bare_loop, bare_network
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.run.step.traced import TracedFunction
@@ -33,10 +34,9 @@ def test_only_the_harness_goes_through_the_harness(monkeypatch, capsys):
 
     counted(TrainStep, "harness")
     counted(TracedFunction, "function")
-    # Puts back what the child, a process of its own otherwise, replaces for good.
-    monkeypatch.setattr(BenchmarkCNN, "build", BenchmarkCNN.build)
-    flags = ["--model=trivial", "--device=cpu", "--batch_size=2", "--progress=off"]
-    bare_loop.main([*flags, f"--num_batches={STEPS}", f"--num_warmup_batches={WARMUP}"])
+    params = Params(model="trivial", device="cpu", batch_size=2)
+    steps = {"num_batches": STEPS, "num_warmup_batches": WARMUP}
+    bare_loop.BetweenBareLoops(params.replace(**steps)).run()
     harness, bare = STEPS + WARMUP, 2 * bare_loop.WARMUP + STEPS
     assert calls == {"harness": harness, "function": harness + bare}
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "MEASURED" in line)

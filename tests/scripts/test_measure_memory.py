@@ -22,3 +22,10 @@ def test_an_estimate_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     for peak, status in ((131, 1), (129, 0)):
         monkeypatch.setattr(measure_memory, "measured", lambda *case, peak=peak: (peak, 100))
         assert measure_memory.main(["lenet:imagenet:1:1"]) == status
+
+
+@pytest.mark.parametrize("wrong", ["lenet", "lenet:imagenet:1", "lenet:imagenet:1:x", "--model=x"])
+def test_wrong_use_is_one_line(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure_memory.main(["lenet:imagenet:1:1", wrong]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"measure_memory: error: '{wrong}' is not MODEL:DATA:BATCH:DEVICES")

@@ -8,76 +8,57 @@ Arguments are flags of ``cnnbench``.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
+from steps import report  # type: ignore[import-not-found] # the file beside this
+
 from cnnbench.cli.commands import run
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.records.run import RunRecord
+from cnnbench.run.driver import benchmark_cnn
 
 WARMUP = 50
 
 
-def run_between(flags: Sequence[str], bare: Callable[[Callable[[], Any]], None]) -> None:
-    """Runs ``cnnbench FLAGS`` with a call of ``bare(function)`` before and after its own loop.
+class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
+    """A run with half of the bare steps before its own loop, half after, as many as that times."""
 
-    The only place that depends on the driver: ``build()`` returns the built run, and with synthetic
-    data its ``step.function`` takes the learning rate alone, runs one training step, and returns a
-    tuple with the loss in front.
-    """
-    original = BenchmarkCNN.build
-    built: list[Any] = []
+    bare_seconds = 0.0
 
-    def build(self: BenchmarkCNN) -> Any:
-        built.append(original(self))
-        bare(_step_of(built[0]))
-        return built[0]
+    def build(self) -> Any:
+        """Builds the run, and makes the first half."""
+        self._built = super().build()
+        self._bare_loop()
+        return self._built
 
-    BenchmarkCNN.build = build  # type: ignore[method-assign]
-    run.main(flags)
-    bare(_step_of(built[0]))
+    def run(self) -> RunRecord:
+        """Runs, makes the second half, and prints the measurement."""
+        record = super().run()
+        self._bare_loop()
+        # The whole wall time of the harness's loop, so that nothing between two steps is missed.
+        steps, seconds = len(record.step_seconds), record.measured.loop_seconds
+        report(
+            batch=self.plan.global_batch,
+            step_seconds=[(seconds or 0.0) / steps] * steps,
+            bare_steps_per_sec=2 * (self.plan.num_batches // 2) / self.bare_seconds,
+        )
+        return record
 
+    def _bare_loop(self) -> None:
+        import tensorflow as tf  # late: the run configures it
 
-def _step_of(built: Any) -> Callable[[], Any]:
-    import tensorflow as tf  # late: the run configures it
-
-    return partial(built.step.function, tf.constant(0.0))
-
-
-def main(flags: Sequence[str]) -> None:
-    """Entry point."""
-    # Half of the bare steps before the harness, half after, as many as the harness times.
-    count = int(next(f.split("=")[1] for f in flags if f.startswith("--num_batches="))) // 2
-    spent: list[float] = []
-
-    def bare(function: Callable[[], Any]) -> None:
+        # With synthetic data its function takes the learning rate alone, runs one training step,
+        # and returns a tuple with the loss in front.
+        step, rate = self._built.step.function, tf.constant(0.0)
         for _ in range(WARMUP):
-            float(function()[0])
+            float(step(rate)[0])
         start = time.perf_counter()
-        for _ in range(count):
-            float(function()[0])
-        spent.append(time.perf_counter() - start)
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "record.json"
-        run_between([*flags, f"--result_json={path}"], bare)
-        record = json.loads(path.read_text(encoding="utf-8"))
-    # The whole wall time of the harness's loop, so that nothing between two steps is missed.
-    steps = len(record["step_seconds"])
-    batch = record["batch"]["global"]
-    seconds = steps * batch / record["summary"]["total_images_per_sec"]
-    result = {
-        "batch": batch,
-        "step_seconds": [seconds / steps] * steps,
-        "bare_steps_per_sec": len(spent) * count / sum(spent),
-    }
-    print("\nMEASURED " + json.dumps(result), flush=True)
+        for _ in range(self.plan.num_batches // 2):
+            float(step(rate)[0])
+        self.bare_seconds += time.perf_counter() - start
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    benchmark_cnn.BenchmarkCNN = BetweenBareLoops  # type: ignore[misc]
+    run.main(sys.argv[1:])
