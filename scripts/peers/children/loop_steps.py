@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import collections
-import subprocess
+import contextlib
+import multiprocessing
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bare_network import (  # type: ignore[import-not-found] # the file beside this
@@ -23,17 +26,50 @@ from bare_network import (  # type: ignore[import-not-found] # the file beside t
     network,
     update_averages,
 )
-from steps import (  # type: ignore[import-not-found] # likewise
-    free_hosts,
-    leave,
-    measure,
-    own_task,
-    parse,
-    serve,
-    tasks_of,
-    tell,
-    tell_step,
-)
+from steps import measure, parse, tell, tell_step  # type: ignore[import-not-found] # likewise
+
+from cnnbench.base.jobs.ports import ReservedPorts
+
+Hosts = Mapping[str, Sequence[str]]
+"""Addresses by the name of the job."""
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def serve(hosts: Hosts, job: str, index: int) -> None:
+    """Runs the TensorFlow server of a task."""
+    import tensorflow as tf
+
+    tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index).join()
+
+
+@contextlib.contextmanager
+def cluster(
+    own: str, run: Callable[..., None] = serve, *arguments: object, **tasks: int
+) -> Iterator[Hosts]:
+    """Starts the tasks of a cluster in processes that end with the context; yields their hosts.
+
+    Args:
+      own: the job whose first task is this process.
+      run: what the others do; takes `arguments`, the hosts, and its job and index.
+      tasks: their number by job.
+    """
+    with ReservedPorts(sum(tasks.values())) as ports:
+        numbers = iter(ports.numbers)
+        hosts = {
+            job: [f"localhost:{next(numbers)}" for _ in range(count)]
+            for job, count in tasks.items()
+        }
+        others = [(job, index) for job in tasks for index in range(job == own, tasks[job])]
+        started = [SPAWN.Process(target=run, args=(*arguments, hosts, *one)) for one in others]
+        try:
+            for process in started:
+                process.start()
+            yield hosts
+        finally:
+            for process in started:
+                process.kill()
+                process.join()  # so that what it used counts as this process's
 
 
 def one_process(args: argparse.Namespace) -> None:
@@ -55,47 +91,41 @@ def one_process(args: argparse.Namespace) -> None:
     measure(args, make_step(args, made[args.strategy]()), tf)
 
 
-def workers(args: argparse.Namespace) -> None:
-    """Workers of MultiWorkerMirroredStrategy, or one of them."""
-    task = own_task()
-    if task is None:
-        hosts = {"worker": free_hosts(args.workers)}
-        tasks = [("worker", index) for index in range(args.workers)]
-        output = {0: None}
-        with tasks_of(
-            hosts, tasks, lambda _, index: output.get(index, subprocess.DEVNULL)
-        ) as started:
-            raise SystemExit(max(process.wait() for process in started))
+def worker(args: argparse.Namespace, hosts: Hosts, job: str, index: int) -> None:
+    """A worker of MultiWorkerMirroredStrategy, of which the first one prints."""
     import tensorflow as tf
 
-    addresses, job, index = task
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(addresses), task_type=job, task_id=index, rpc_layer="grpc"
+        tf.train.ClusterSpec(hosts), task_type=job, task_id=index, rpc_layer="grpc"
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     # As Keras does it: each replica reduces, all gradients as one tensor.
     step = make_step(args, strategy, first=index, in_replica=True)
-    measure(args, step, tf)
+    with contextlib.redirect_stdout(None if index else sys.stdout):
+        measure(args, step, tf)
+
+
+def workers(args: argparse.Namespace) -> None:
+    """All workers of MultiWorkerMirroredStrategy."""
+    with cluster("worker", worker, args, worker=args.workers) as hosts:
+        worker(args, hosts, "worker", 0)
 
 
 def controller(args: argparse.Namespace) -> None:
     """One tf.function over workers: every gradient is added on one in turn, its mean sent back."""
-    serve()
     import tensorflow as tf
 
-    hosts = {"worker": free_hosts(args.workers)}
     devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(args.workers)]
 
     def means(number: int, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         with tf.device(devices[number % len(devices)]):
             return [tf.add_n(gradients) / float(len(devices))] * len(devices)
 
-    with tasks_of(hosts, [("worker", index) for index in range(1, args.workers)]):
+    with cluster("worker", worker=args.workers) as hosts:
         spec = tf.train.ClusterSpec(hosts)
         tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
         step = make_step_by_hand(args, devices, means)
         measure(args, step, tf)
-    leave()
 
 
 def coordinator(args: argparse.Namespace) -> None:
@@ -103,13 +133,10 @@ def coordinator(args: argparse.Namespace) -> None:
 
     Two updates per worker are in flight.
     """
-    serve()
     import tensorflow as tf
 
     count = args.workers
-    addresses = free_hosts(count + 2)
-    hosts = {"worker": addresses[:count], "ps": addresses[count:-1], "chief": addresses[-1:]}
-    with tasks_of(hosts, [*(("worker", index) for index in range(count)), ("ps", 0)]):
+    with cluster("chief", worker=count, ps=1, chief=1) as hosts:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(hosts), task_type="chief", task_id=0, rpc_layer="grpc"
         )
@@ -121,7 +148,6 @@ def coordinator(args: argparse.Namespace) -> None:
         # Updates end in bursts, so that single distances say little.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
         tell(part, seconds, tf)
-    leave()
 
 
 def run(
@@ -188,3 +214,5 @@ STRATEGIES = {
 if __name__ == "__main__":
     arguments = parse(MODELS, strategy=STRATEGIES)
     STRATEGIES[arguments.strategy](arguments)
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow would wait for the servers
