@@ -184,7 +184,7 @@ class Runs:
         row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
         try:
             words = [*gpu_cases.command(flags), "--result_json=record.json"]
-            done = self._run(*words, record=False, **settings)
+            done = self._run(*words, record=False, status=None, **settings)
         except AssertionError:
             return {**row, "error": f"it has not ended after {TIMEOUT:.0f} s"}
         if done.status:

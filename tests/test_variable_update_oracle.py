@@ -32,6 +32,16 @@ def run(**flags):
     return record_of(**flags).losses
 
 
+def both(**flags):
+    """The losses of a run, and those of the oracle."""
+    return run(**flags), expected_losses(slopes(flags["num_gpus"]), flags)
+
+
+def assert_like_the_oracle(losses, expected):
+    scale = max(1.0, *map(abs, expected))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+
+
 MODES = (
     *("parameter_server", "replicated", "independent", "distributed_replicated"),
     *("mirrored_strategy", "central_storage_strategy"),
@@ -55,7 +65,7 @@ def fits(mode, devices, optimizer, *_):
     ),
 )
 def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, place):
-    losses = run(
+    losses, expected = both(
         num_gpus=devices,
         optimizer=optimizer,
         weight_decay=decay,
@@ -63,9 +73,7 @@ def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, pla
         variable_update=mode,
         local_parameter_device=place,
     )
-    expected = expected_losses(slopes(devices), mode, optimizer, decay, reduction)
-    scale = max(1.0, *map(abs, expected))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+    assert_like_the_oracle(losses, expected)
 
 
 @pytest.mark.parametrize(
@@ -81,30 +89,20 @@ def test_losses_equal_the_oracle(mode, devices, optimizer, decay, reduction, pla
 )
 def test_cross_device_operations_train_like_the_oracle(devices, flags):
     given = {"variable_update": "mirrored_strategy", "optimizer": "adam", "weight_decay": 0.0625}
-    losses = run(num_gpus=devices, gradient_reduction="sum", **{**given, **flags})
-    expected = expected_losses(slopes(devices), "replicated", "adam", 0.0625, "sum")
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    given |= {"gradient_reduction": "sum", "num_gpus": devices}
+    np.testing.assert_allclose(*both(**{**given, **flags}), rtol=1e-5)
 
 
 def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     """In a process of their own: collectives over two sets of devices end each other."""
-    devices = 3
     common = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
-    common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": devices}
+    common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": 3}
     common |= {"variable_update": "mirrored_strategy", "weight_decay": 0.0625}
-    cases = [
-        ({"cross_device_ops": "ring", "bytes_per_pack": 4}, "adam", "sum"),
-        ({"cross_device_ops": "auto"}, "momentum", "mean"),
-    ]
-    runs = [
-        {**common, **flags, "optimizer": optimizer, "gradient_reduction": reduction}
-        for flags, optimizer, reduction in cases
-    ]
-    found = run_in_process(runs, tmp_path)
-    for (_, optimizer, reduction), made in zip(cases, found, strict=True):
-        expected = expected_losses(slopes(devices), "replicated", optimizer, 0.0625, reduction)
-        scale = max(1.0, *map(abs, expected))
-        np.testing.assert_allclose(made["losses"], expected, rtol=1e-5, atol=1e-6 * scale)
+    ring = {"cross_device_ops": "ring", "bytes_per_pack": 4, "optimizer": "adam"}
+    auto = {"cross_device_ops": "auto", "optimizer": "momentum"}
+    runs = [{**common, **ring, "gradient_reduction": "sum"}, {**common, **auto}]
+    for flags, made in zip(runs, run_in_process(runs, tmp_path), strict=True):
+        assert_like_the_oracle(made["losses"], expected_losses(slopes(3), flags))
 
 
 # all_reduce/test_oracle.py has every algorithm on every number of devices.
@@ -113,7 +111,7 @@ def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     [("tree/collective", 3), ("pscpu/xring#2", 4), ("copy:1:rechd:1K:pscpu#2", 8)],
 )
 def test_a_spec_trains_like_the_oracle(text, devices):
-    losses = run(
+    losses, expected = both(
         num_gpus=devices,
         optimizer="momentum",
         weight_decay=0.0625,
@@ -121,7 +119,6 @@ def test_a_spec_trains_like_the_oracle(text, devices):
         all_reduce_spec=text,
         all_reduce_group_size=2,
     )
-    expected = expected_losses(slopes(devices), "replicated", "momentum", 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -152,7 +149,7 @@ STAGES = {
     ],
 )
 def test_stages_do_not_change_training(name, devices, reduction, relaxed):
-    losses = run(
+    losses, expected = both(
         num_gpus=devices,
         optimizer="momentum",
         weight_decay=0.0625,
@@ -161,11 +158,7 @@ def test_stages_do_not_change_training(name, devices, reduction, relaxed):
         gradient_reduction=reduction,
         **STAGES[name],
     )
-    expected = expected_losses(
-        slopes(devices), "replicated", "momentum", 0.0625, reduction, relaxed
-    )
-    scale = max(1.0, *map(abs, expected))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
+    assert_like_the_oracle(losses, expected)
 
 
 @pytest.mark.parametrize(
@@ -173,15 +166,12 @@ def test_stages_do_not_change_training(name, devices, reduction, relaxed):
     [(1, 0, "momentum", "gpu"), (2, 0.0625, "sgd", "cpu"), (3, 0.0625, "momentum", "gpu")],
 )
 def test_staged_variables_are_read_one_step_late(devices, decay, optimizer, place):
-    losses = run(
+    losses, expected = both(
         num_gpus=devices,
         optimizer=optimizer,
         weight_decay=decay,
         local_parameter_device=place,
         staged_vars=True,
-    )
-    expected = expected_losses(
-        slopes(devices), "parameter_server", optimizer, decay, "mean", staged=True
     )
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert losses[0] == losses[1] != losses[2]
@@ -189,8 +179,7 @@ def test_staged_variables_are_read_one_step_late(devices, decay, optimizer, plac
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision):
-    losses = run(num_gpus=2, weight_decay=0.0625, precision=precision, staged_vars=True)
-    expected = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean", staged=True)
+    losses, expected = both(num_gpus=2, weight_decay=0.0625, precision=precision, staged_vars=True)
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
     assert losses[0] == losses[1]
 
@@ -200,7 +189,7 @@ def test_staged_variables_in_sixteen_bits_follow_the_oracle(precision):
     covering_pairs(["xring", "pscpu"], ["bf16", "fp16"], [False, True]),
 )
 def test_gradients_in_sixteen_bits_follow_the_oracle(spec, precision, compact):
-    losses = run(
+    losses, expected = both(
         num_gpus=3,
         optimizer="momentum",
         weight_decay=0.0625,
@@ -209,7 +198,6 @@ def test_gradients_in_sixteen_bits_follow_the_oracle(spec, precision, compact):
         all_reduce_spec=spec,
         compact_gradient_transfer=compact,
     )
-    expected = expected_losses(slopes(3), "replicated", "momentum", 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
 
 
@@ -222,7 +210,7 @@ def test_gradients_in_sixteen_bits_follow_the_oracle(spec, precision, compact):
     ],
 )
 def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_vars):
-    losses = run(
+    losses, expected = both(
         num_gpus=2,
         optimizer=optimizer,
         weight_decay=0.0625,
@@ -230,7 +218,6 @@ def test_sixteen_bit_losses_follow_the_oracle(mode, optimizer, precision, fp16_v
         fp16_vars=fp16_vars,
         variable_update=mode,
     )
-    expected = expected_losses(slopes(2), mode, optimizer, 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
     # A run that silently computed in float32 would agree far better than 16 bits can.
     assert not np.allclose(losses, expected, rtol=1e-5)
@@ -292,8 +279,7 @@ def test_means_fit_sixteen_bits_where_the_gradients_of_towers_do(mode, devices, 
 
 
 def test_the_base_loss_leaves_the_l2_loss_out_but_trains_with_it():
-    losses = run(num_gpus=2, weight_decay=0.0625, loss_type_to_report="base_loss")
-    total = expected_losses(slopes(2), "parameter_server", "sgd", 0.0625, "mean")
+    losses, total = both(num_gpus=2, weight_decay=0.0625, loss_type_to_report="base_loss")
     assert losses[0] == pytest.approx(total[0] - 0.0625 * 5 / 2, rel=1e-5)
     assert losses[-1] < total[-1]
 

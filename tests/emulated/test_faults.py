@@ -118,8 +118,7 @@ def test_a_gpu_that_hangs(ended):
     ],
 )
 def test_gpus_that_are_not_there(emulated, flags, reason):
-    found = emulated(*SMALL, *flags)
-    assert found.status == 2
+    found = emulated(*SMALL, *flags, status=2)
     assert reason in last_line(found)
     assert not (found.folder / "record.json").exists()
 
@@ -129,10 +128,10 @@ def test_a_worker_whose_gpu_fails_while_the_others_wait(emulated):
         *("launch", "--workers=2", "--log_dir=log", "--", *SMALL, "--num_gpus=1"),
         *("--variable_update=collective_all_reduce", "--result_json=record.json"),
         record=False,
+        status=4,
         rules="GPU:0 kernel=900*0,fail",
     )
     reason = "ended by SIGABRT: a GPU failed: Unexpected Event status: 1"
-    assert found.status == 4
     assert f"[worker:0] cnnbench: error: {reason}\n" in found.err
     assert "[worker:1] cnnbench: error: lost worker:0" in found.err
     assert found.record["error"]["message"] == reason
@@ -157,8 +156,7 @@ threading.Thread(target=interrupt, daemon=True).start()
 def test_an_interrupt_while_a_gpu_works_or_hangs(emulated, number, settings):
     before = INTERRUPT.format(number=int(number))
     flags = ("--num_gpus=1", "--num_batches=4000", "--display_every=1")
-    found = emulated(*SMALL, *flags, before=before, timeout=60, **settings)
-    assert found.status == 130, found.err
+    found = emulated(*SMALL, *flags, before=before, timeout=60, status=130, **settings)
     assert last_line(found) == "interrupted"
     assert found.record["status"] == "interrupted"
     steps = len(found.record["step_seconds"])

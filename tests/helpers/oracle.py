@@ -8,9 +8,10 @@ Nothing of cnnbench computes the expected values, but the images come from it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -88,29 +89,28 @@ def adam(rate: float = RATE, count: int = 2) -> Rule:
 RULES = {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}
 
 
-def expected_losses(
-    c: np.ndarray,
-    mode: str,
-    optimizer: str,
-    decay: float,
-    reduction: str,
-    relaxed: bool = False,
-    staged: bool = False,
-) -> list[float]:
-    towers = len(c)
+def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
+    """Losses of a run with these flags, by the slopes of its towers; flags not given are 0 or off.
+
+    A strategy of tf.distribute does what `replicated` does.
+    """
+    towers, decay = len(c), flags.get("weight_decay", 0.0)
+    mode = flags.get("variable_update")
     apart = mode in ("independent", LOCAL_SGD)
+    averaged = flags.get("gradient_reduction") != "sum"
+    relaxed = flags.get("variable_consistency") == "relaxed"
     copies = towers if apart else 1
     weights = np.array([[1.0, 2.0]] * copies)
-    rules = [RULES[optimizer]() for _ in range(copies)]
+    rules = [RULES[flags.get("optimizer", "sgd")]() for _ in range(copies)]
     losses, deferred, before = [], np.zeros((copies, 2)), weights
     for step in range(1, STEPS + 1):
-        read = before if staged else weights
+        read = before if flags.get("staged_vars") else weights
         per_tower = [read[t % copies] for t in range(towers)]
         total = [c[t] * w[0] * w[1] + decay * (w @ w) / 2 for t, w in enumerate(per_tower)]
         losses.append(float(np.mean(total)))
         grads = np.array([c[t] * w[::-1] + decay * w for t, w in enumerate(per_tower)])
         if not apart:
-            grads = grads.sum(axis=0, keepdims=True) / (towers if reduction == "mean" else 1)
+            grads = grads.sum(axis=0, keepdims=True) / (towers if averaged else 1)
         if relaxed:
             grads, deferred = deferred, grads
         before = weights

@@ -11,6 +11,7 @@ import bare_network
 import numpy as np
 import pytest
 import tensorflow as tf
+from short_runs import build
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.run.step.traced import TracedFunction
@@ -93,3 +94,18 @@ def test_losses_are_those_of_the_mode(make, mode, devices, cpu_devices):
     )
     np.testing.assert_allclose(losses, BenchmarkCNN(params).run().losses, rtol=1e-5)
     assert losses[2] < losses[0]
+
+
+def test_moving_averages_are_those_of_a_run():
+    net = bare_network.BareNetwork(argparse.Namespace(model="resnet20"))
+    variables = net.variables()
+    _, _, moments = net.loss_and_gradients(variables, *net.rows(0, 2))
+    bare_network.update_averages(variables, moments)
+    built = build("resnet20", data_name="cifar10", batch_size=2)
+    built.step()
+    expected = built.manager.savable_variables()
+    averages = [declared.name for layer, *_ in moments for declared in (layer.mean, layer.variance)]
+    assert len(averages) == 2 * 19
+    for name in averages:
+        found, wanted = variables[name].numpy(), expected[name].primary.numpy()
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, err_msg=name)

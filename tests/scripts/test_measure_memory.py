@@ -14,7 +14,7 @@ def test_six_networks_two_batches_one_and_two_devices() -> None:
 # The whole is scripts/measure_memory.
 @pytest.mark.timeout(250)
 def test_a_real_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure_memory.main(["lenet:imagenet:256:1"]) == 0
+    assert measure_memory.main(["lenet:imagenet:1024:1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 

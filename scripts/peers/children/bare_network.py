@@ -115,12 +115,11 @@ def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> Non
     """Moves the averages of batch norm towards the moments of a batch, on the device of each."""
     import tensorflow as tf
 
-    for layer in moments:
-        batch = {layer.mean_spec: layer.batch_mean, layer.variance_spec: layer.batch_variance}
-        for declared, value in batch.items():
+    for layer, *batch in moments:
+        for declared, value in zip((layer.mean, layer.variance), batch, strict=True):
             average = variables[declared.name]
             with tf.device(average.device):
-                average.assign_sub((average - value) * (1.0 - layer.decay))
+                average.assign_sub((average - value) * (1.0 - layer.settings.decay))
 
 
 def make_step(

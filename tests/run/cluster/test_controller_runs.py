@@ -74,9 +74,9 @@ def of_all_runs(folder):
 
 
 def test_two_towers_of_each_worker_train_as_the_oracle_says(results):
-    for name, reduction in (("oracle", "mean"), ("reduced", "sum")):
+    for name, flags in (("oracle", ORACLE), ("reduced", REDUCED_ORACLE)):
         found = results[name]
-        expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, reduction)
+        expected = expected_losses(slopes(4), flags)
         np.testing.assert_allclose(found["losses"], expected, rtol=1e-5)
         assert (found["towers"], found["global_batch"]) == (4, 8)
     # Each scalar to and from four towers; the losses of two, and of weights on the ps task, which
