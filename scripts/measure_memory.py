@@ -39,11 +39,12 @@ def cases(arguments: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
     """
     for argument in arguments:
         try:
-            model, data, batch, devices = argument.split(":")
-            yield model, data, int(batch), int(devices)
+            model, data, *numbers = argument.split(":")
+            batch, devices = map(int, numbers)
         except ValueError:
             message = f"{argument!r} is not MODEL:DATA:BATCH:DEVICES, such as lenet:imagenet:256:1"
             raise UsageError(message) from None
+        yield model, data, batch, devices
     if not arguments:
         for model, data, batches in NETWORKS:
             for batch in batches:

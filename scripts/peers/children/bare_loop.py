@@ -28,7 +28,7 @@ class BetweenBareLoops(benchmark_cnn.BenchmarkCNN):
 
     def build(self) -> Any:
         """Builds the run, and makes the first half."""
-        self._built = super().build()
+        self._built: Any = super().build()
         self._bare_loop()
         return self._built
 
