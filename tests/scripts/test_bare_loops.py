@@ -102,7 +102,7 @@ def test_moving_averages_are_those_of_a_run():
     _, _, moments = net.loss_and_gradients(variables, *net.rows(0, 2))
     bare_network.update_averages(variables, moments)
     built = build("resnet20", data_name="cifar10", batch_size=2)
-    built.step()
+    built.step(0.1)
     expected = built.manager.savable_variables()
     averages = [declared.name for layer, *_ in moments for declared in (layer.mean, layer.variance)]
     assert len(averages) == 2 * 19

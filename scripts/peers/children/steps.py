@@ -11,7 +11,7 @@ from typing import Any
 
 
 def parse(models: Iterable[str], **choices: Iterable[str]) -> argparse.Namespace:
-    """The command line of a peer that knows these models; `flags` is what it does not know.
+    """The command line of a peer that has these models; `flags` are those that it does not know.
 
     Args:
       choices: values of further options by name.
