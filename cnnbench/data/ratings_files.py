@@ -156,5 +156,5 @@ def _details(arrays: Mapping[str, Integers]) -> list[str]:
 
 
 def keys(users: Any, items: Any) -> Any:
-    """A number for each pair."""
+    """A number for each pair of user and item, equal for equal pairs only."""
     return users * ITEMS + items

@@ -64,7 +64,7 @@ class Point:
 
     @property
     def p99(self) -> float | None:
-        """The 99th percentile by nearest rank, in seconds; None of too few, see `p99`."""
+        """The 99th percentile by nearest rank, in seconds; None for too few values, see `p99`."""
         return p99(self.seconds)
 
     @property

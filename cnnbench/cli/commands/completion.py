@@ -92,7 +92,7 @@ _OF_RUNS = ("run", "strategies")
 
 
 def completions() -> tuple[str, ...]:
-    """Values of the argument."""
+    """The shells, which are the values of the argument."""
     return tuple(_SHELLS)
 
 

@@ -5,7 +5,7 @@ throughput and the CPU time per step are tested at half of the level each (Bonfe
 were disturbed does not depend on which side is called B, so this choice of the test leaves it
 exact.
 
-* slower or faster: the verdict of either, unless the other one has the opposite verdict;
+* slower or faster: the verdict of either of them, unless that of the other is the opposite;
 * same: the verdict of the throughput; or of the CPU time, where the throughput neither differs
   significantly nor has an estimate beyond the floor;
 * else inconclusive.

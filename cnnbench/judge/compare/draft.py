@@ -129,7 +129,7 @@ def _samples(
     policy: Policy,
     paired: bool,
 ) -> tuple[list[TwoSamples], list[tuple[TwoSamples, Judgement]]]:
-    """Samples of metrics that every run has, and judged ones of those that only some have."""
+    """Samples of metrics that all runs have, and judged samples of those that only some have."""
     samples, partial = [], []
     for metric in metrics:
         case = TwoSamples(

@@ -66,8 +66,8 @@ class StepLoop(Generic[Handle, Values]):
       launch: fetches input, starts one step, returns a handle on its results.
       read: turns a handle into values; blocks until the step is over. Steps launched before
         its `issued` may delay it; without a call of `arrived` the step ends when it returns.
-      lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
-        asynchronous devices.
+      lag: 1 on asynchronous devices, where a step is launched while the one before runs; 0 where a
+        launched step has finished, or must finish before the next.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Meter:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Writes text, in which the lines of steps are whole."""
+        """Writes text; the line of a step comes in one piece."""
         for found in _STEP_LINE.findall(text):
             if int(found) in self.at:
                 self._states.append(self._state())
