@@ -61,7 +61,7 @@ def command(folder: str | Path | None = None) -> list[str]:
 
 
 def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """Standard output of a reading git command, stripped; GitError also after `timeout` seconds."""
+    """Stripped output of a read-only git command; GitError also after `timeout` seconds."""
     try:
         done = subprocess.run(
             [*command(folder), *arguments],
