@@ -30,27 +30,6 @@ def test_processor_of_an_arm_server(machine):
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "turbo"),
-    [
-        ("intel_pstate/no_turbo", "1", False),
-        ("intel_pstate/no_turbo", "0\n", True),
-        ("cpufreq/boost", "1", True),
-        ("cpufreq/boost", "0", False),
-        ("other", "0", None),
-    ],
-)
-def test_turbo(machine, path, text, turbo):
-    machine.put(f"sys/devices/system/cpu/{path}", text)
-    assert cpu.settings(machine.host)["cpu_turbo"] is turbo
-
-
-def test_governors_of_all_cores(machine):
-    for index, governor in enumerate(("performance", "powersave", "performance")):
-        machine.put(f"sys/devices/system/cpu/cpufreq/policy{index}/scaling_governor", governor)
-    assert cpu.settings(machine.host)["cpu_governor"] == "performance,powersave"
-
-
-@pytest.mark.parametrize(
     ("files", "cpus", "memory"),
     [
         (
@@ -118,37 +97,51 @@ def test_affinity_is_a_fact_only_when_it_limits(machine, cpus):
     assert cpu.logical_cpus(machine.host)["cpu_affinity"] is None
 
 
-SETTINGS = {
-    "sys/devices/system/cpu/cpufreq/policy0/cpuinfo_max_freq": ("3700000", "cpu_max_mhz", 3700),
-    "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq": ("2400", "cpu_max_mhz_allowed", 2),
-    "sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference": (
-        *("balance_power", "cpu_energy_preference", "balance_power"),
-    ),
-    "sys/devices/system/cpu/smt/active": ("0", "cpu_smt", False),
-    "sys/devices/system/node/node0/cpulist": ("0", "numa_nodes", 1),
-    "sys/kernel/mm/transparent_hugepage/enabled": (
-        *("always [madvise] never", "transparent_huge_pages", "madvise"),
-    ),
-    "sys/kernel/mm/transparent_hugepage/defrag": (
-        *("always [defer+madvise]", "transparent_huge_pages_defrag", "defer+madvise"),
-    ),
-    "proc/sys/kernel/randomize_va_space": ("2", "aslr", "full"),
-    "proc/sys/kernel/numa_balancing": ("1", "numa_balancing", True),
-    "sys/hypervisor/type": ("xen", "hypervisor", "xen"),
-    "sys/class/dmi/id/product_name": ("Machine 1", "machine_model", "Machine 1"),
+CPU = "sys/devices/system/cpu"
+MANY = {
+    f"{CPU}/cpufreq/policy0/cpuinfo_max_freq": 3700000,
+    f"{CPU}/cpufreq/policy0/scaling_max_freq": 2400,
+    f"{CPU}/cpufreq/policy0/energy_performance_preference": "balance_power",
+    f"{CPU}/smt/active": 0,
+    "sys/devices/system/node/online": "0-1",
+    "sys/devices/system/node/node0/cpulist": 0,
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+    "sys/kernel/mm/transparent_hugepage/defrag": "always [defer+madvise]",
+    "proc/sys/kernel/randomize_va_space": 2,
+    "proc/sys/kernel/numa_balancing": 1,
+    "sys/hypervisor/type": "xen",
+    "sys/class/dmi/id/product_name": "Machine 1",
 }
+FACTS = {
+    **{"cpu_max_mhz": 3700, "cpu_max_mhz_allowed": 2, "cpu_energy_preference": "balance_power"},
+    **{"cpu_smt": False, "numa_nodes": 1, "numa_balancing": True, "aslr": "full"},
+    **{"transparent_huge_pages": "madvise", "transparent_huge_pages_defrag": "defer+madvise"},
+    **{"hypervisor": "xen", "machine_model": "Machine 1"},
+}
+GOVERNORS = ("performance", "powersave", "performance")
 
 
-def test_settings(machine):
-    assert set(cpu.settings(machine.host).values()) == {None}
-    for path, (text, _, _) in SETTINGS.items():
+@pytest.mark.parametrize(
+    ("files", "facts"),
+    [
+        ({}, {}),
+        (MANY, FACTS),
+        ({f"sys/devices/system/node/node{i}/cpulist": i for i in range(2)}, {"numa_nodes": 2}),
+        (
+            {f"{CPU}/cpufreq/policy{i}/scaling_governor": g for i, g in enumerate(GOVERNORS)},
+            {"cpu_governor": "performance,powersave"},
+        ),
+        ({f"{CPU}/intel_pstate/no_turbo": 1}, {"cpu_turbo": False}),
+        ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, {"cpu_turbo": True}),
+        ({f"{CPU}/cpufreq/boost": 1}, {"cpu_turbo": True}),
+        ({f"{CPU}/cpufreq/boost": 0}, {"cpu_turbo": False}),
+    ],
+)
+def test_settings(machine, files, facts):
+    for path, text in files.items():
         machine.put(path, text)
-    machine.put("sys/devices/system/node/online", "0-1")
-    expected = {name: fact for _, name, fact in SETTINGS.values()}
-    found = {name: fact for name, fact in cpu.settings(machine.host).items() if fact is not None}
-    assert found == expected
-    machine.put("sys/devices/system/node/node1/cpulist", "1")
-    assert cpu.settings(machine.host)["numa_nodes"] == 2
+    found = cpu.settings(machine.host)
+    assert {name: fact for name, fact in found.items() if fact is not None} == facts
 
 
 @pytest.mark.parametrize(("plugged", "fact"), [(False, True), (True, None), (None, None)])

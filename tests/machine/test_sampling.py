@@ -126,51 +126,35 @@ def test_processes_that_share_their_pids_say_so(machine):
     assert pid_namespace(machine.host) == "0000-1111 pid:[42]"
 
 
-def current(machine, number, kilohertz):
-    machine.put(f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq", kilohertz)
+def cpuinfo(*clocks):
+    return "\n".join(
+        f"processor\t: {number}\nmodel name\t: Some CPU\ncpu MHz\t\t: {clock}\ncores\t: 2\n"
+        for number, clock in enumerate(clocks)
+    )
 
 
-def test_the_median_of_the_usable_cpus(machine, cpus):
-    for number, kilohertz in enumerate((3_400_100, 2_100_000, 3_300_000, 800_000)):
-        current(machine, number, kilohertz)
-    for usable, clock in (({0, 1, 2}, 3300), ({3}, 800)):
-        cpus(usable)
-        assert clock_mhz(machine.host) == clock
-
-
-def test_of_many_cpus_eight_are_read(machine, cpus):
-    cpus(range(128))
-    for number in range(128):
-        current(machine, number, 9_000_000 if number % 16 else 2_000_000)
-    assert clock_mhz(machine.host) == 2000
-
-
-def test_files_that_say_nothing(machine, cpus):
-    cpus({0, 1})
-    for text in ("", "processor: x", "processor : 0\ncpu MHz : fast\n"):
-        machine.put("proc/cpuinfo", text)
-        assert clock_mhz(machine.host) is None
-    current(machine, 0, "<unknown>")
-    current(machine, 1, 0)
-    assert clock_mhz(machine.host) is None
-    current(machine, 1, 1_800_000)
-    assert clock_mhz(machine.host) == 1800
+FOUR = (3_400_100, 2_100_000, 3_300_000, 800_000)
+MANY = [9_000_000 if number % 16 else 2_000_000 for number in range(128)]
 
 
 @pytest.mark.parametrize(
-    ("clocks", "found"),
+    ("usable", "kilohertz", "text", "clock"),
     [
-        (("2994.371", "3391.020", "800.000"), 3193),
-        (("2596.140", "2596.140", "2596.140"), None),  # nominal: of a virtual machine
+        ({0, 1, 2}, FOUR, "", 3300),  # the median
+        ({3}, FOUR, "", 800),
+        (range(128), MANY, "", 2000),  # of eight of them
+        ({0, 1}, (), "", None),
+        ({0, 1}, (), "processor: x", None),
+        ({0, 1}, (), "processor : 0\ncpu MHz : fast\n", None),
+        ({0, 1}, ("<unknown>", 0), "", None),
+        ({0, 1}, ("<unknown>", 1_800_000), "", 1800),
+        ({0, 1}, (), cpuinfo("2994.371", "3391.020", "800.000"), 3193),
+        ({0, 1}, (), cpuinfo(*["2596.140"] * 3), None),  # nominal: of a virtual machine
     ],
 )
-def test_proc_cpuinfo_where_there_is_no_governor(machine, cpus, clocks, found):
-    cpus({0, 1})
-    machine.put(
-        "proc/cpuinfo",
-        "\n".join(
-            f"processor\t: {number}\nmodel name\t: Some CPU\ncpu MHz\t\t: {clock}\ncores\t: 2\n"
-            for number, clock in enumerate(clocks)
-        ),
-    )
-    assert clock_mhz(machine.host) == found
+def test_the_clock_of_the_usable_cpus(machine, cpus, usable, kilohertz, text, clock):
+    cpus(usable)
+    machine.put("proc/cpuinfo", text)
+    for number, value in enumerate(kilohertz):
+        machine.put(f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq", value)
+    assert clock_mhz(machine.host) == clock
