@@ -57,38 +57,35 @@ def sample(at, busy=None, steal=None, own=None, **others):
     return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=own, **others)
 
 
-def test_shares_worked_by_hand():
-    # 10 s on two CPUs: 12 CPU seconds used, 9 of them ours; 4 withheld.
-    first = sample(5.0, 100.0, 10.0, 50.0, load_average=0.5, thermal_events=3, quota_seconds=1.0)
-    second = sample(15.0, 112.0, 14.0, 59.0, load_average=9.0, thermal_events=4, quota_seconds=1.5)
-    assert changes(first, second) == {
-        "seconds": 10.0,
-        "other_cpus": 0.3,
-        "steal_fraction": 0.25,
-        "load_average": 0.5,
-        "thermal_events": 1,
-        "quota_seconds": 0.5,
-    }
+BY_HAND = (  # 10 s on two CPUs: 12 CPU seconds used, 9 of them ours; 4 withheld
+    sample(5.0, 100.0, 10.0, 50.0, load_average=0.5, thermal_events=3, quota_seconds=1.0),
+    sample(15.0, 112.0, 14.0, 59.0, load_average=9.0, thermal_events=4, quota_seconds=1.5),
+)
+KNOWN = {"load_average": 0.5, "thermal_events": 1, "quota_seconds": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "others", "stolen"),
+    ("first", "second", "seconds", "expected"),
     [
-        (sample(0.0, 0.0, 0.0, 0.0), sample(0.1, 1.0, 1.0, 0.0), None, None),
+        (*BY_HAND, 10.0, {"other_cpus": 0.3, "steal_fraction": 0.25, **KNOWN}),
+        (sample(0.0, 0.0, 0.0, 0.0), sample(0.1, 1.0, 1.0, 0.0), 0.1, {}),
         # Our own time may be counted more finely than the machine's.
-        (sample(0.0, 1.0, 0.0, 1.0), sample(1.0, 1.9, 0.0, 1.93), 0.0, 0.0),
-        (sample(0, 5, 5, 5), sample(9, 5, 5, 5), 0.0, 0.0),
+        (sample(0, 1, 0, 1), sample(1, 1.9, 0, 1.93), 1, {"other_cpus": 0, "steal_fraction": 0}),
+        (sample(0, 5, 5, 5), sample(9, 5, 5, 5), 9, {"other_cpus": 0, "steal_fraction": 0}),
+        (sample(0, 5, 5, 5), sample(9, 5, 6, 5), 9, {"other_cpus": 0, "steal_fraction": 1}),
+        (sample(0, 50, 50, 1, swapped_pages=9), sample(9, 5, 5, 5, swapped_pages=0), 9, {}),
     ],
-    ids=["a moment", "rounding", "idle"],
+    ids=[
+        "worked by hand",
+        "a moment",
+        "rounding",
+        "idle",
+        "all withheld",
+        "counters that went back",
+    ],
 )
-def test_shares_at_their_limits(first, second, others, stolen):
-    found = changes(first, second)
-    assert (found.get("other_cpus"), found.get("steal_fraction")) == (others, stolen)
-
-
-def test_counters_that_went_back_are_unknown():
-    first, second = sample(0, 50, 50, 1, swapped_pages=9), sample(9, 5, 5, 5, swapped_pages=0)
-    assert changes(first, second) == {"seconds": 9}
+def test_changes_between_two_samples(first, second, seconds, expected):
+    assert changes(first, second) == {"seconds": seconds, **expected}
 
 
 BUSY = """
