@@ -43,50 +43,61 @@ def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     return 4.0 * means + 1.0
 
 
-# The update of w by g, whose state begins anew.
-Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+# The slots of a variable by name, empty at first; updates change them.
+Slots = dict[str, Any]
 
 
-def sgd(rate: float = RATE, count: int = 2) -> Rule:
-    return lambda w, g: w - rate * g
+# The new w of an update by g; constants are named as their flags.
+def sgd(w: np.ndarray, g: np.ndarray, rate: float, slots: Slots) -> np.ndarray:
+    return w - rate * g
 
 
-def momentum(rate: float = RATE, count: int = 2) -> Rule:
-    velocity = np.zeros(count)
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        velocity[:] = 0.9 * velocity + g
-        return w - rate * (g + 0.9 * velocity)
-
-    return update
+def momentum(
+    w: np.ndarray, g: np.ndarray, rate: float, slots: Slots, momentum: float = 0.9
+) -> np.ndarray:
+    # Nesterov's look-ahead in the form that keeps the velocity in units of gradients.
+    slots["momentum"] = momentum * slots.get("momentum", 0.0) + g
+    return w - rate * (g + momentum * slots["momentum"])
 
 
-def rmsprop(rate: float = RATE, count: int = 2) -> Rule:
-    square, velocity = np.ones(count), np.zeros(count)
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        square[:] = 0.9 * square + 0.1 * g * g
-        velocity[:] = 0.9 * velocity + rate * g / np.sqrt(square + 1.0)
-        return w - velocity
-
-    return update
-
-
-def adam(rate: float = RATE, count: int = 2) -> Rule:
-    first, second, step = np.zeros(count), np.zeros(count), 0
-
-    def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        nonlocal step
-        step += 1
-        first[:] = 0.9 * first + 0.1 * g
-        second[:] = 0.999 * second + 0.001 * g * g
-        corrected = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-        return w - corrected * first / (np.sqrt(second) + 1e-8)
-
-    return update
+def rmsprop(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    rmsprop_decay: float = 0.9,
+    rmsprop_momentum: float = 0.9,
+    rmsprop_epsilon: float = 1.0,
+) -> np.ndarray:
+    square = rmsprop_decay * slots.get("mean_square", 1.0) + (1 - rmsprop_decay) * g * g
+    step = rate * g / np.sqrt(square + rmsprop_epsilon)
+    slots["mean_square"] = square
+    slots["momentum"] = rmsprop_momentum * slots.get("momentum", 0.0) + step
+    return w - slots["momentum"]
 
 
-RULES = {"sgd": sgd, "momentum": momentum, "rmsprop": rmsprop, "adam": adam}
+def adam(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    adam_beta1: float = 0.9,
+    adam_beta2: float = 0.999,
+    adam_epsilon: float = 1e-8,
+) -> np.ndarray:
+    slots["step"] = slots.get("step", 0) + 1
+    slots["m"] = adam_beta1 * slots.get("m", 0.0) + (1 - adam_beta1) * g
+    slots["v"] = adam_beta2 * slots.get("v", 0.0) + (1 - adam_beta2) * g * g
+    corrected = rate * np.sqrt(1 - adam_beta2 ** slots["step"]) / (1 - adam_beta1 ** slots["step"])
+    return w - corrected * slots["m"] / (np.sqrt(slots["v"]) + adam_epsilon)
+
+
+RULES: dict[str, Callable[..., np.ndarray]] = {
+    "sgd": sgd,
+    "momentum": momentum,
+    "rmsprop": rmsprop,
+    "adam": adam,
+}
 
 
 def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
@@ -101,7 +112,8 @@ def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
     relaxed = flags.get("variable_consistency") == "relaxed"
     copies = towers if apart else 1
     weights = np.array([[1.0, 2.0]] * copies)
-    rules = [RULES[flags.get("optimizer", "sgd")]() for _ in range(copies)]
+    rule = RULES[flags.get("optimizer", "sgd")]
+    slots: list[Slots] = [{} for _ in range(copies)]
     losses, deferred, before = [], np.zeros((copies, 2)), weights
     for step in range(1, STEPS + 1):
         read = before if flags.get("staged_vars") else weights
@@ -114,7 +126,7 @@ def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
         if relaxed:
             grads, deferred = deferred, grads
         before = weights
-        weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
+        weights = np.array([rule(weights[i], grads[i], RATE, slots[i]) for i in range(copies)])
         if mode == LOCAL_SGD and step % LOCAL_SGD_EVERY == 0:
             weights[:] = weights.mean(axis=0)
     return losses

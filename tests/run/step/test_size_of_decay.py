@@ -4,6 +4,8 @@ A step takes off less than a float32 can hold: what is applied is right on avera
 gradients vary, and over weights.
 """
 
+from functools import partial
+
 import numpy as np
 import oracle
 import pytest
@@ -30,7 +32,7 @@ def applied_over_due(rate, **flags):
     for copy in (*weights.copies, *built.manager.updated("weights").copies):
         copy.assign(first)
     rule = oracle.RULES[flags.get("optimizer", "sgd")]
-    with_decay, without = rule(rate, count), rule(rate, count)
+    with_decay, without = (partial(rule, rate=rate, slots={}) for _ in range(2))
     due = plain = first.astype(np.float64)
     slopes = np.sin(1.7 * np.arange(count, dtype=np.float32)).astype(np.float64)
     for scale in generator.uniform(-1.0, 1.0, STEPS).astype(np.float32):
