@@ -10,6 +10,7 @@ import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base.text.progress import Messages
+from cnnbench.cli import main
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console
 
@@ -38,6 +39,12 @@ def run(**flags: object) -> Ran:
     params = Params.from_dict({**TINY, **flags})
     record = BenchmarkCNN(params, console=Console(out), messages=Messages(err)).run()
     return Ran(record, out.getvalue().splitlines(), err.getvalue())
+
+
+def command(*words: str, **flags: object) -> int:
+    """The exit code of a command line with `flags`, else those of `TINY`, then `words`."""
+    given = {**TINY, **flags}
+    return main([*(f"--{name}={value}" for name, value in given.items()), *words])
 
 
 PLUGINS = Path(__file__).parents[1] / "plugins"

@@ -5,18 +5,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from short_runs import command
 
-from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoint_folder import clean, latest, tidy
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-RUN = (
-    *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
-    *("--num_warmup_batches=0", "--progress=off", "--quiet_conditions=all"),
-)
-
 
 INDEX_END = bytes.fromhex("57fb808b247547db")
 
@@ -131,13 +125,13 @@ def test_cleaning_a_folder_that_is_not_there(tmp_path):
 
 
 def test_a_run_resumes_without_its_state_file(tmp_path, capsys):
-    flags = [*RUN, f"--train_dir={tmp_path}", "--save_model_steps=2"]
-    assert main([*flags, "--num_batches=4"]) == 0
+    flags = {"num_warmup_batches": 0, "train_dir": tmp_path, "save_model_steps": 2}
+    assert command(**flags, num_batches=4) == 0
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "model.ckpt-4.index").unlink()
     (tmp_path / "model.ckpt-3_temp").mkdir()
     capsys.readouterr()
-    assert main([*flags, "--num_batches=3", "--max_ckpts_to_keep=1"]) == 0
+    assert command(**flags, num_batches=3, max_ckpts_to_keep=1) == 0
     assert f"resuming from {tmp_path}/model.ckpt-2 at global step 2" in capsys.readouterr().err
     kept = {"checkpoint", "model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"}
     assert kept <= set(names(tmp_path))
@@ -146,6 +140,6 @@ def test_a_run_resumes_without_its_state_file(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["run[1]", "run*", "run\\1", "run\udcff"])
 def test_paths_that_tensorflow_misreads_are_refused(tmp_path, name, capsys):
-    assert main([*RUN, f"--train_dir={tmp_path}/{name}"]) == 2
+    assert command(train_dir=f"{tmp_path}/{name}") == 2
     assert "--train_dir=" in capsys.readouterr().err
     assert names(tmp_path) == []

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from short_runs import RATE, build
+from short_runs import RATE, build, command
 
-from cnnbench.cli import main
 from cnnbench.run.driver.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-TRIVIAL = (
-    *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
-    *("--num_batches=2", "--num_warmup_batches=0", "--progress=off"),
-)
 
 MODES: dict[str, dict[str, object]] = {
     "one": {"num_gpus": 1},
@@ -147,7 +141,7 @@ def test_an_evaluation_asks_for_no_optimizer(optimized):
 
 
 def run(*flags):
-    return main([*TRIVIAL, *flags])
+    return command(*flags, num_batches=2, num_warmup_batches=0)
 
 
 def test_a_restored_step_computes_with_the_restored_values(tmp_path):

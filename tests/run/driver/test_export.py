@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from data_sets import WEATHER
 from networks import cut, forward
+from short_runs import command
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.cli import main
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
@@ -31,8 +31,7 @@ CLASSIFIER = {
 
 
 def run(*flags, **own):
-    given = {**CLASSIFIER, "num_warmup_batches": 0, "progress": "off", **own}
-    return main([*(f"--{name}={value}" for name, value in given.items()), *flags])
+    return command(*flags, **{**CLASSIFIER, "num_warmup_batches": 0, **own})
 
 
 def evaluation_logits(images, **flags):
@@ -112,9 +111,7 @@ def test_an_export_takes_the_place_of_an_older_one(tmp_path):
 
 
 def test_several_inputs_and_outputs_keep_their_names(tmp_path):
-    given = {**WEATHER, "device": "cpu", "num_batches": 1, "num_warmup_batches": 0}
-    given["export_dir"] = tmp_path / "export"
-    assert main([f"--{name}={value}" for name, value in given.items()]) == 0
+    assert command(**WEATHER, num_batches=1, export_dir=tmp_path / "export") == 0
     function = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     made = function(hours=tf.ones([3, 24, 3]), station=tf.constant([1, 2, 3], tf.int64))
     assert {name: tuple(value.shape) for name, value in made.items()} == {

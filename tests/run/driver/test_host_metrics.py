@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
+from short_runs import command
 
-from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError
 from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
@@ -91,15 +91,9 @@ def failing(folder, body):
 )
 def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_start):
     record = tmp_path / "record.json"
-    status = main(
-        [
-            *(f"--{name}={value}" for name, value in failing(tmp_path, body).items()),
-            *("--device=cpu", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=0"),
-            *("--collect_eval_results_async", "--num_eval_batches=1"),
-            *("--eval_during_training_at_specified_steps=1", f"--result_json={record}"),
-        ]
-    )
-    assert status == 4
+    sizes = {"batch_size": 4, "num_batches": 3, "num_warmup_batches": 0, "num_eval_batches": 1}
+    words = ("--collect_eval_results_async", "--eval_during_training_at_specified_steps=1")
+    assert command(*words, **failing(tmp_path, body), **sizes, result_json=record) == 4
     assert line in capsys.readouterr().err.splitlines()[-1]
     # What is known of the evaluation is kept.
     assert '"rain_hits"' in record.read_text()

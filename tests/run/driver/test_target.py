@@ -5,9 +5,9 @@ import json
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
+from short_runs import command
 
 from cnnbench import Params
-from cnnbench.cli import main
 from cnnbench.flags import validate
 from cnnbench.records.parts import Target
 from cnnbench.records.run import RunRecord
@@ -65,15 +65,8 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
 ):
     flags = own_forecast(tmp_path, body)
     metric = "worst_off" if "worst_off" in body else "median_off"
-    found = main(
-        [
-            *(f"--{name}={value}" for name, value in flags.items()),
-            *("--device=cpu", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=0"),
-            *("--num_eval_batches=1", f"--stop_at={metric}:1"),
-            *("--eval_during_training_at_specified_steps=1", "--quiet_conditions=all"),
-        ]
-    )
-    assert found == status
+    sizes = {"batch_size": 4, "num_batches": 3, "num_warmup_batches": 0, **DURING}
+    assert command(**flags, **sizes, stop_at=f"{metric}:1") == status
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 

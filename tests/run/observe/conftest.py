@@ -1,16 +1,10 @@
 """Short runs from the command line."""
 
 import pytest
+from short_runs import command
 
-from cnnbench.cli import main
 from cnnbench.models.registry import register_model
 from cnnbench.models.resnet_cifar import ResNetCifar10
-
-RUN = (
-    *("--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2"),
-    *("--num_batches=2", "--num_warmup_batches=2", "--quiet_conditions=all"),
-    "--peak_flops=1e12",  # or records would have a measured one, which takes a second
-)
 
 
 @pytest.fixture
@@ -18,7 +12,7 @@ def run(quick_start, capsys):
     """run("--flag=value", ..., code=0): a short run; its standard output and error."""
 
     def go(*flags, code=0):
-        found = main([*RUN, *map(str, flags)])
+        found = command(*map(str, flags), num_batches=2)
         out, err = capsys.readouterr()
         assert found == code, err
         return out, err
