@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -465,7 +462,7 @@ def test_an_activity_lasts_as_long_as_its_block():
     assert activity.doing is Doing.START
 
 
-# With threads, and in a real process.
+# With threads; test_stuck.py has real processes.
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
@@ -504,22 +501,3 @@ def test_the_chief_leaves_when_the_others_have_read_why(limits, closes):
             other.close()
         reporting.join(SECONDS)
     assert codes == [4]
-
-
-def test_the_process_ends_although_its_main_thread_is_stuck():
-    """Stuck as in a call of TensorFlow: without the interpreter, and deaf to exceptions."""
-    code = """
-        import os
-        from cnnbench.run.cluster.watchdog import Watchdog
-        from cnnbench.run.runtime.activity import Doing, Standing
-        from cnnbench.base.jobs.job import Job
-        look = lambda: Standing("localhost:0", 7, "step 7", Doing.INPUT)
-        lost = lambda message: print(message, flush=True)
-        Watchdog(Job(), lost, period=0.1, look=look, stall_timeout=0.5).start()
-        os.read(os.pipe()[0], 1)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (4, "")
-    message = "stuck: the run: no progress for 1 s after step 7, waits for its input"
-    assert done.stdout == f"{message} (--stall_timeout=0.5)\n"
