@@ -78,31 +78,25 @@ def test_a_batch_counts_once_per_device():
 
 
 @pytest.mark.parametrize(
-    ("there", "result"),
+    ("there", "warns", "refuse"),
     [
-        (Memory(4 * GIB, 3 * GIB), "refused"),
-        (Memory(8 * GIB, 7 * GIB), "warned"),
-        (Memory(64 * GIB, 7 * GIB), "warned"),
-        (Memory(64 * GIB, 60 * GIB), "quiet"),
+        (Memory(4 * GIB, 7 * GIB), True, False),
+        (Memory(8 * GIB, 7 * GIB), True, True),
+        (Memory(64 * GIB, 7 * GIB), True, True),
+        (Memory(64 * GIB, 60 * GIB), False, True),
     ],
 )
-def test_refused_warned_or_quiet(there, result):
+def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    params = Params(model="trivial", batch_size=64)
-    if result == "refused":
-        with pytest.raises(FlagError, match=r"=64: takes about 9 GiB .* there is 4 GiB"):
-            estimates.check(needed, there, params)
-        assert estimates.check(needed, there, params, refuse=False)
-    else:
-        warning = estimates.check(needed, there, params)
-        assert (warning is not None) == (result == "warned")
-        assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
+    warning = estimates.check(needed, there, Params(model="trivial"), refuse=refuse)
+    assert (warning is not None) == warns
+    assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
 
 def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     params = Params(model="trivial", num_gpus=8)
-    with pytest.raises(FlagError, match=r"--num_gpus=8: .*; lower --num_gpus"):
+    with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
         estimates.check(needed, Memory(4 * GIB, 3 * GIB), params)
 
 
@@ -115,7 +109,9 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_m
     fitting, refused = found
     assert fitting < refused
     benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused - 1))
-    with pytest.raises(FlagError, match="takes about 6 GiB"):
+    with pytest.raises(
+        FlagError, match=rf"={refused}: takes about 6 GiB .* there is 4 GiB; a batch"
+    ):
         benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
     on_gpus = Params(model="trivial", device="gpu")
     assert batch_limits(on_gpus, make_plan(on_gpus)) is None
