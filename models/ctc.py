@@ -103,7 +103,7 @@ def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tu
 
 
 def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alphas: Any) -> Any:
-    """Gradients of the losses by the logits, ``[frames, batch, classes]``."""
+    """Gradients of the losses with respect to the logits, ``[frames, batch, classes]``."""
     one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
 
     def step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:

@@ -75,7 +75,7 @@ class Model(abc.ABC):
         them under the same names without it; empty without a backbone.
       metric_names: names of the results of `metrics`, in the order in which they are printed.
       host_metric_names: names of the results of `host_metrics`; required for ``--stop_at``.
-      lower_is_better: metrics of both kinds of which lower values are better, as of the loss.
+      lower_is_better: names of metrics of both kinds whose lower values are better.
       top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
       aux_head: whether `build` adds its auxiliary head, which is off unless ``--aux_head`` sets
         it; None for a network without an optional one.

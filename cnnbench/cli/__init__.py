@@ -141,7 +141,7 @@ def _is_help(argument: str) -> bool:
 
 
 def _help(argv: Sequence[str]) -> str:
-    """The help that does not belong to another command than run."""
+    """The help of run, or an overview of all commands."""
     from cnnbench.flags.help import overview, run_help
     from cnnbench.flags.parse import split
     from cnnbench.variable_mgr import registry

@@ -32,7 +32,7 @@ def _present(nest: Any) -> list[Any]:
 
 
 def _packed(nest: Any, values: Iterable[Any]) -> Any:
-    """The nest with these values in place of those that are present."""
+    """The nest with these values in place of its own, in order; None stays None."""
     found = iter(values)
     return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
 

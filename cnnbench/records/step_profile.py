@@ -32,8 +32,8 @@ REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 class Part(NamedTuple):
     """The key by which times are added up.
 
-    The layer is a canonical name; for operations outside of any layer, their kind. Kinds are such
-    as "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
+    The layer is a canonical name; for operations outside of any layer, their kind. An example of a
+    kind is "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
     """
 
     layer: str

@@ -57,7 +57,7 @@ class Process:
       seconds: How long it ran.
       timed_out: Whether it was killed for taking too long.
       waited: Seconds for which it was stopped; not included in other times.
-      counted: Predicate of the lines that count: those from the beginning of its turns on.
+      counted: Index of the first line that counts: the last one before its first turn.
       peak_bytes: Peak resident memory of the process, or of a child that it waited for.
       stopped: Time at which it was stopped; None while it runs.
       turn: Time at which its latest turn began; None before the first.

@@ -82,7 +82,7 @@ class Side:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables of its processes besides those of this process."""
+        """Environment variables that its processes get in addition to those of this process."""
         # Earlier versions of launch start tasks with -m, which would look for an interpreter's
         # cnnbench in the working directory first.
         apart = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}

@@ -33,7 +33,7 @@ class History:
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
         """Commits that may be the first bad one, including `bad`, the best to try next first.
 
-        The best is the one of which closest to half of the others are ancestors.
+        The best is the one whose ancestors among them are closest to one half.
         """
         options = ["--first-parent"] if self.first_parent else []
         excluded = [f"^{commit}" for commit in good]

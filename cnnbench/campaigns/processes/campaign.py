@@ -137,8 +137,8 @@ def _stop(members: Sequence[_Member], grace: float) -> None:
 class Campaign:
     """The processes of one command, with `cool_down` seconds between them.
 
-    `facts` describe this machine, for the records of processes that leave none. Wall times by what
-    the processes measured, as keys, estimate the remaining time.
+    `facts` describe this machine, for the records of processes that leave none. Processes with the
+    same key measure the same; the remaining time is estimated from the wall times by key.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class FlagSet:
 
 
 class _MissingVariable(UsageError):
-    """A flag names an environment variable without a value; `lack` is the message without line."""
+    """A flag names an environment variable without a value; `lack` omits file and line."""
 
     def __init__(self, node: Node, name: str, lack: str) -> None:
         self.lack = f"{name} {lack}"

@@ -402,7 +402,7 @@ class RaceBench:
         return [first, *others]
 
     def _close(self, group: str, number: int, found: Round) -> None:
-        """Adds earlier blocks, and notes a round to which something has been added."""
+        """Adds the blocks of an earlier session, and writes what is new to the journal."""
         before = self._done.get((group, number))
         if self.question.lanes < 2 and found.blocks:  # run one after the other: one block
             found.blocks[:] = [[key for block in found.blocks for key in block]]

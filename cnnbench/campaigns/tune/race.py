@@ -210,13 +210,13 @@ class CandidateBench(Protocol):
     """Measures candidates, and determines how many fit into the remaining time."""
 
     def affordable(self, group: str, number: int, proof: bool) -> int:
-        """Processes that fit into the remaining time, after a round (0: before the first one).
+        """Number of processes that fit into the remaining time after a round; 0: before the first.
 
         `proof`: the leader will have to be proven, because it is not the given flags.
         """
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
-        """Runs a round, numbered from 1, as far as there is time, less that of `kept` processes."""
+        """Runs a round, numbered from 1, while time remains besides that of `kept` processes."""
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         """Reports the end of a round, those that leave, and the name of the best."""

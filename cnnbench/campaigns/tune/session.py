@@ -59,7 +59,7 @@ def tune(
 
 
 def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
-    """Minutes that would suffice for the whole search; None if it needs no more of them."""
+    """Minutes that would suffice for the whole search; None if more would not help."""
     waiting = {one.key for race in found.races for one in race.untried}
     waiting |= {key for key, leaver in found.leavers.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN

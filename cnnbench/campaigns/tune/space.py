@@ -167,7 +167,7 @@ def candidates_of(
 def default_groups(
     given: Space, first: Candidate, *, on_gpu: bool, cpus: int
 ) -> dict[str, tuple[Settings, ...]]:
-    """The groups that suit the given flags, `first`, and a machine with so many CPUs."""
+    """The groups that suit the given flags, which are `first`, and a machine with `cpus` CPUs."""
     workers = 1 if given.layout is None else given.layout.workers
     suitable = dimensions(first.resolved, workers, on_gpu=on_gpu, cpus=cpus)
     found = {

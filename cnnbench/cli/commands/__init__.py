@@ -43,7 +43,7 @@ def output_file(path: str | None, format: str, document: str) -> Output:
 
 
 def write_output(path: str | None, text: str, shown: str = "") -> None:
-    """Writes the result of a command to the file of --output and prints `shown`, or prints it."""
+    """Writes the result of a command to the file of --output and prints `shown`; else prints it."""
     if path is not None:
         write_text("output", path, text)
         text = shown

@@ -135,7 +135,7 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 def cpu_time_cases(
     throughput: TwoSamples, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
 ) -> tuple[TwoSamples, TwoSamples] | None:
-    """Throughput and CPU time of disturbed pairs, each with its share of the level.
+    """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
 
     None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
     compute on a CPU in one process, or have no CPU time.

@@ -224,7 +224,7 @@ def _row(
 
 
 def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
-    """Copies by size; workloads of equal bytes are copied alike."""
+    """Memory copies by size and devices; the times of workloads of equal size are joined."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
         if copy.devices > 1 and copy.seconds:

@@ -39,7 +39,7 @@ value."""
 class Table:
     """A table; the first column names its rows. If folded, only the title is shown at first.
 
-    Columns are their title, kinds (see `TableCell`) and a hint, which is shown on hover.
+    A column consists of its title, its kinds (see `TableCell`) and a hint, shown on hover.
     """
 
     kind: ClassVar[str] = "table"

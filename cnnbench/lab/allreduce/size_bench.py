@@ -112,7 +112,7 @@ class SizeBench:
 
     @property
     def copy_error(self) -> str | None:
-        """Why there is no memory copy."""
+        """Error of the memory copy that was measured for comparison; None without one."""
         return self._copy.point.error
 
     def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:

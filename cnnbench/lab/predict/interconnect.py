@@ -30,7 +30,7 @@ class Interconnect:
       inter_link: link between nodes; None where every device has its own link to all others.
       devices_per_node: devices of a node; used with inter_link.
       launch: further seconds per reduction.
-      kind: kind of the links: "network".
+      kind: "network", the only kind so far.
     """
 
     link: Link

@@ -33,8 +33,8 @@ class UpdatePlan:
       rate_factor: factor of the learning rate; 1 / towers turns an update by a sum into one by the
         mean.
       weight_decay: factor of the L2 loss of a tower.
-      decay: d, for the gradient to which it is added.
-      clip: c; None for no clipping.
+      decay: d above, adjusted to the reduction.
+      clip: c above; None for no clipping.
       deferred: whether updates take the gradients of the step before; each tower then removes the
         scale and adds decay before the reduction.
     """

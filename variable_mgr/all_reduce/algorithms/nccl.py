@@ -54,7 +54,7 @@ class Nccl:
 def kernel_exists() -> bool:
     """Whether this TensorFlow has the kernel.
 
-    No build has one for CPUs, and the error of a request for that lists those that exist.
+    The probe asks for a kernel on the CPU, which no build has: the error lists those that exist.
     """
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):

@@ -116,7 +116,7 @@ def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Comparisons by network, batch and devices, with the time if that repeats."""
+    """Comparisons, each with its network, batch and devices, and its time where these repeat."""
     return timed_names((work_text(one), one) for one in results.strategies)
 
 
