@@ -14,6 +14,7 @@ from step_profiles import Profiles
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Text
+from cnnbench.records.allreduce import Copying
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow
@@ -294,6 +295,15 @@ def test_one_size_of_a_reduction_is_bars(reductions):
     assert [row.label for row in chart.rows] == ["rechd", "xring", "copy"]
     assert [row.centre for row in chart.rows] == pytest.approx([3.0, 2.0, 1.0])
     assert (chart.bars, chart.x.zero) == (True, True)
+
+
+@pytest.mark.parametrize(("sizes", "drawn"), [((4096,), False), ((4096, 65536), True)])
+def test_the_bound_of_copies_is_a_curve_over_several_sizes(reductions, sizes, drawn):
+    points = [reductions.point(2.0, bytes=size, devices=2) for size in (4096, 65536)]
+    copies = tuple(Copying(bytes=size, devices=2, seconds=(1e-6,)) for size in sizes)
+    bus, algorithm = charts(report_of(reductions=[reductions(*points, copies=copies)]))
+    for one in (bus, algorithm):
+        assert any(curve.reference for curve in one.series) is drawn
 
 
 def spans():

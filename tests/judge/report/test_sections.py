@@ -11,8 +11,6 @@ from cnnbench.cli import main
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Charts, Table, Text
-from cnnbench.judge.report.results import configurations
-from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import Measured, StartupSeconds
 from cnnbench.records.subject import Subject
@@ -66,10 +64,9 @@ def test_charts_of_scaling_have_the_points_of_the_table(report):
 
 
 def test_scaling_without_one_device_is_against_the_fewest(full_runs):
-    records = [*full_runs.of(180, devices=2), *full_runs.of(324, devices=4)]
-    (curve,) = curves(configurations(records))
-    assert curve.base.devices == 2
-    assert curve.efficiency(curve.members[1]) == pytest.approx(0.9)
+    two, four = rows(report_of(full_runs(180, devices=2), full_runs(324, devices=4)), "scaling")
+    assert (two["efficiency"], four["efficiency"]) == ("100.0 %", "90.0 %")
+    assert four["against"] == "lenet, batch 8, 2 cpu, parameter_server"
 
 
 @pytest.mark.parametrize(
@@ -81,9 +78,8 @@ def test_scaling_without_one_device_is_against_the_fewest(full_runs):
     ],
 )
 def test_other_batches_models_and_revisions_are_other_curves(full_runs, other):
-    assert (
-        curves(configurations([*full_runs.of(100), *full_runs.of(180, devices=2, **other)])) == []
-    )
+    report = report_of(full_runs(100), full_runs(180, devices=2, **other))
+    assert "scaling" not in {one.key for one in report.sections}
 
 
 def test_steps(report):
@@ -279,7 +275,7 @@ def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path):
     assert one["predicted images/sec"] == "-"
     assert float(four["predicted images/sec"]) == pytest.approx(expected, rel=1e-3)
     # Another network has none.
-    other = gather(load([str(tmp_path)]))
-    of_other = [dataclasses.replace(one, model="vgg16") for one in other.predictions]
-    (curve,) = curves(other.configured, of_other)
-    assert not curve.predicted
+    loaded = load([str(tmp_path)])
+    (of_lenet,) = loaded.predictions
+    of_other = dataclasses.replace(loaded, predictions=(dataclasses.replace(of_lenet, model="b"),))
+    assert "predicted images/sec" not in rows(build(gather(of_other)), "scaling")[1]

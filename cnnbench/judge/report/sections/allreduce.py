@@ -122,11 +122,11 @@ def _name(point: Point) -> str:
 
 
 def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[ChartSeries]:
-    bounds: dict[int, float] = {}
-    for point in points:
-        share = record.share_of_bound(point)
-        if share:
-            bounds[point.bytes] = _speed(point, name) / share
+    bounds = {
+        point.bytes: _speed(point, name) / share
+        for point in points
+        if (share := record.share_of_bound(point))
+    }
     if len(bounds) < 2:
         return []
     line = tuple((float(size), bounds[size]) for size in sorted(bounds))
