@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -124,7 +123,6 @@ def not_reached(
     return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
 
 
-@lru_cache(maxsize=1)
 def defaults() -> Mapping[str, Any]:
     """Defaults of the flags that a row has."""
     flags = {

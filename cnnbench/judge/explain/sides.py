@@ -225,7 +225,8 @@ class Sides:
 
     def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
         self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
-        joined = not any(_reduces(one) for one in (*base, *new))
+        placements = [one.record.placement for one in (*base, *new)]
+        joined = all(one is not None and one.num_towers <= 1 for one in placements)
         names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
         self.a, self.b = (
             ProfiledSide(side, partial(_named, names=those, reduces=not joined))
@@ -386,12 +387,6 @@ def _variance_of_median(values: Sequence[float]) -> float:
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
     return math.pi / 2 * deviation**2 / len(values)
-
-
-def _reduces(profile: StepProfile) -> bool:
-    """Whether gradients of several towers or workers are reduced; True if unknown."""
-    placement = profile.record.placement
-    return placement is None or placement.num_towers > 1
 
 
 def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:

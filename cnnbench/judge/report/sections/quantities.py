@@ -253,15 +253,9 @@ def _accuracy(one: Configured) -> Row:
             one, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
         ),
         "first loss": _median(one, lambda run: run.losses[0] if run.losses else None),
-        "last loss": _median(one, lambda run: run.losses[-1] if run.losses else None),
+        "last loss": _median(one, "final_loss"),
         "losses": TableCell(text, tone="bad" if broken else ""),
     }
-
-
-def _has_content(one: Configured) -> bool:
-    # A forward pass computes no loss and records zeros.
-    trains = not one.flag("forward_only") and any(record.losses for record in one.good)
-    return trains or bool(one.sample("top_1").values)
 
 
 ACCURACY = Quantity(
@@ -270,7 +264,9 @@ ACCURACY = Quantity(
     values=lambda one: one.sample("top_1"),
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
-    known=_has_content,
+    known=lambda one: (
+        bool(one.sample("top_1").values) or any(run.last_loss is not None for run in one.good)
+    ),
     row=_accuracy,
 )
 
