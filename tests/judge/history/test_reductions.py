@@ -2,7 +2,7 @@
 
 import pytest
 
-from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series, trend
+from cnnbench.judge.history import METRICS, Selection, trend
 from cnnbench.records.allreduce import Copying
 
 BANDWIDTH = METRICS["bus_bandwidth"]
@@ -24,16 +24,12 @@ def history(reductions):
     return [record(number) for number in range(12)]
 
 
-def entries(records):
-    return [entry for record in records for entry in HistoryEntry.all_of(record)]
-
-
 def names(series):
     return [one.configuration for one in series]
 
 
-def test_a_series_for_each_row(history):
-    copy, xring = all_series(entries(history), BANDWIDTH)
+def test_a_series_for_each_row(history, series_of):
+    copy, xring = series_of(history, "bus_bandwidth")
     assert names([copy, xring]) == [
         "all-reduce copy, 8000000 bytes, 4 cpu",
         "all-reduce xring, 8000000 bytes, 4 cpu",
@@ -46,35 +42,34 @@ def test_a_series_for_each_row(history):
     assert (step.last_good.name, step.first_bad.name, step.worse) == ("c5", "c6", True)
     assert step.change == pytest.approx(-0.2, abs=0.01)
     # 8 MB * 2 * 3/4 at 6 GB/s
-    _, seconds = all_series(entries(history), METRICS["reduction_seconds"])
+    _, seconds = series_of(history, "reduction_seconds")
     assert seconds.points[0].value == pytest.approx(0.002)
 
 
-def test_metrics_are_of_their_kind(history, by_commit):
-    mixed = [*entries(history), *entries([by_commit(100.0, "c0")])]
-    assert names(all_series(mixed, METRICS["throughput"])) == ["lenet, batch 8, 1 cpu"]
-    assert len(all_series(mixed, BANDWIDTH)) == 2
-    (copies,) = all_series(mixed, METRICS["copy_bandwidth"])
+def test_metrics_are_of_their_kind(history, by_commit, series_of):
+    mixed = [*history, by_commit(100.0, "c0")]
+    assert names(series_of(mixed)) == ["lenet, batch 8, 1 cpu"]
+    assert len(series_of(mixed, "bus_bandwidth")) == 2
+    (copies,) = series_of(mixed, "copy_bandwidth")
     assert copies.configuration == "memory copy, 8000000 bytes, 4 cpu"
     # 4 devices write 8 MB each in 2 ms.
     assert copies.points[0].value == pytest.approx(16.0)
-    built = all_series(mixed, METRICS["build_seconds"])
+    built = series_of(mixed, "build_seconds")
     assert [one.points[0].value for one in built] == [0.5, 0.5]
 
 
-def test_gradients_of_a_model_are_found_by_its_name(reductions):
+def test_gradients_of_a_model_are_found_by_its_name(reductions, series_of):
     record = reductions(
         reductions.point(workload="resnet50"), reductions.point(), flags={"model": "resnet50"}
     )
-    (one,) = all_series(entries([record]), BANDWIDTH, selection=Selection(model="resnet*"))
+    (one,) = series_of([record], "bus_bandwidth", selection=Selection(model="resnet*"))
     assert one.configuration == "all-reduce xring, resnet50 gradients, 4 cpu"
 
 
-def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions):
+def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions, series_of):
     wrong = reductions.point(spec="copy", wrong=1)
-    copy, xring = all_series(
-        entries([reductions(6.0, wrong, error=("BenchmarkError", "copy is wrong"))]), BANDWIDTH
-    )
+    record = reductions(6.0, wrong, error=("BenchmarkError", "copy is wrong"))
+    copy, xring = series_of([record], "bus_bandwidth")
     assert (len(copy.points), len(copy.empty)) == (0, 1)
     assert copy.empty[0].runs[0].error.startswith("WrongSums: 1 of ")
     assert (len(xring.points), len(xring.empty)) == (1, 0)

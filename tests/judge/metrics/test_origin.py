@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
-from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.metrics.measurement import Origin, titles, varying
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
@@ -99,12 +98,11 @@ def test_a_report_pools_one_origin_and_all_of_it(made, triples):
 
 @SOME
 @given(MIXED, st.sampled_from(["commit", "day", "hostname"]))
-def test_a_point_of_a_history_is_of_one_origin(made, triples, by):
+def test_a_point_of_a_history_is_of_one_origin(made, series_of, triples, by):
     records = made(triples)
-    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
     known = {record.run_id: identity(record) for record in records}
     seen = []
-    for series in all_series(entries, METRICS["throughput"], by=by):
+    for series in series_of(records, by=by):
         assert len({point.title for point in series.points}) == len(series.points)
         for point in series.points:
             origins = {known[run.run_id] for run in point.runs}
@@ -147,7 +145,7 @@ def test_facts_of_any_type_are_read(made):
     assert [one.name for one in configurations([record])] == ["lenet, batch 8, 1 cpu"]
 
 
-def test_what_varies_names_configurations_and_points(made):
+def test_what_varies_names_configurations_and_points(made, series_of):
     gate = [
         Subject(revision="a" * 40, dirty=False, side="a"),
         Subject(revision="b" * 40, dirty=True, side="b"),
@@ -157,6 +155,5 @@ def test_what_varies_names_configurations_and_points(made):
         f"lenet, batch 8, 1 cpu, side A, {'a' * 12}",
         f"lenet, batch 8, 1 cpu, side B, {'b' * 12}+",
     ]
-    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
-    (series,) = all_series(entries, METRICS["throughput"])
+    (series,) = series_of(records)
     assert [point.short for point in series.points] == ["a" * 12, "b" * 12]
