@@ -338,17 +338,6 @@ class BenchmarkCNN:
             if condition.id not in quiet:
                 self._messages.warning(str(condition))
 
-    def _look_back(self) -> tuple[ConditionNote, ...]:
-        """Conditions of the machine during the timed loop; adds them to the record."""
-        if self._watch is None:
-            return ()
-        conditions, measurements = self._watch.during(), self._measurements
-        measurements.conditions = self._watch.record()
-        # Energy includes pauses for evaluations, unlike the other figures of the loop.
-        if not self.plan.eval_steps:
-            measurements.note(**self._watch.energy)
-        return conditions
-
     def _judge_figures(self, record: RunRecord) -> None:
         for warning in (warm_up_warning(record), peak_warning(record)):
             if warning is not None:
@@ -415,7 +404,13 @@ class BenchmarkCNN:
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements
         self._note_peak_memory()
-        conditions = self._look_back()
+        conditions: Sequence[ConditionNote] = ()
+        if self._watch is not None:
+            conditions = self._watch.during()
+            measurements.conditions = self._watch.record()
+            # Energy includes pauses for evaluations, unlike the other figures of the loop.
+            if not self.plan.eval_steps:
+                measurements.note(**self._watch.energy)
         if status == "failed":
             measurements.lost_workers += self._membership.gone().keys()
         skipped = SkippedRecords.together(source.skipped() for source in self._sources)

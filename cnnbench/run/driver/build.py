@@ -181,14 +181,14 @@ class Assembly:
         )
 
     def _evaluator(self, manager: VariableMgr) -> Evaluator:
-        return Evaluator(
-            self.params,
-            self.plan,
-            manager,
-            self.inputs("validation"),
-            runtime.data_format(self.params.data_format, self.devices.kind),
-            self._host_metrics(),
-        )
+        params, plan = self.params, self.plan
+        host = HostMetrics(plan.model)
+        # Without training or a next evaluation, nothing would run beside the child process.
+        if params.collect_eval_results_async and (plan.trains or params.eval_interval_secs):
+            named = (params.model, plan.dataset.name)
+            host = InProcess(*named, params.model_plugin, params.dataset_plugin)
+        layout = runtime.data_format(params.data_format, self.devices.kind)
+        return Evaluator(params, plan, manager, self.inputs("validation"), layout, host)
 
     def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:
         """The input of the run, a pipeline per worker.
@@ -331,19 +331,6 @@ class Assembly:
             every = params.fp16_inc_loss_scale_every_n
             scale = AutoLossScale(initial, every, self.devices.cpu)
         return kind(plan.model, plan.spec, manager, optimizer, inputs, config, scale, counter)
-
-    def _host_metrics(self) -> HostMetrics:
-        # Without training or a next evaluation, nothing would run beside the child process.
-        if self.params.collect_eval_results_async and (
-            self.plan.trains or self.params.eval_interval_secs
-        ):
-            return InProcess(
-                self.params.model,
-                self.plan.dataset.name,
-                self.params.model_plugin,
-                self.params.dataset_plugin,
-            )
-        return HostMetrics(self.plan.model)
 
     def _manager_spec(self) -> VariableMgrSpec:
         return VariableMgrSpec(

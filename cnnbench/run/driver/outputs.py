@@ -82,7 +82,16 @@ def files(params: Params) -> Iterator[Output]:
     for number in range(params.num_gpus + 1 if prefix else 0):  # all devices and the host
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph(path))
-    yield from _layer_files(params.profile_layers or "")
+    if params.profile_layers:
+        from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
+        from cnnbench.run.observe.layers import TABLES
+
+        known = (*TABLES, *FORMATS)
+        for path in params.profile_layers.split(","):
+            if Path(path).suffix.lower()[1:] not in known:
+                listed = ", ".join(f".{suffix}" for suffix in known)
+                raise FlagError("profile_layers", path, f"must end in one of {listed}")
+            yield Output("profile_layers", path)
 
 
 def _graph(path: str | None) -> str:
@@ -92,17 +101,3 @@ def _graph(path: str | None) -> str:
 def _checkpoints(params: Params) -> str | None:
     """The folder that a run writes checkpoints into, or None."""
     return params.train_dir if trains(params) else None
-
-
-def _layer_files(paths: str) -> Iterator[Output]:
-    if not paths:
-        return
-    from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
-    from cnnbench.run.observe.layers import TABLES
-
-    known = (*TABLES, *FORMATS)
-    for path in paths.split(","):
-        if Path(path).suffix.lower()[1:] not in known:
-            listed = ", ".join(f".{suffix}" for suffix in known)
-            raise FlagError("profile_layers", path, f"must end in one of {listed}")
-        yield Output("profile_layers", path)

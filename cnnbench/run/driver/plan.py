@@ -223,20 +223,21 @@ def make_plan(params: Params) -> Plan:
     check_elements(spec, model, dataset, examples)
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
-    train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
+    epoch = dataset.num_examples("validation" if params.eval else "train", params.data_dir)
     job, alone = params.job, asynchronous(params)
     towers = job.towers_per_worker if alone else job.num_towers
-    eval_batches, eval_epochs, eval_examples = 0, 0.0, 0
+    eval_batches, eval_examples = 0, 0
     if mode in ("evaluation", "training + evaluation"):
-        eval_batches, eval_epochs, eval_examples = _of_evaluations(
+        eval_batches, eval_examples = _of_evaluations(
             params, dataset, eval_batch * towers, job.num_workers
         )
-    if mode == "evaluation":
-        batches, epochs, batch = eval_batches, eval_epochs, eval_batch
+    if params.eval:
+        batch, batches = eval_batch, eval_batches
+    elif params.num_epochs:
+        batches = _epoch_to_step("num_epochs", params.num_epochs, batch * towers, epoch)
     else:
-        batches, epochs = batches_and_epochs(
-            params.num_batches, params.num_epochs, batch * towers, train_examples
-        )
+        batches = params.num_batches or DEFAULT_NUM_BATCHES
+    epochs = batches * batch * towers / epoch
     check_frozen(params, spec, len(job.own_towers))
     if params.precision == "int8":
         check_int8(model, spec)
@@ -253,10 +254,10 @@ def make_plan(params: Params) -> Plan:
         num_batches=batches,
         num_epochs=epochs,
         warm_up=_warm_up(params, mode),
-        train_examples=train_examples,
+        train_examples=0 if params.eval else epoch,
         num_eval_batches=eval_batches,
         eval_examples=eval_examples,
-        eval_steps=_evaluation_steps(params, batches, epochs, train_examples, batch * towers),
+        eval_steps=_evaluation_steps(params, batches, epochs, epoch, batch * towers),
         aggregation=aggregation,
         update=_update(params, aggregation, towers),
         examples=examples,
@@ -300,15 +301,26 @@ def _declared(params: Params, mode: str) -> tuple[Dataset, Model, ModelSpec]:
 
 def _of_evaluations(
     params: Params, dataset: Dataset, global_batch: int, workers: int
-) -> tuple[int, float, int]:
-    """Batches, epochs and examples of an evaluation."""
-    validation = dataset.num_examples("validation", params.data_dir)
-    batches = _evaluation_batches(params, global_batch, validation)
-    epochs = batches * global_batch / validation
+) -> tuple[int, int]:
+    """Batches and examples of an evaluation, as long as the training unless it has own flags.
+
+    Every pass over the examples ends with a batch that is filled up, so that passes have whole
+    numbers of batches.
+    """
+    examples = dataset.num_examples("validation", params.data_dir)
+    flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
+    epochs = getattr(params, flag)
+    if not epochs or params.num_eval_batches:
+        batches = params.num_eval_batches or params.num_batches or DEFAULT_NUM_BATCHES
+    else:
+        passes, part = divmod(epochs, 1.0)
+        steps = int(passes) * math.ceil(examples / global_batch)
+        steps += math.ceil(int(part * examples) / global_batch)
+        batches = _countable(flag, epochs, max(1, steps), global_batch, examples)
     if params.data_dir is None:
-        return batches, epochs, batches * global_batch
+        return batches, batches * global_batch
     shards = 1 if asynchronous(params) else workers
-    return batches, epochs, evaluated_examples(batches, global_batch, validation, shards)
+    return batches, evaluated_examples(batches, global_batch, examples, shards)
 
 
 def initial_loss_scale(params: Params) -> float:
@@ -400,43 +412,6 @@ def _target_of(params: Params, model: Model) -> Target | None:
         raise FlagError(flag, text, f"{metric} is from 0 to 1")
     lower = metric == "loss" or metric in model.lower_is_better
     return Target(metric=metric, value=value, lower_is_better=lower)
-
-
-def batches_and_epochs(
-    num_batches: int | None,
-    num_epochs: float | None,
-    global_batch: int,
-    examples: int,
-) -> tuple[int, float]:
-    """The number of global batches, and the epochs they make.
-
-    Without either, 100 batches; epochs are rounded up to whole batches.
-
-    Args:
-      global_batch: images per step over all devices.
-      examples: images in one epoch.
-    """
-    if num_epochs:
-        batches = _epoch_to_step("num_epochs", num_epochs, global_batch, examples)
-    else:
-        batches = num_batches or DEFAULT_NUM_BATCHES
-    return batches, batches * global_batch / examples
-
-
-def _evaluation_batches(params: Params, global_batch: int, examples: int) -> int:
-    """Global batches of an evaluation; those of the training unless it has flags of its own.
-
-    Every pass over the examples ends with a batch that is filled up, so that passes have whole
-    numbers of batches.
-    """
-    flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
-    epochs = getattr(params, flag)
-    if not epochs or params.num_eval_batches:
-        return params.num_eval_batches or params.num_batches or DEFAULT_NUM_BATCHES
-    passes, part = divmod(epochs, 1.0)
-    steps = int(passes) * math.ceil(examples / global_batch)
-    steps += math.ceil(int(part * examples) / global_batch)
-    return _countable(flag, epochs, max(1, steps), global_batch, examples)
 
 
 def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:

@@ -8,24 +8,26 @@ from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.flags.ineffective import _AGGREGATING
-from cnnbench.run.driver.plan import WarmUp, batches_and_epochs, make_plan
+from cnnbench.run.driver.plan import WarmUp, make_plan
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 
 @pytest.mark.parametrize(
-    ("batches", "epochs", "batch", "examples", "expected"),
+    ("flags", "batch", "batches"),
     [
-        (None, None, 4, 100, (100, 4.0)),
-        (7, None, 4, 100, (7, 0.28)),
-        (None, 3.0, 2, 3, (5, 10 / 3)),  # 9 images in batches of 2
-        (None, 1.0, 2, 10, (5, 1.0)),
-        (None, 0.5, 32, 100, (2, 0.64)),
-        (None, 0.001, 32, 100, (1, 0.32)),
+        ({}, 4, 100),
+        ({"num_batches": 7}, 4, 7),
+        ({"num_epochs": 3.0}, 32, 4688),  # of 50,000 images each, the last batch filled up
+        ({"num_epochs": 1.0}, 50, 1000),
+        ({"num_epochs": 0.5}, 32, 782),
+        ({"num_epochs": 0.00001}, 32, 1),
     ],
 )
-def test_batches_and_epochs(batches, epochs, batch, examples, expected):
-    assert batches_and_epochs(batches, epochs, batch, examples) == pytest.approx(expected)
+def test_batches_and_epochs(flags, batch, batches):
+    plan = make_plan(Params(model="trivial", data_name="cifar10", batch_size=batch, **flags))
+    assert plan.num_batches == batches
+    assert plan.num_epochs == pytest.approx(batches * batch / 50_000)
 
 
 ONE_LAYER = """
