@@ -14,8 +14,7 @@ import tensorflow as tf
 from networks import forward
 from residual_networks import InOrder
 
-from cnnbench import BenchmarkCNN, Params
-from cnnbench.models import declare, get_model, register_model, ssd
+from cnnbench.models import declare, get_model, ssd
 from cnnbench.models.ssd import SSD300
 
 
@@ -153,43 +152,6 @@ def test_what_is_told_rightly_is_found_rightly():
     assert SSD300().host_metrics(rows) == pytest.approx({"map": 1.0, "map_50": 1.0, "map_75": 1.0})
     rows["found_classes"][:] = 5
     assert SSD300().host_metrics(rows)["map"] == 0.0
-
-
-class Narrow(SSD300):
-    def build(self, net, images):
-        """As many cells a side as the network has, of a convolution each."""
-        maps = [net.conv(images, 4, 8, 8)]
-        for _ in range(4):
-            maps.append(net.conv(maps[-1], 4, 3, 2))
-        maps.append(net.conv(maps[-1], 4, 3, padding="VALID"))
-        return {
-            name: self._head(net, maps, name, width)
-            for name, width in (("classes", net.num_classes), ("boxes", 4))
-        }
-
-
-def test_it_trains_on_synthetic_images(own_registry, quick_start):
-    """The loss falls, and detections are counted."""
-    register_model("narrow", "coco", Narrow)
-    params = Params(
-        model="narrow",
-        data_name="coco",
-        device="cpu",
-        batch_size=2,
-        num_batches=2,
-        num_warmup_batches=0,
-        optimizer="momentum",
-        init_learning_rate=1e-4,
-        weight_decay=0.0,
-        eval_during_training_every_n_steps=1000,
-        num_eval_batches=1,
-    )
-    record = BenchmarkCNN(params).run()
-    assert record.losses[-1] < record.losses[0]
-    (found,) = record.evaluations
-    assert found.examples == 2
-    assert set(found.metrics) == {"map", "map_50", "map_75"}
-    assert all(0 <= value <= 1 for value in found.metrics.values())
 
 
 # The network --------------------------------------------------------------------------------------
