@@ -393,7 +393,7 @@ class GraphNetwork(Network[Tensor]):
         if not unbatched and len(shape) == rank:
             return x
         padded = (1,) * (rank - len(shape)) + shape
-        y = tf.reshape(x, [1 if unbatched else -1, *padded])
+        y = tf.reshape(x, [-1, *padded])
         return self._lay_out(y) if rank == 3 else y
 
     def _concat(self, xs: Sequence[Tensor]) -> Tensor:

@@ -122,15 +122,21 @@ def test_activations_by_formula(name):
 
 
 @LAYOUTS
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 3), (4, 5, 3), (1, 5, 1), ()])
-def test_products_with_variables_broadcast_as_in_numpy(shape, layout, nchw):
-    images, factor = normal(2, 4, 5, 3), normal(*shape, seed=1)
+@pytest.mark.parametrize(
+    ("operation", "shape"),
+    [
+        *(("multiply", shape) for shape in [(3,), (1, 3), (5, 3), (4, 5, 3), (1, 5, 1), ()]),
+        ("add", (4, 5, 3)),
+    ],
+)
+def test_variables_broadcast_as_in_numpy(operation, shape, layout, nchw):
+    images, values = normal(2, 4, 5, 3), normal(*shape, seed=1)
 
     def layer(net, x):
-        return net.multiply(net.variable("A", shape, Initializer.constant(1.0)), x)
+        return getattr(net, operation)(net.variable("A", shape, Initializer.constant(1.0)), x)
 
-    y = run(layer, images, {"A": factor}, layout)
-    np.testing.assert_allclose(y, images * factor, atol=1e-6)
+    y = run(layer, images, {"A": values}, layout)
+    np.testing.assert_allclose(y, getattr(np, operation)(images, values), atol=1e-6)
 
 
 @LAYOUTS
@@ -139,16 +145,6 @@ def test_products_with_factors_of_each_example(layout, nchw):
     expected = images * images.mean((1, 2))[:, None, None]
     y = run(lambda net, x: net.multiply(x, net.global_avg_pool(x)), images, {}, layout)
     np.testing.assert_allclose(y, expected, atol=1e-6)
-
-
-@LAYOUTS
-def test_a_variable_of_an_example_s_shape_is_added_to_each(layout, nchw):
-    images, offset = normal(2, 4, 5, 3), normal(4, 5, 3, seed=1)
-
-    def layer(net, x):
-        return net.add(x, net.variable("A", (4, 5, 3), Initializer.constant(1.0)))
-
-    np.testing.assert_allclose(run(layer, images, {"A": offset}, layout), images + offset)
 
 
 def test_products_and_sums_of_variables_stay_without_a_batch():

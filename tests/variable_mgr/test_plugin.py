@@ -35,10 +35,10 @@ register_mode(Mode(name="{name}", manager=Own, {row}))
 
 
 @pytest.fixture
-def plugin(tmp_path: Path) -> Callable[..., str]:
+def plugin(tmp_path):
     """plugin(text) or plugin(body=..., row=...): the path of a file that registers a mode `own`."""
 
-    def write(text: str = "", body: str = "pass", row: str = "", name: str = "own") -> str:
+    def write(text="", body="pass", row="", name="own"):
         path = tmp_path / "own.py"
         path.write_text(text or MANAGER.format(body=body, row=row, name=name))
         return str(path)
@@ -46,7 +46,7 @@ def plugin(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_the_documented_example_is_the_one_that_is_tested() -> None:
+def test_the_documented_example_is_the_one_that_is_tested():
     plugin = Path(LOCAL_SGD_PLUGIN)
     lines = plugin.read_text(encoding="utf-8").splitlines()
     assert 30 <= len(lines) <= 40
@@ -56,7 +56,7 @@ def test_the_documented_example_is_the_one_that_is_tested() -> None:
     assert f"```python\n{lines[-1]}\n```" in document
 
 
-def test_the_mode_of_a_plug_in_is_a_value_of_the_flag() -> None:
+def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
     with pytest.raises(FlagError, match=r"must be one of parameter_server, .*strategy$"):
         parse_args([OWN[1]])
     params = parse_args([*OWN, "--num_gpus=2"]).params
@@ -65,7 +65,7 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag() -> None:
     validate(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
 
-def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_it(capsys):
     assert main(["run", "--help"]) == 0
     assert LOCAL_SGD not in capsys.readouterr().out
     for words in ([OWN[0]], ["--variable_mgr_plugin", LOCAL_SGD_PLUGIN]):
@@ -73,7 +73,7 @@ def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert f", {LOCAL_SGD})" in " ".join(capsys.readouterr().out.split())
 
 
-def test_its_row_gives_refusals_and_notices(plugin: Callable[..., str]) -> None:
+def test_its_row_gives_refusals_and_notices(plugin):
     path = plugin(row='refuses={"bn_stats=mean": "which has none"}, in_sync=False')
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_gpus=2"]
     with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot go with .*, which has none"):
@@ -87,14 +87,14 @@ def test_its_row_gives_refusals_and_notices(plugin: Callable[..., str]) -> None:
     )
 
 
-def test_a_mode_that_says_nothing_of_processes_is_refused_in_several() -> None:
+def test_a_mode_that_says_nothing_of_processes_is_refused_in_several():
     with pytest.raises(FlagError, match="works in one process only; with --job_name use") as caught:
         parse_args([*OWN, "--job_name=worker", "--worker_hosts=a:1,b:1"])
     assert caught.value.flag == "variable_update"
 
 
 @pytest.mark.parametrize("processes", ["CONTROLLER", "CLIENT_PER_WORKER"])
-def test_a_mode_that_says_so_runs_in_several(processes: str, plugin: Callable[..., str]) -> None:
+def test_a_mode_that_says_so_runs_in_several(processes, plugin):
     text = MANAGER.format(body="pass", row=f"processes=Processes.{processes}", name="own")
     path = plugin(text.replace("import Mode,", "import Mode, Processes,"))
     job = ["--job_name=worker", "--worker_hosts=a:1,b:1"]
@@ -128,7 +128,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
     assert names() == before
 
 
-def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
+def spec(mode, devices):
     return VariableMgrSpec(variable_update=mode, devices=devices, cpu_device=devices[0])
 
 
@@ -150,12 +150,7 @@ def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
         (("IndependentVariableMgr", "VariableMgr"), "abstract"),
     ],
 )
-def test_a_class_that_cannot_be_made_is_one_line(
-    replaced: tuple[str, str],
-    message: str,
-    plugin: Callable[..., str],
-    cpu_devices: tuple[str, ...],
-) -> None:
+def test_a_class_that_cannot_be_made_is_one_line(replaced, message, plugin, cpu_devices):
     text = MANAGER.format(body="pass", row="", name="own").replace(*replaced)
     path = plugin(text.replace("per_tower import VariableMgr", "base import VariableMgr"))
     load_plugin(path)
@@ -180,9 +175,7 @@ LIST = "must return a list, not None"
         ("def _create(self, variable): return 1 / 0", ": ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_mistake_in_a_method_names_file_line_and_method(
-    body: str, told: str, plugin: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_a_method_names_file_line_and_method(body, told, plugin, capsys):
     path = plugin(body=body)
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_warmup_batches=0"]
     assert main([*SMALL, *own, "--device=cpu", "--num_batches=1"]) == 4
@@ -190,7 +183,7 @@ def test_a_mistake_in_a_method_names_file_line_and_method(
     assert err.startswith(f"cnnbench: error: {path}:6: Own.{body[4 : body.index('(')]}(){told}")
 
 
-def test_a_run_trains_and_its_record_names_mode_and_file() -> None:
+def test_a_run_trains_and_its_record_names_mode_and_file():
     flags = {"variable_update": LOCAL_SGD, "variable_mgr_plugin": LOCAL_SGD_PLUGIN}
     sizes = {"num_gpus": 2, "batch_size": 2, "num_batches": 3, "num_warmup_batches": 0}
     record = BenchmarkCNN(Params(model="trivial", device="cpu", **flags, **sizes)).run()
@@ -201,7 +194,7 @@ def test_a_run_trains_and_its_record_names_mode_and_file() -> None:
     assert record.config["variable_mgr_plugin"] == LOCAL_SGD_PLUGIN
 
 
-def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
+def test_cnnbench_strategies_measures_it_beside_the_others():
     given = parse_flags((*SMALL, OWN[0]), FLAGS)
     cases, _ = make_plan(given, None, on_gpu=False, weights_steps=2)
     own = cases[-1]
@@ -223,9 +216,7 @@ register_mode(Mode(name="installed", manager=MANAGER))
 """
 
 
-def test_the_mode_of_an_entry_point_is_one_of_the_modes(
-    install: Callable[..., None], cpu_devices: tuple[str, ...]
-) -> None:
+def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
     install(GROUP, PROVIDER)
     assert parse_args(["--variable_update=installed"]).params.update_mode.name == "installed"
     assert "installed" in names()
@@ -233,9 +224,7 @@ def test_the_mode_of_an_entry_point_is_one_of_the_modes(
     assert type(manager).__name__ == "ReplicatedVariableMgr"
 
 
-def test_a_broken_entry_point_is_named_and_other_modes_still_work(
-    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, capsys):
     install(GROUP, "raise OSError('gone')")
     assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
     message = r"/cnnbench_provider\.py:1: <module>: OSError: gone"
