@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 _WRITTEN_LATER = "written when the run is over"
@@ -111,17 +111,9 @@ class Fact:
     absent: str = UNKNOWN
 
 
-def _blocks(reason: str, absent: str = UNKNOWN) -> Fact:
-    return Fact(Role.BLOCKS, reason, absent)
-
-
-def _mentioned(reason: str, absent: str = UNKNOWN) -> Fact:
-    return Fact(Role.MENTIONED, reason, absent)
-
-
-def _ignored(reason: str) -> Fact:
-    return Fact(Role.IGNORED, reason)
-
+_blocks = partial(Fact, Role.BLOCKS)
+_mentioned = partial(Fact, Role.MENTIONED)
+_ignored = partial(Fact, Role.IGNORED)
 
 FLAG = _blocks("another flag is another experiment", NOTHING)
 FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
