@@ -248,7 +248,7 @@ def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     for part in sides.operations:
         if part not in free or part.layer == REST:
             continue
-        both = sides.a.operations(part), sides.b.operations(part)
+        both = sides.a.kernels([part]), sides.b.kernels([part])
         fused = [sum(n for name, n in found.items() if _NORM.search(name)) for found in both]
         before, after = before + fused[0], after + fused[1]
         if all(both) and fused[0] != fused[1]:

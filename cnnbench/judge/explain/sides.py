@@ -183,11 +183,6 @@ class ProfiledSide:
         runs = [one.record.step_seconds for one in self.profiles]
         return _times_of(runs, runs)
 
-    def operations(self, part: Part) -> Mapping[str, int]:
-        """Counts of a part's operations by kernel, in a step of the first process."""
-        row = self._rows[0].get(part)
-        return {} if row is None else row.operations
-
     def flops(self, parts: Iterable[Part]) -> int:
         """FLOPs of some parts in a step of the first process."""
         return sum(row.flops for part in parts if (row := self._rows[0].get(part)))
@@ -203,10 +198,11 @@ class ProfiledSide:
         return made[0] if all(one == made[0] for one in made) else None
 
     def kernels(self, parts: Iterable[Part]) -> Counter[str]:
-        """Counts of the operations of several parts, by kernel."""
+        """Counts of the operations of some parts by kernel, in a step of the first process."""
         found: Counter[str] = Counter()
         for part in parts:
-            found.update(self.operations(part))
+            if row := self._rows[0].get(part):
+                found.update(row.operations)
         return found
 
 
