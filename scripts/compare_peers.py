@@ -50,7 +50,7 @@ from cnnbench.machine.sampling import changes, take
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its place in the experiment."""
 
-# After so many failures a subject is not started again.
+# After this number of failures a subject is not started again.
 PATIENCE = 2
 PHOTOS = 512
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}

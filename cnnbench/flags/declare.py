@@ -71,7 +71,7 @@ class FlagSpec:
 
     Attributes:
       kind: boolean, integer, number, string, integers or numbers.
-      type: type of a value of a parser.
+      type: type of the values that `parser` returns.
       optional: whether None ("not given") is a value.
       help: effect of the flag, with its unit, in one or two sentences.
       parser: converts text to a value of the annotated type, whose `source` is that text; raises

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Slot(NamedTuple):
-    """Optimizer state of the shape of a variable.
+    """Optimizer state with the shape of a variable.
 
     `name` is that in checkpoints, `argument` that of the operation, `initial` each element's value.
     """

@@ -37,7 +37,7 @@ class Point:
       checked: number of elements that were compared.
       error: why the case could not be measured; None if it was.
       trace_seconds: seconds to trace the call; None if it was not traced.
-      build_seconds: seconds to trace the call and to run it for the first time; None likewise.
+      build_seconds: seconds to trace the call and to run it for the first time; None if it was not.
       operations: number of operations in the traced graph, before TensorFlow rewrites it.
     """
 
@@ -121,7 +121,7 @@ class AllReduceRecord(Document):
       run_id: unique name of the measurement.
       started_at: start of the process, ISO 8601 with offset, UTC.
       status: "ok", "failed" (wrong sums or errors) or "interrupted".
-      error: why the measurement failed; None for the other two.
+      error: why the measurement failed; None unless it did.
       command: argv.
       config: every flag, as given or by default.
       explicit_flags: names of the flags that were given.

@@ -94,7 +94,8 @@ class Explanation(Document):
       base_label, new_label: descriptions of A and of B.
       base, new: seconds of a timed step of A and of B, means over the faster half of the steps.
       spread: twice the standard error of the difference, in seconds.
-      profiled_base, profiled_new: seconds of a profiled step of A and of B, means likewise.
+      profiled_base, profiled_new: seconds of a profiled step of A and of B, means over the faster
+        half of them.
       rows: rows, the largest difference first; with `remainder` their differences add up to that
         of `base` and `new`.
       causes: significant causes, the largest first; if there are none, the work that differs.

@@ -248,7 +248,7 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file is absent, empty, or by both its ends a result of cnnbench."""
+    """Whether a file is absent, empty or, by its beginning and end, a result of cnnbench."""
     try:
         if not target.exists():
             return True

@@ -95,7 +95,7 @@ class Roofline(Document):
     Attributes:
       rows: rows, the one with the most time above its bound first.
       machine: rates of the machine, which give the bounds.
-      step_seconds: mean seconds of the profiled steps that the rows are of.
+      step_seconds: mean seconds of the profiled steps, which the rows divide.
       unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
       run: the record of the process; its timed steps are those without a profiler.
     """

@@ -110,7 +110,7 @@ class RunRecord(Document):
       run_id: unique name of the run.
       started_at: start of the run, ISO 8601 with offset, UTC.
       status: "ok", "failed" or "interrupted".
-      error: why the run failed; None for the other two.
+      error: why the run failed; None unless it did.
       command: argv.
       config: every parameter, resolved, as plain JSON values.
       explicit_flags: names of the parameters that were given.

@@ -42,7 +42,7 @@ _MOST = 8
 
 
 def exposed(options: Options) -> Iterator[Subject]:
-    """Each reduction, and none, on eight GPUs."""
+    """Runs with each reduction, and with none, on eight GPUs."""
 
     def milliseconds(mine: Reading, none: Reading) -> float:
         return 1e3 * float(mine.document["wall"] - none.document["wall"])

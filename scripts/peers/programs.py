@@ -40,7 +40,7 @@ class Subject:
       name: Name in the table.
       read: Turns the finished process and that file into a reading; ValueError if it cannot.
       missing: Why it cannot be run, if that is known beforehand.
-      watch_memory: For which lines of output resident memory is noted.
+      watch_memory: Selects the lines of output at which resident memory is noted.
       group: Subjects of one group run in turn, those without one after the other: they cannot be
         stopped between two steps.
       in_bursts: Whether steps end in bursts, so that the median step says little.

@@ -1,8 +1,8 @@
 """Pool of real processes: rounds of plain and slowed ones in random order, in a journal.
 
 Its events are the plan (flags, seed), the calibration (how much extra work slows a step by how
-much), and a process each. An interrupt or a kill costs one process, and the next start goes on with
-the next round.
+much), and a process each. An interrupt or a kill costs one process, and the next start continues
+with the next round.
 """
 
 from __future__ import annotations

@@ -118,9 +118,9 @@ def is_gpu(device: str) -> bool:
 def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
     """Groups devices by process, or into runs within each process.
 
-    A `group_size` above 0 makes groups of so many consecutive devices of a process, of which the
-    last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts
-    emulated in one process. Groups and devices are in the order of their first device.
+    A `group_size` above 0 makes groups of that many consecutive devices of a process, of which the
+    last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts emulated
+    in one process. Groups and devices are in the order of their first device.
     """
     processes: dict[str, list[str]] = {}
     for device in devices:

@@ -18,7 +18,7 @@ from cnnbench.run.runtime.native import uninterrupted
 
 @contextlib.contextmanager
 def checked_out(flag: str, text: str) -> Iterator[Path]:
-    """A folder, or a temporary worktree of a revision of the repository here, or else FlagError."""
+    """A folder, or a temporary worktree of a revision of the current repository; else FlagError."""
     if os.path.isdir(text):
         yield Path(text).resolve()
         return

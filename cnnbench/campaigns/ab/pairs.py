@@ -315,7 +315,7 @@ class Pairs:
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
     def measure(self, number: int, burn_in: bool = False) -> None:
-        """Runs a process of each side, numbered from 1; burn-in does not count, unless one fails.
+        """Runs a pair of processes, numbered from 1; those of burn-in count only if one fails.
 
         PairFailedError if a process failed by itself, or a pair was lost too often.
         """

@@ -202,7 +202,7 @@ class Child:
         return self.leave(grace)
 
     def leave(self, grace: float) -> Ended:
-        """The end after a SIGTERM; a second one could interrupt its writing."""
+        """Waits for its end after a SIGTERM; a second one could interrupt its writing."""
         return self._ended(_receive(self._link, grace) or b"", timed_out=True)
 
     def _ended(self, report: bytes, timed_out: bool) -> Ended:

@@ -64,8 +64,8 @@ class _MissingVariable(UsageError):
 def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
     """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
 
-    Also the missing variable of an optional entry, as in "DATA is not set". UsageError for an
-    exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
+    Also returns the missing variable of an optional entry, as in "DATA is not set". UsageError for
+    an exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
     """
     try:
         return _expand(entry), None

@@ -5,9 +5,9 @@ first process that measures the length of a step. A round runs its candidates in
 processes can step in turn (docs/ab.md), up to `lanes` are alive at once, so that disturbances of
 the machine affect all of them.
 
-A resumed search gets its earlier answers. With more time than before it continues like one that has
-had so much from its beginning: more candidates are tried, fewer leave for lack of time, and
-recorded processes are not run again.
+A resumed search gets its earlier answers. With more time than before it continues as if it had had
+that time from its beginning: more candidates are tried, fewer leave for lack of time, and recorded
+processes are not run again.
 """
 
 from __future__ import annotations

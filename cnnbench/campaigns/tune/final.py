@@ -162,7 +162,7 @@ class Final:
         return self.question.policy.alpha * 0.5 ** (number - 1)
 
     def _planned(self, leader: Candidate, number: int, there: int) -> int:
-        """As many pairs as there is time for, besides the measured ones; noted if enough."""
+        """Number of pairs that the time allows, with the measured ones; noted if enough."""
         left = self.budget.left - 2 * self.bench.process_seconds  # for the weights
         fitting = int(left / (2 * self.bench.final_seconds))
         # A number after which the last interim analysis comes.

@@ -1,4 +1,4 @@
-"""``cnnbench explain``: which layers and causes the difference between two sides is in."""
+"""``cnnbench explain``: the layers and causes of the difference between two sides."""
 
 from __future__ import annotations
 

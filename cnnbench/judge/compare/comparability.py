@@ -300,7 +300,7 @@ def _grouped(
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only configuration that agrees with one of unresolved flags, else itself."""
+    """The only resolved configuration that agrees with one of unresolved flags; else the latter."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
 

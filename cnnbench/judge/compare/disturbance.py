@@ -166,7 +166,7 @@ def cpu_time_cases(
 
 
 def difference(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of the ratio of CPU time per step, NEW to BASE; from turns, if there are any."""
+    """Logarithm of the ratio of CPU time per step, NEW to BASE; from turns if there are any."""
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return difference_of_turns(turn_means(base), turn_means(new), math.log(means[1] / means[0]))
 

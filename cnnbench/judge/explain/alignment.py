@@ -109,7 +109,7 @@ class Alignment:
 
 
 def layers_of(profile: StepProfile) -> Layers:
-    """The layers of a network; those with products for documents that have no layers."""
+    """The layers of a network; only those with products if the document lists no layers."""
     if profile.layers is not None:
         return profile.layers
     found: dict[str, ProfiledLayer] = {}

@@ -48,7 +48,7 @@ SMALLEST = 0.01
 """A cause explains at least this share of a step."""
 
 _LEAST_NOISE = 0.01  # least deviation of any time between processes, as a share
-_ONE_PROCESS = 0.05  # likewise, where a side has one process
+_ONE_PROCESS = 0.05  # the same, where a side has one process
 _HARDLY_ANY = 10  # ratio of the sides above which plain times count too
 _SETTLED = 20.0  # standard errors for rows that hardly scatter
 _SMALLEST_SETTLED = 0.002  # least share of a step for such rows
@@ -237,7 +237,7 @@ class Sides:
         self.timed = _both(self.a.timed_step(), self.b.timed_step())
 
     def of_work(self) -> Sides:
-        """The sides, of which only the work is compared."""
+        """The same sides, compared by their work alone."""
         found = copy(self)
         found.by_work = True
         return found

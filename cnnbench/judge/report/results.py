@@ -110,7 +110,7 @@ class Configured:
         return self._samples[value]
 
     def peaks(self, run: RunRecord) -> Sequence[float]:
-        """FLOP/s that processes measured on this machine and format; empty if the run did not."""
+        """Measured FLOP/s of the run's machine and number format; empty if the run lacks them."""
         return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
 
     def peak(self, run: RunRecord) -> float | None:
@@ -283,7 +283,7 @@ class ReportSubject:
 
     @cached_property
     def profiled(self) -> Mapping[str, Configured]:
-        """The configuration of each profiled process by run_id, without other runs."""
+        """The configuration of each profiled process, with its profiled runs only, by run_id."""
         found = configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: one for one in found for record in one.records}
 

@@ -221,7 +221,7 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
 
 
 def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
-    """Makes the reduction of a case anew for every one in a chain.
+    """A function that makes the reduction of a case, to be called for each one in a chain.
 
     FlagError if the algorithm cannot work with these devices, in groups of this size.
     """

@@ -30,7 +30,7 @@ class RowFormat:
     Args:
       cases: the specs and packings to come, as text, for the widths of columns.
       build_only: whether rows show the time to build instead of that to reduce.
-      calls: timed per row; if too few for a 99th percentile, the column is "max".
+      calls: number of timed calls per row; if too few for a 99th percentile, the column is "max".
     """
 
     def __init__(
@@ -131,7 +131,7 @@ def _case(point: Point) -> str:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning about a time too short for a reduction, if it is."""
+    """A warning if the time is too short for a reduction."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (

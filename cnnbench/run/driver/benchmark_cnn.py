@@ -133,7 +133,7 @@ class BenchmarkCNN:
             self._check_memory("cpu")
 
     def profiled(self, steps: int) -> StepProfiler:
-        """Profiles up to so many of the last steps of the warm-up; to be called before `run`."""
+        """Profiles up to `most` of the last steps of the warm-up; to be called before `run`."""
         # Late: it loads charts and readers of profiles, which few runs need.
         from cnnbench.run.driver.step_profile import StepProfiler
 
@@ -146,12 +146,12 @@ class BenchmarkCNN:
         """Runs to the end and writes the result files that were asked for.
 
         Returns:
-          The record; also in `self.record`, there even when this raises.
+          The record; also in `self.record`, even after an exception.
 
         Raises:
           UsageError: found only now, such as too few GPUs; no record is written.
           BenchmarkError: the run failed; the record holds what was measured.
-          KeyboardInterrupt: likewise.
+          KeyboardInterrupt: the run was interrupted; the record holds what was measured.
         """
         with outputs.held(self.params, self._files, self._messages):
             explain = partial(_as_benchmark_error, self.params)

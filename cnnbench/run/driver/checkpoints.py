@@ -50,7 +50,7 @@ class Checkpoints:
       loss_scale: the state of the loss scale by name; empty where it has none.
       host: full string of the CPU to which all values are copied before they are written; None
         where variables are in one process. Otherwise each process would write the part that it
-        holds, by a function, of which TensorFlow takes none any more once a process is lost.
+        holds, by a function; TensorFlow runs no more functions once a process is lost.
       outlives_others: whether saving must work after another process was lost.
       optimizer: value of --optimizer, to which the slots belong; None when only evaluating.
       global_batch: examples per step. Their number is stored, since the steps before a restored
@@ -129,8 +129,8 @@ class Checkpoints:
     def restore(self, path: str) -> Restored:
         """Restores all copies of every variable, and the slots where they were saved.
 
-        A checkpoint holds one copy of each variable, tower 0's. Towers that train
-        independently of each other therefore go on from equal weights.
+        A checkpoint holds one copy of each variable, tower 0's. Towers that train independently of
+        each other therefore continue from equal weights.
 
         Args:
           path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.

@@ -1,7 +1,7 @@
 """Metrics computed from the rows of all examples, and evaluations that wait for them.
 
 They are computed at once, or with --collect_eval_results_async in a process of their own while the
-training goes on. That process is a fresh interpreter for every evaluation: it finds the model by
+training continues. That process is a fresh interpreter for every evaluation: it finds the model by
 its name, loads no TensorFlow, and ends with its result.
 """
 

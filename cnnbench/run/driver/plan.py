@@ -54,7 +54,7 @@ TOP_1_ACCURACY = "top_1_accuracy"
 _MOST_STEPS = 2**31 - 1
 _MOST_EVALUATIONS = 100_000
 
-# Distance of the checks of --warmup=auto: at least so many steps, and growth of the series.
+# Distance of the checks of --warmup=auto: least number of steps, and growth of the series.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 
@@ -70,7 +70,7 @@ class WarmUp:
     Attributes:
       least: minimum number of steps.
       most: maximum number of steps; equal to least unless auto.
-      auto: whether to go on after `least` until the steps are steady.
+      auto: whether to continue after `least` until the steps are steady.
     """
 
     least: int

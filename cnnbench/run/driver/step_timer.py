@@ -1,11 +1,10 @@
 """Execution and timing of steps without stalling the device.
 
-On the CPU a traced step has finished when its call returns, so each step is timed from
-before its input is fetched until its loss is read. On a GPU the call only enqueues
-kernels. There the next step is launched while one is in work (`lag=1`), so that the device
-always has work, and the time of a step is the distance between two completions. The loss
-of a step depends on all of its weight updates, so a loss that has been read means a step
-that is over.
+On the CPU a traced step has finished when its call returns, so each step is timed from before its
+input is fetched until its loss is read. On a GPU the call only enqueues kernels. There the next
+step is launched while one runs (`lag=1`), so that the device always has work, and the time of a
+step is the distance between two completions. The loss of a step depends on all of its weight
+updates, so a loss that has been read means a step that is over.
 
 A result is read on a second thread, because the read waits for its step. It must not wait for the
 step behind it, so that one is launched once the read reports that later launches cannot delay it

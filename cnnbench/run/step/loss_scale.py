@@ -151,7 +151,7 @@ def inverse_of(factor: Factor) -> Factor:
 
 
 def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
-    """Divides a gradient, on the current device, to float32; unchanged without an inverse."""
+    """The gradient divided by the factor, in float32, on the current device; None: unchanged."""
     if gradient is None or inverse is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

@@ -100,7 +100,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
 
 
 def _of_bound(one: Configured, roofline: Roofline | None) -> ProcessValues:
-    """Images/sec of each process over those if every layer took the time of its bound."""
+    """Images/sec of each process as a share of those with every layer at its bound."""
     bound = None if roofline is None else roofline.bound_images_per_sec
     return ProcessValues(tuple(speed / bound for speed in one.throughput.values) if bound else ())
 
