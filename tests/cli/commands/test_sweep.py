@@ -75,21 +75,6 @@ def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):
     assert not (in_folder / "results").exists()
 
 
-def test_dry_run_of_a_shipped_suite(call, in_folder):
-    out, err = call("sweep", "smoke", "--dry_run", "--filter=lenet")
-    assert out.count("--model=lenet") == 21
-    assert "cnnbench: 21 processes of 3 configurations, 7 of each (repeats: auto): about " in err
-
-
-def test_what_is_left_out_is_said(call, in_folder, monkeypatch):
-    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
-    said = call("sweep", "smoke", "--list").err
-    assert said.startswith(
-        "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
-        "cnnbench: 70 processes of 10 configurations, 7 of each (repeats: auto): about "
-    )
-
-
 def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder, monkeypatch):
     monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
     monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)

@@ -9,11 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from cnnbench.campaigns.sweep.runner import largest_batch
-from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 from cnnbench.judge.compare import load_records
 
 pytestmark = pytest.mark.timeout(120)
@@ -292,24 +288,3 @@ def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk)
         err = sweep(entry("a"), entry("b", flags={"num_gpus": 2}), code=4).err
     assert "File too large" in err
     assert len(journal("start")) == 1
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
-@given(
-    start=st.integers(1, 3000),
-    limit=st.integers(1, 3000),
-    unit=st.integers(1, 64),
-    capacity=st.integers(0, 4000),
-)
-def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
-    limit, sizes = max(limit, unit), []
-
-    def fits(size):
-        sizes.append(size)
-        return size <= capacity
-
-    search = BatchSizeSearch(limit=limit, multiple_of=unit)
-    found = largest_batch(start, search, fits)
-    assert found == min(capacity, limit) // unit * unit
-    assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
-    assert all(size % unit == 0 and unit <= size <= limit for size in sizes)

@@ -1,0 +1,207 @@
+"""``cnnbench sweep --list`` and ``--dry_run``: what a suite is expanded to before anything runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from data_sets import write_cifar10
+
+SUITES = [path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.yaml")]
+
+
+@pytest.fixture
+def sweep(call, tmp_path, monkeypatch):
+    """sweep(TEXT, FLAG..., code=0): what the command prints about a suite."""
+    monkeypatch.chdir(tmp_path)
+
+    def sweep(text, *flags, code=0):
+        Path("suite.yaml").write_text(text)
+        return call("sweep", "suite.yaml", *flags, code=code)
+
+    return sweep
+
+
+@pytest.fixture
+def repeats(sweep):
+    """repeats(TEXT, FLAG...): the number of processes of each configuration."""
+
+    def repeats(text, *flags):
+        lines = sweep(text, "--list", *flags).out.splitlines()
+        return {name: int(many) for name, many in (line.rsplit("  x", 1) for line in lines)}
+
+    return repeats
+
+
+@pytest.fixture
+def runs(sweep):
+    """runs(TEXT, FLAG...): labels of the processes, and their words after the program."""
+
+    def runs(text, *flags):
+        out = sweep(text, "--dry_run", *flags).out
+        found = re.findall(r"^# \d+ (.*), at most (\S+) s\n(.*)$", out, re.MULTILINE)
+        return [(label, words.partition(" cnnbench ")[2].split()) for label, _, words in found]
+
+    return runs
+
+
+def test_a_case(runs, sweep):
+    flags = ("--model=lenet", "--num_batches=5", "--use_fp16=true")
+    text = """
+defaults: {repeats: 2, timeout: 7}
+entries:
+  - {name: a, flags: {model: lenet, num_batches: 5, use_fp16: true}}
+"""
+    assert runs(text) == [(f"a #{repeat}", ["run", *flags]) for repeat in (1, 2)]
+    assert sweep(text, "--dry_run").out.count(", at most 7 s\n") == 2
+
+
+def test_a_folder_without_data_is_refused(sweep, tmp_path):
+    (tmp_path / "train-00000-of-00001").write_bytes(b"")
+    text = "entries: [{name: a, flags: {data_name: imagenet, data_dir: .}}]"
+    assert re.search(r"suite\.yaml:1: .*hold no records", sweep(text, code=2).err)
+
+
+@pytest.mark.parametrize(("value", "lack"), [(None, "is not set"), ("", "is empty")])
+def test_optional_entries_are_left_out_aloud(sweep, repeats, monkeypatch, value, lack):
+    if value is not None:
+        monkeypatch.setenv("CNNBENCH_NONE", value)
+    optional = "{name: b, optional: true, flags: {data_dir: '${CNNBENCH_NONE}'}}"
+    text = f"entries: [{{name: a}}, {optional}]"
+    notice = f"b: left out, because CNNBENCH_NONE {lack}"
+    assert [*repeats(text)] == ["a"]
+    assert f"cnnbench: {notice}\n" in sweep(text, "--list").err
+    err = sweep(f"entries: [{optional}]", code=2).err
+    assert f"no entry is left to run; {notice}\n" in err
+
+
+ON_GPUS = "{name: g, flags: {num_gpus: 2, variable_update: replicated, all_reduce_spec: nccl}}"
+
+
+def test_flags_for_all_need_not_suit_what_a_filter_leaves_out(repeats):
+    text = f"entries: [{ON_GPUS}, {{name: b}}]"
+    assert [*repeats(text, "--filter=b", "--", "--device=cpu")] == ["b"]
+
+
+def test_notices_name_the_configuration(sweep):
+    err = sweep("entries: [{name: a, flags: {single_l2_loss_op: true}}]", "--list").err
+    assert "cnnbench: a: --single_l2_loss_op" in err
+    # A run of a sweep has a record, so that this has an effect.
+    text = "entries: [{name: a, flags: {peak_flops: 1e12}}]"
+    assert "peak_flops" not in sweep(text, "--list").err
+
+
+def test_all_reduces(runs):
+    text = """
+entries:
+  - {name: a, command: allreduce, flags: {sizes: [4K, 1M], num_gpus: [2, 4]}}
+  - {name: b}
+"""
+    for_all = ["--device=cpu", "--batch_size=3"]
+    found = dict(runs(text, "--repeats=1", "--max_batch_search", "--", *for_all))
+    few = ["--num_batches=10", "--num_warmup_batches=1"]
+    # A flag for all goes to those that know it, and only runs have a batch.
+    assert found == {
+        "b: largest batch": ["run", *for_all, *few],
+        "a": ["allreduce", "--sizes=4K,1M", "--num_gpus=2,4", "--device=cpu"],
+        "b": ["run", *for_all],
+    }
+
+
+LAUNCH = """
+defaults: {flags: {model: lenet, num_batches: 1}, launch: {workers: 2, ps: 1}, repeats: 1}
+entries:
+  - {name: job, flags: {num_gpus: 2}}
+  - name: other
+    launch: {workers: 3, controller: true}
+    flags: {variable_update: distributed_all_reduce, all_reduce_spec: xring}
+"""
+
+
+def test_jobs(runs):
+    found = dict(runs(LAUNCH))
+    assert found["job"] == [
+        *("launch", "--workers=2", "--ps=1", "--"),
+        *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
+    ]
+    assert found["other"][:4] == ["launch", "--workers=3", "--controller", "--"]
+
+
+@pytest.fixture(scope="module")
+def data_folders(tmp_path_factory):
+    """Folders that look like data sets to whoever only plans."""
+    cifar = tmp_path_factory.mktemp("cifar10")
+    images = np.zeros((10, 32, 32, 3), np.uint8)
+    for subset in ("train", "validation"):
+        write_cifar10(cifar, images, np.arange(10), subset=subset, form="binary")
+    imagenet = tmp_path_factory.mktemp("imagenet")
+    for name in ("train-00000-of-00001", "validation-00000-of-00001"):
+        with tf.io.TFRecordWriter(str(imagenet / name)) as records:
+            records.write(b"not looked into")
+    return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_shipped_suite_plans(name, call, data_folders, monkeypatch):
+    for variable, folder in data_folders.items():
+        monkeypatch.setenv(variable, folder)
+    out, err = call("sweep", name, "--list")
+    assert out.count("\n") >= 8
+    assert "no effect" not in err
+    for scaled in re.findall(r"scaled to its CPUs: cnnbench (.*)", err):
+        out, err = call(*shlex.split(scaled))
+        assert out
+        assert "about" in err  # which is known of CPUs
+
+
+def test_a_file_comes_before_a_shipped_suite_of_its_name(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("smoke").write_text("entries: [{name: mine, repeats: 1}]")
+    assert call("sweep", "smoke", "--list").out == "mine  x1\n"
+
+
+def test_repeats_follow_from_what_is_judged_together(repeats):
+    sizes = ", ".join(map(str, range(101, 170)))
+    text = f"entries: [{{name: a, matrix: {{batch_size: [{sizes}]}}}}, {{name: b, repeats: 2}}]"
+    *many, last = repeats(text).values()
+    assert (set(many), last) == ({8}, 2)
+    # Fewer configurations need fewer processes.
+    assert {*repeats(text, "--filter=^a batch_size=11").values()} == {7}
+    assert {*repeats(text, "--repeats=3").values()} == {3}
+    few = repeats("entries: [{name: a, repeats: auto}, {name: b, matrix: {num_gpus: [2, 4]}}]")
+    assert {*few.values()} == {7}
+
+
+def test_every_reduction_of_a_process_is_judged(repeats):
+    sizes = ",".join(f"{size}K" for size in range(1, 36))
+    flags = f'{{sizes: "{sizes}", all_reduce_spec: "xring,pscpu", num_gpus: 2, device: cpu}}'
+    text = f"entries: [{{name: r, command: allreduce, flags: {flags}}}, {{name: a}}]"
+    assert repeats(text) == {"r": 8, "a": 7}
+
+
+MANY = """
+entries:
+  - {name: a, repeats: 3, matrix: {num_gpus: [1, 2, 3, 4, 5, 6]}}
+  - {name: b, repeats: 1, flags: {model: lenet}, max_batch_search: true}
+"""
+
+
+def test_rounds_are_not_mixed_and_the_seed_decides(runs):
+    first, again, other = (
+        [label for label, _ in runs(MANY, f"--seed={seed}")] for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    assert len(set(first)) == len(first)
+    search, *labels = first
+    assert search == "b: largest batch"
+    rounds = [labels[:7], labels[7:13], labels[13:]]
+    assert rounds[0].count("b") == 1
+    rounds[0].remove("b")
+    for number, names in enumerate(rounds, start=1):
+        assert {name.rpartition(" #")[2] for name in names} == {str(number)}
+    orders = {tuple(name.rpartition(" #")[0] for name in names) for names in rounds}
+    assert len(orders) > 1
