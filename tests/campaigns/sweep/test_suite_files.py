@@ -1,13 +1,11 @@
-"""Suite files: what they mean, and that every mistake is told with its line."""
+"""Suite files: what they mean."""
 
 from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import expand
-from cnnbench.campaigns.sweep.schema import DEFAULT_TIMEOUT, BatchSizeSearch
-from cnnbench.errors import UsageError
+from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 
 
 def test_defaults_are_merged_into_entries(suite):
@@ -46,11 +44,6 @@ def test_defaults_are_merged_into_entries(suite):
     assert (b.repeats, b.timeout, b.search) == (None, 1.5, None)
     assert (c.repeats, c.timeout, c.search, c.bounds) == (3, 90, None, {})
     assert b.bounds == {"throughput": (None, 9), "mfu": (0.1, None)}
-
-
-def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
-    checked = suite("entries: [{name: a}]")
-    assert (checked.name, checked.entries[0].timeout) == ("suite", DEFAULT_TIMEOUT)
 
 
 @pytest.fixture
@@ -128,156 +121,3 @@ def test_names_and_flags_of_configurations(configurations, text, expected):
     assert list(found) == [f"e {name}".strip() for name in expected]
     for flags, wanted in zip(found.values(), expected.values(), strict=True):
         assert wanted is None or sorted(flags.split()) == sorted(wanted.split())
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "is empty"),
-        (b"# nothing\n", "is empty"),
-        (b"a: \xff\xfe\x00\x81", "not YAML"),
-        *((opening * 1100, "nested too deeply") for opening in (b"[", b"{a: ", b"- ")),
-        (None, "No such file"),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path, data, words):
-    path = tmp_path / "suite.yaml"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(UsageError, match=rf"suite\.yaml: .*{words}"):
-        load(str(path))
-
-
-def test_aliases_cost_nothing(write):
-    # Ten levels of nine aliases each would be three thousand million nodes.
-    lines = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 10)]
-    assert len(load(write("\n".join(lines))).fields) == 10
-
-
-OF_YAML = [
-    ("a: 1\nb: [1, 2\nc: 3\n", 3, "not YAML"),
-    ("a: 1\n\tb: 2\n", 2, "not YAML"),
-    ("a: 1\nb: 2\na: 3\n", 3, 'the key "a" is there twice'),
-    ("a: 1\n---\nb: 2\n", 2, "not YAML"),
-    ("a: !!python/object/apply:os.system [ls]\nb: !mine 3\n", 2, "!mine"),
-    ("? [a, b]\n: 1\n", 1, "a key must be a word"),
-    ("a: &x [1, *x]\n", 1, "nested too deeply"),
-    ("a: *nowhere\n", 1, "undefined alias"),
-]
-
-OF_SUITES = [
-    ("entires: []", 1, 'unknown key "entires"; did you mean "entries"?'),
-    ("name: x", 1, 'a suite needs the key "entries", a list'),
-    ("[1]", 1, "a suite must be a mapping (key: value), not a list"),
-    ("entries: 3", 1, "entries must be a list, not '3'"),
-    ("entries: []", 1, "entries: at least one item is needed"),
-    ("defaults:\n  repeat: 2\nentries: [{name: a}]", 2, 'did you mean "repeats"?'),
-    ("entries:\n - flags: {}", 2, 'an entry needs the key "name"'),
-    ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
-    ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
-    (
-        "entries:\n - {name: a, flags: {model: trivial, batch_size: 32}}\n - {name: b}",
-        3,
-        '"b" runs the same as "a"',
-    ),
-]
-
-OF_ENTRIES = [
-    ("flgas: {}", 'did you mean "flags"?'),
-    ("zzz: {}", "there are command, flags, repeats"),
-    ("repeats: 0", "repeats: '0' must be from 1 to 1000"),
-    ("repeats: two", "repeats must be a whole number or auto, not 'two'"),
-    ("repeats: yes", "repeats must be a whole number or auto, not true"),
-    ("timeout: -1", "timeout: '-1' must be greater than 0"),
-    ("timeout: 1_0", "timeout must be a finite number, not '1_0'"),
-    ("repeats: 1_0", "repeats must be a whole number or auto, not '1_0'"),
-    ("timeout: .inf", "timeout must be a finite number, not '.inf'"),
-    ("command: rum", "must be one of run, allreduce"),
-    ("optional: 1", "optional must be true or false, not '1'"),
-    ("flags: [x]", "flags must be a mapping"),
-    ("flags: {x: {y: 1}}", "x: must be one value, or a list"),
-    ("flags: {x: [[1]]}", "must be single values"),
-    ("matrix: {x: 3}", "matrix.x must be a list, not '3'"),
-    ("matrix: {x: []}", "matrix.x: at least one item is needed"),
-    ("matrix: {x: [1, {y: 2}]}", "cannot be mixed"),
-    ("matrix: {x: [{a: 4}, {b: 5}], b: [8]}", "matrix.b: sets b, which matrix.x sets in line 3"),
-    ("exclude: [{}]", "must name a flag"),
-    ("bounds: {mfa: {min: 1}}", 'did you mean "mfu"?'),
-    ("bounds: {mfu: {}}", "needs min, max or both"),
-    ("bounds: {mfu: {mim: 1}}", 'did you mean "min"?'),
-    ("bounds: {mfu: {min: 2, max: 1}}", "min 2 is above max 1"),
-    ("max_batch_search: 7", "must be true or false, not '7'"),
-    ("max_batch_search: {limit: 4, multiple_of: 8}", "limit 4 is below multiple_of 8"),
-    ("launch: {workers: 0}", "workers: '0' must be from 1 to 256"),
-    ("launch: {worker: 2}", 'unknown key "worker"; did you mean "workers"?'),
-    ("launch: {workers: 200, ps: 200}", "launch: more than 256 processes"),
-    ("launch: 2", "launch must be a mapping"),
-    ("matrix: {x: [1]}\n   exclude: [{x: 1}, {x: 2}]", "excludes nothing"),
-    ("matrix: {x: [1]}\n   exclude: [{y: 1}]", "excludes nothing"),
-    ("matrix: {x: [1]}\n   exclude: [{x: 1, y: null}]", "excludes nothing"),
-    # Of a whole entry.
-    ("matrix: {x: [1]}\n   exclude: [{x: 1}]", "everything is excluded"),
-    ("matrix: {x: [1, 1]}", "e x=1: is there twice"),
-    ("matrix: {x: [1]}\n   include: [{x: 1}]", "e x=1: is there twice"),
-    (
-        "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
-        "16384 configurations",
-    ),
-    ("max_batch_search: {limit: 16}", "ends at 16, below the batch"),
-    *(
-        (f"command: allreduce\n   {key}: {value}", f"e: {key} needs command: run")
-        for key, value in (
-            ("bounds", "{mfu: {min: 1}}"),
-            ("max_batch_search", "true"),
-            ("launch", "{workers: 2}"),
-        )
-    ),
-]
-
-OF_FLAGS = [
-    ("modle: lenet", 'unknown key "modle"; did you mean "model"?'),
-    ("model: lenett", "--model=lenett: "),
-    ("num_gpus: 0", "--num_gpus=0: must be from 1 to 1024"),
-    ("num_gpus: two", "--num_gpus=two: must be an integer"),
-    ("xla: maybe", "--xla=maybe: must be true or false"),
-    ("num_batches: 3\n     num_epochs: 2", "cannot go with --num_epochs"),
-    ("result_json: x.json", "is set by the sweep"),
-    ("result_csv: x.csv", "is set by the sweep"),
-    ("train_dir: /nowhere", "training in a sweep"),
-    ("data_dir: /nowhere/at/all", "/nowhere/at/all"),
-    ("data_dir: ${CNNBENCH_NONE}", "${CNNBENCH_NONE}: the environment variable CNNBENCH_NONE is "),
-    ("worker_hosts: a:1\n   launch: {workers: 2}", "--worker_hosts=a:1: is set by launch"),
-    *(
-        (f"{flag}\n   command: allreduce", message)
-        for flag, message in (
-            ("batch_size: 3", 'unknown key "batch_size"'),
-            ("sizes: 4Q", "--sizes=4Q: "),
-            ("model: nonesuch", "--model=nonesuch: "),
-            ("all_reduce_spec: rxing", "--all_reduce_spec=rxing: "),
-            ("result_json: x", "is set by the sweep"),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        *OF_YAML,
-        *OF_SUITES,
-        *((f"entries:\n - name: e\n   {text}", None, message) for text, message in OF_ENTRIES),
-        *(
-            (f"entries:\n - name: good\n - name: e\n   flags:\n     {text}", 5, message)
-            for text, message in OF_FLAGS
-        ),
-    ],
-)
-def test_mistakes(plan, tmp_path, monkeypatch, text, line, message):
-    monkeypatch.delenv("CNNBENCH_NONE", raising=False)
-    with pytest.raises(UsageError) as caught:
-        plan(text)
-    said = str(caught.value)
-    assert said.startswith(f"{tmp_path}/suite.yaml:{line or ''}")
-    assert message in said
-    assert "\n" not in said
