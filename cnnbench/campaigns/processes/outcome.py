@@ -93,11 +93,6 @@ def judge(command: Measuring, ended: Ended, facts: Mapping[str, Any]) -> Ended:
     )
 
 
-def is_out_of_memory(error: ErrorInfo) -> bool:
-    """Whether the error of a record is a lack of memory, as the driver reports it."""
-    return error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
-
-
 def read(path: Path) -> Record | None:
     """The record in a file; None without a valid one."""
     try:
@@ -137,7 +132,9 @@ def _problem(
         return _signalled(-ended.code, ended.oom_kills, tail)
     if document is not None and document["status"] == "failed":
         error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
-        return ("out_of_memory" if is_out_of_memory(error) else "failed"), error, ""
+        # As the driver reports it.
+        full = error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
+        return ("out_of_memory" if full else "failed"), error, ""
     if document is not None and document["status"] == "interrupted":
         error = _error("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record, judge
 from cnnbench.flags import Params
-from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
 
@@ -172,10 +171,11 @@ def test_without_a_record(outcome, ended, said, status, message, lost):
     assert message in error.message
 
 
-def test_the_driver_s_own_report_of_too_little_memory_is_one():
+def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_record):
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
     error = _as_benchmark_error(Params(), full)
-    assert is_out_of_memory(ErrorInfo(type=type(error).__name__, message=str(error)))
+    record = make_record(error=(type(error).__name__, str(error)))
+    assert outcome(Ended(4, 1.0), record).status == "out_of_memory"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,9 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one():
         ("BenchmarkError", "TensorFlow: UnavailableError: peer is out of memory of us", False),
     ],
 )
-def test_the_allow_list(kind, message, expected):
-    assert is_out_of_memory(ErrorInfo(type=kind, message=message)) is expected
+def test_the_allow_list(outcome, make_record, kind, message, expected):
+    result = outcome(Ended(4, 1.0), make_record(error=(kind, message)))
+    assert result.status == ("out_of_memory" if expected else "failed")
 
 
 def test_all_reduce_measurements(outcome, reductions):
