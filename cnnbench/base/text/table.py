@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import io
 import os
 import re
@@ -188,6 +189,12 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     for row in rows:
         writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
     return file.getvalue()
+
+
+def csv_of(kind: type, rows: Iterable[object]) -> str:
+    """A CSV file with a line per object of a dataclass, whose fields are the columns."""
+    header = [field.name for field in dataclasses.fields(kind)]
+    return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
 
 
 def markdown_table(

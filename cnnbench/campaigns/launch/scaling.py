@@ -7,12 +7,12 @@ process whose towers do not exchange gradients, on the processors of one process
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import NONE, number, percent
-from cnnbench.base.text.table import csv_text, fitted
+from cnnbench.base.text.table import fitted
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import model_gradients
@@ -161,12 +161,6 @@ def _range(point: ScalingPoint) -> str:
     if point.efficiency_low is None:
         return NONE
     return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
-
-
-def to_csv(found: Sequence[ScalingPoint]) -> str:
-    """A row per number of workers, after a header; unknown values are empty."""
-    header = [field.name for field in fields(ScalingPoint)]
-    return csv_text(header, (vars(point).values() for point in found))
 
 
 def chart(found: Sequence[ScalingPoint], title: str) -> Lines:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import NONE, binary, number, percent
-from cnnbench.base.text.table import csv_text, fitted, wrapped
+from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
@@ -125,12 +124,6 @@ def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     lines = fitted(cells, (0, 1, -1), [cells[0].index(name) for name in _SPARE])
     lines += [line for remark in remarks for line in wrapped(remark, more="  ")]
     return "\n".join(lines) + "\n"
-
-
-def to_csv(found: Sequence[StrategyRow]) -> str:
-    """A line per row, numbers unrounded."""
-    header = [field.name for field in fields(StrategyRow)]
-    return csv_text(header, (asdict(row).values() for row in found))
 
 
 def document(

@@ -11,6 +11,7 @@ from typing import Any
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.base.lock import LOGS, Scratch, hold
+from cnnbench.base.text.table import csv_of
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
 from cnnbench.campaigns.launch import scaling
 from cnnbench.campaigns.launch.scaling import ScalingPoint
@@ -246,7 +247,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
 
 def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:
     if options.output is not None:
-        write_text("output", options.output, scaling.to_csv(points))
+        write_text("output", options.output, csv_of(ScalingPoint, points))
     if options.plot is not None:
         write_plot(options.plot, [scaling.chart(points, label)], label)
     print_result("\n".join(scaling.table(points)))

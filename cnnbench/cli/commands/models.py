@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.text.table import csv_text, fitted, natural_key
+from cnnbench.base.text.table import csv_of, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.data.dataset import find_dataset, load_plugin
 from cnnbench.errors import ExitCode, UsageError
@@ -105,8 +105,7 @@ def main(argv: Sequence[str]) -> int:
     if options.format == "table":
         print_result(_table(models))
     elif options.format == "csv":
-        header = [field.name for field in fields(Listed)]
-        print_result(csv_text(header, (asdict(one).values() for one in models)))
+        print_result(csv_of(Listed, models))
     else:
         print_result(json.dumps(encode(ModelsDocument(models)), indent=1))
     return ExitCode.OK

@@ -11,6 +11,7 @@ from typing import Any
 
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
+from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.session import (
@@ -34,7 +35,7 @@ from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
-from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.records.strategies import StrategiesDocument, StrategyRow
 from cnnbench.run.runtime.native import without_info_lines
 
 _ABOUT = """\
@@ -187,7 +188,7 @@ def _print(
     if options.format == "table":
         text = table.table_text(document, cases)
     elif options.format == "csv":
-        text = table.to_csv(document.rows)
+        text = csv_of(StrategyRow, document.rows)
     else:
         text = document.to_json()
     write_output(options.output, text)

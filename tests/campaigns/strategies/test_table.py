@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
@@ -21,6 +22,7 @@ from cnnbench.records.strategies import (
     REFERENCE,
     UNKNOWN,
     StrategiesDocument,
+    StrategyRow,
 )
 
 TOLERANCE = 1e-4
@@ -142,7 +144,7 @@ def test_csv_and_json_have_all_digits(
     session: StrategiesSession, holds: Callable[..., None]
 ) -> None:
     made = summary(session)
-    text = table.to_csv(made.rows)
+    text = csv_of(StrategyRow, made.rows)
     assert KINDS["csv"](text.encode())
     lines = list(csv.DictReader(text.splitlines()))
     assert [line["mode"] for line in lines] == list(SPEEDS)
