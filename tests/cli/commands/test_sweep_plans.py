@@ -252,7 +252,7 @@ OF_YAML = [
 ]
 
 OF_SUITES = [
-    ("entires: []", 1, 'unknown key "entires"; did you mean "entries"?'),
+    ("name: x\nentires: []", 2, 'unknown key "entires"; did you mean "entries"?'),
     ("name: x", 1, 'a suite needs the key "entries", a list'),
     ("[1]", 1, "a suite must be a mapping (key: value), not a list"),
     ("entries: 3", 1, "entries must be a list, not '3'"),
