@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from data_sets import WEATHER, own_forecast, write_weather
 
 from cnnbench import BenchmarkCNN, Params
@@ -211,7 +210,7 @@ def test_padding_that_the_loss_cannot_take_does_not_count(own, folder):
         assert found.loss == pytest.approx(np.mean(1.0 / arrays["degrees"]), rel=1e-4)
 
 
-# A second head -----------------------------------------------------------------------------------
+# A second head; tests/models/test_aux_head.py has its loss.
 
 HEAD = """
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -247,33 +246,6 @@ def headed(tmp_path):
         return benchmark, benchmark.build()
 
     return build
-
-
-def test_a_second_head_counts_with_its_weight_while_training(headed):
-    head = "with net.scope('aux'): net.auxiliary(net.logits(x), 0.25)"
-    benchmark, built = headed(head, num_gpus=2, variable_update="replicated")
-    weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
-    batches = [built.inputs.of_tower(t, ()) for t in range(2)]
-
-    def mean_loss(name):
-        losses = []
-        for images, labels, _ in batches:
-            x = tf.nn.conv2d(images, weights["conv0/kernel"], 8, "SAME") + weights["conv0/bias"]
-            x = tf.reshape(tf.nn.relu(x), [4, -1])
-            logits = x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
-            losses.append(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        return float(tf.reduce_mean(losses))
-
-    assert benchmark.plan.spec.parameters == (27 * 4 + 4) + 2 * (64 * 11 + 11)
-    expected = mean_loss("affine0") + 0.25 * mean_loss("aux/affine0")
-    assert float(built.step(0.1).loss.numpy()) == pytest.approx(expected, rel=1e-5)
-    # Its weights learn, slower than those of the main head by the weight.
-    changed = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
-    moved = [
-        np.abs(changed[f"{name}/bias"] - weights[f"{name}/bias"]).max()
-        for name in ("aux/affine0", "affine0")
-    ]
-    assert 0 < moved[0] < 0.6 * moved[1]
 
 
 def test_without_training_there_is_no_second_head(headed):
