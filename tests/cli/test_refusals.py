@@ -42,6 +42,9 @@ SHORT = {
     "SPLIT": "--variable_update=mirrored_strategy --num_gpus=2 --input_distribution=strategy",
     "CENTRAL": "--variable_update=central_storage_strategy --num_gpus=2",
     "MULTI_WORKER": "--variable_update=multi_worker_mirrored_strategy",
+    "COORDINATED": "--variable_update=parameter_server_strategy",
+    "CHIEF": "--job_name=controller --worker_hosts=a:1 --ps_hosts=c:1 --controller_host=d:1",
+    "ASYNCHRONOUS": "--ps_hosts=c:1 --nocross_replica_sync",
     "GROUPS": "--all_reduce_group_size=2",
     "PER_REPLICA": "--input_replication=per_replica",
     "MANUAL": "--input_sharding=manual",
@@ -284,8 +287,18 @@ run ME --ps_hosts=a:1                        | --worker_hosts=*given to two task
 run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
 run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port
 run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
-run ME --ps_hosts=c:1 --controller_host=d:1 --variable_update=parameter_server_strategy \
-    --use_fp16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=*cannot go with
+run COORDINATED                              | --variable_update=*cnnbench launch
+run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks for variables
+run COORDINATED ME --ps_hosts=c:1            | --controller_host=*a process that coordinates
+run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
+run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
+run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
+run COORDINATED CHIEF --staged_vars          | --staged_vars=*needs --variable_update=parameter
+run COORDINATED CHIEF --input_distribution=strategy | --input_dist*read their own part
+run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot go with
+run ME ASYNCHRONOUS --variable_update=distributed_replicated | --cross_replica_sync=
+run ME ASYNCHRONOUS --staged_vars            | --staged_vars=
+run ME ASYNCHRONOUS --use_fp16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=
 run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
 run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them
 run ME --variable_update=replicated          | --variable_update=*in one process only

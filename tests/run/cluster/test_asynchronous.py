@@ -7,15 +7,12 @@ import signal
 import threading
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from data_sets import write_random_cifar10
 from forked import impatient
 from jobs import SECONDS, record_of, started
 from towers import create_slots, optimizer_of
 
-from cnnbench.errors import FlagError
-from cnnbench.flags import parse_args
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
@@ -99,23 +96,6 @@ def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
 
     assert [int(step(others)) for others in (0, 0, 2, 0)] == [0, 0, 2, 0]
     assert counter.begin() == 6
-
-
-@pytest.mark.parametrize(
-    ("flags", "refused"),
-    [
-        (["--variable_update=distributed_replicated"], "cross_replica_sync"),
-        (["--staged_vars"], "staged_vars"),
-        (["--precision=fp16", "--fp16_enable_auto_loss_scale"], "fp16_enable_auto_loss_scale"),
-    ],
-)
-def test_what_needs_all_workers_is_refused(flags, refused):
-    job = ["--job_name=worker", "--worker_hosts=a:1,b:1", "--ps_hosts=c:1"]
-    parse_args([*job, "--nocross_replica_sync"])
-    parse_args([*job, *flags])
-    with pytest.raises(FlagError) as caught:
-        parse_args([*job, *flags, "--nocross_replica_sync"])
-    assert caught.value.flag == refused
 
 
 def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_path):

@@ -19,7 +19,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.jobs.job import Task
 from cnnbench.base.jobs.probe import REFUSED, SILENT
 from cnnbench.data.synthetic import synthetic_rows
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError
 from cnnbench.flags import parse_args
 from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.ineffective import unused_notices
@@ -32,30 +32,6 @@ MODE = "--variable_update=parameter_server_strategy"
 HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")
 JOB = ("--job_name=controller", *HOSTS)
 LINEAR = Path(__file__).parents[2] / "plugins" / "linear_plugin.py"
-
-
-@pytest.mark.parametrize(
-    ("flags", "refused", "words"),
-    [
-        ((), "variable_update", "cnnbench launch"),
-        (("--job_name=worker", *HOSTS[::2]), "ps_hosts", "needs tasks for variables"),
-        (("--job_name=worker", *HOSTS[:2]), "controller_host", "a process that coordinates"),
-        ((*JOB, "--num_gpus=2"), "num_gpus", "one device per worker"),
-        ((*JOB, "--eval", "--train_dir=x"), "eval", "only trains"),
-        ((*JOB, "--forward_only"), "forward_only", "only trains"),
-        ((*JOB, "--staged_vars"), "staged_vars", "needs --variable_update=parameter_server"),
-        (
-            (*JOB, "--precision=fp16", "--fp16_enable_auto_loss_scale"),
-            "fp16_enable_auto_loss_scale",
-            "cannot go with",
-        ),
-        ((*JOB, "--input_distribution=strategy"), "input_distribution", "read their own part"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(flags, refused, words):
-    with pytest.raises(FlagError, match=words) as caught:
-        parse_args([MODE, *flags])
-    assert caught.value.flag == refused
 
 
 def test_flags_without_meaning_are_named():
