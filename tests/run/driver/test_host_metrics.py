@@ -14,44 +14,16 @@ from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 from short_runs import command
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import (
     Evaluated,
     EvaluationResults,
-    HostMetrics,
     InProcess,
 )
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
-
-
-def rows_of_ssd(rng):
-    def boxes(count):
-        corners = np.sort(rng.random((6, count, 2, 2)), axis=2)
-        return corners.reshape(6, count, 4).astype(np.float32)
-
-    return {
-        "found_boxes": boxes(20),
-        "found_scores": rng.random((6, 20)).astype(np.float32),
-        "found_classes": rng.integers(1, 5, (6, 20)),
-        "boxes": boxes(8),
-        "classes": rng.integers(1, 5, (6, 8)),
-        "is_crowd": np.zeros((6, 8), bool),
-        "num_boxes": rng.integers(1, 9, 6),
-    }
-
-
-def test_a_process_computes_what_the_run_itself_would():
-    rows = rows_of_ssd(np.random.default_rng(5))
-    here = HostMetrics(get_model("ssd300", "coco")).submit(rows).result()
-    process = InProcess("ssd300", "coco", None, None)
-    there = process.submit(rows).result(60)
-    process.close()
-    assert list(there.items()) == list(here.items())
-    assert all(np.isfinite(value) for value in here.values())
 
 
 def forecast(**flags):
