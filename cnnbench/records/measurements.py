@@ -36,7 +36,6 @@ from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
 _Doubles: TypeAlias = "array[float] | SharedDoubles"
-_STEPS = ("warmup_step_seconds", "warmup_losses", "step_seconds", "losses", "step_cpu_seconds")
 
 
 def _doubles() -> _Doubles:
@@ -214,11 +213,10 @@ class Measurements:
                 build=self.build_seconds,
                 first_step=self.first_step_seconds,
             ),
-            "warmup_step_seconds": tuple(self.warmup_step_seconds[:warmup_steps]),
-            "step_seconds": tuple(self.step_seconds[:steps]),
-            "step_cpu_seconds": tuple(self.step_cpu_seconds[:steps]),
-            "losses": tuple(self.losses[:steps]),
-            "warmup_losses": tuple(self.warmup_losses[:warmup_steps]),
+            **{
+                name: tuple(getattr(self, name)[: warmup_steps if "warmup" in name else steps])
+                for name in _STEPS
+            },
             "measured": replace(self.measured, loop_images=images),
             "loss_scaling": self._loss_scaling(),
             "cluster": self._cluster(steps),
@@ -262,3 +260,7 @@ class Measurements:
             warmup_skipped_steps=tuple(self.warmup_skipped_steps),
             skipped_steps=tuple(self.skipped_steps),
         )
+
+
+_STEPS = tuple(one.name for one in fields(Measurements) if one.default_factory is _doubles)
+"""Series with a value per step."""
