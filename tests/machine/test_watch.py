@@ -9,7 +9,6 @@ import pytest
 
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import usable_cpus
-from cnnbench.machine.gpu import GpuState, GpuView
 from cnnbench.machine.watch import Watch
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
@@ -126,15 +125,15 @@ def test_gpus_are_asked_before_and_after(machine, on_gpus):
     assert record.before["gpu_processes"] == ["1: 42 (python)"]
 
 
-def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine, on_gpus):
-    on_gpus({50: "worker"}, {50: "worker"})
+def test_processes_of_the_job_keep_only_gpus_beside_those_of_the_run_busy(machine, on_gpus):
+    on_gpus({50: "worker", 60: "game"}, {50: "worker"})
     watch = Watch(machine.host, clock=machine.clock)
     watch.met([50])
-    flags = RunFlags(on_gpu=True, gpu_indices="0")
-    assert watch.before(FACTS, flags) == ()
+    (condition,) = watch.before(FACTS, RunFlags(on_gpu=True, gpu_indices="0"))
+    assert condition.text == "GPU 0 also runs 60 (game)"
+    assert condition.advice == "end them, or wait"
     with watch:
         machine.now += 10
-        on_gpus({50: "worker", 60: "game"}, {50: "worker", 60: "game"})
     assert watch.record().during["gpu_processes"] == ["0: 60 (game)"]
 
 
@@ -149,12 +148,6 @@ def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, on_gpus):
         on_gpus({**both, 60: "game"})
     (condition,) = watch.during()
     assert condition.text == "processes started during the run: 60 (game) on GPU 0"
-
-
-def test_a_gpu_of_another_process_of_the_job_is_not_free():
-    states = tuple(GpuState(i, f"GPU-{i}", processes={50: "worker"}) for i in range(2))
-    view = GpuView(states, mine=(0,)).without([50])
-    assert view.free == (0,)
 
 
 def test_what_happens_while_others_have_their_turn_is_not_of_the_run(machine):
