@@ -20,6 +20,16 @@ def noisy(levels, sigma, seed=0):
     return [level + rng.gauss(0, sigma) for level in levels]
 
 
+def correlated(count, correlation, seed):
+    """Gaussian noise of variance 1."""
+    rng = random.Random(seed)
+    values = [rng.gauss(0, 1)]
+    while len(values) < count:
+        fresh = rng.gauss(0, math.sqrt(1 - correlation**2))
+        values.append(correlation * values[-1] + fresh)
+    return values
+
+
 OUTLIERS = [10.0, 10.1] * 20
 OUTLIERS[13:15] = [500.0, 400.0]
 
@@ -49,11 +59,8 @@ def test_changes_below_the_least_noise_are_none():
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_noise_is_that_of_the_values_and_not_of_the_levels(correlation):
-    rng = random.Random(3)
-    values, state = [], 0.0
-    for index in range(6000):
-        state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
-        values.append(state + (100 if index > 3000 else 0))
+    first, last = (correlated(3000, correlation, seed) for seed in (3, 4))
+    values = [*first, *(100 + value for value in last)]
     assert noise(values) == (pytest.approx(1.0, rel=0.1), pytest.approx(correlation, abs=0.1))
 
 
@@ -61,14 +68,8 @@ def test_noise_is_that_of_the_values_and_not_of_the_levels(correlation):
     ("correlation", "low", "high"), [(0.0, 0.0, 0.08), (0.3, 0.2, 0.38), (0.6, 0.52, 0.68)]
 )
 def test_of_few_values_the_median_of_the_correlation_is_right(correlation, low, high):
-    found = []
-    for seed in range(300):
-        rng = random.Random(f"{correlation} {seed}")
-        values, state = [], rng.gauss(0, 1)
-        for _ in range(60):
-            state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
-            values.append(state)
-        found.append(noise(values)[1])
+    series = [correlated(60, correlation, seed) for seed in range(300)]
+    found = [noise(values)[1] for values in series]
     assert low <= median(found) <= high
 
 
@@ -79,12 +80,7 @@ def test_a_trend_is_no_noise():
 
 
 def test_correlation_raises_the_penalty():
-    rng = random.Random(5)
-    independent = [rng.gauss(0, 1) for _ in range(3000)]
-    walk, state = [], 0.0
-    for _ in range(3000):
-        state = 0.6 * state + rng.gauss(0, 0.8)
-        walk.append(state)
+    independent, walk = (correlated(3000, correlation, 5) for correlation in (0.0, 0.6))
     assert changepoints.penalty(walk) > 1.8 * changepoints.penalty(independent)
 
 
