@@ -62,27 +62,26 @@ MODULES = dict(_modules())
 
 
 @cache
-def _trees():
-    """The parsed text of every module."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+def _contents():
+    """What every module imports anywhere in its text, and its classes."""
+    imports, classes = defaultdict(set), {}
+    for name, path in MODULES.items():
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        classes[name] = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                imports[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    imports[name].add(inner if inner in MODULES else node.module)
+    return imports, classes
 
 
-def _imports(tree):
-    """Modules of ours that a module imports anywhere in its text."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                if inner in MODULES or node.module in MODULES:
-                    yield inner if inner in MODULES else node.module
-
-
-@cache
 def _graph():
     """What every module imports of ours."""
-    return {name: set(_imports(tree)) - {name} for name, tree in _trees().items()}
+    imports, _ = _contents()
+    return {name: imports[name] & MODULES.keys() - {name} for name in MODULES}
 
 
 def _place(name):
@@ -150,18 +149,11 @@ def test_modules_below_the_driver_get_plain_values() -> None:
 
 
 def test_tensorflow_is_imported_in_few_wings():
+    imports, _ = _contents()
     users = {
         name
-        for name, tree in _trees().items()
-        for node in ast.walk(tree)
-        for imported in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        if imported.split(".")[0] in ("tensorflow", "keras")
+        for name, imported in imports.items()
+        if {"tensorflow", "keras"} & {one.partition(".")[0] for one in imported}
     }
     assert {name for name in users if name.split(".")[1] in NEEDS_NO_TENSORFLOW} == set()
 
@@ -173,9 +165,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_class_names_occur_once():
+    _, classes = _contents()
     places = defaultdict(list)
-    for name, tree in _trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(name)
+    for module, own in classes.items():
+        for name in own:
+            places[name].append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
