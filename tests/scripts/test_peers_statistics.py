@@ -6,7 +6,7 @@ import math
 
 import pytest
 from peers import demands, table
-from peers.demands import Demand, estimate, judge
+from peers.demands import estimate, judge
 from peers.measurement import OK, Measurement, Reading, orders
 from peers.options import Options
 from peers.scenarios import demands_of
@@ -39,86 +39,75 @@ def test_estimates_by_hand(is_ratio):
     assert (one.high, one.rounds) == (math.inf, 1)
 
 
-def _measured(scenario: str, subject: str, *readings: Reading, dtype="fp32") -> list[Measurement]:
-    """One round per reading."""
-    return [
-        Measurement(scenario, i, 1, subject, dtype, OK, reading=reading)
-        for i, reading in enumerate(readings, start=1)
+def judged(scenario, text, subjects, cpu_has_bf16=True):
+    """The finding for a demand by the readings of each subject, one per round."""
+    measurements = [
+        Measurement(scenario, number, 1, name, dtype or "fp32", OK, reading=one)
+        for subject, readings in subjects.items()
+        for name, _, dtype in [subject.partition(":")]
+        for number, one in enumerate(readings, start=1)
     ]
+    (demand,) = (one for one in demands_of(Options(scenarios=scenario)) if one.text == text)
+    return judge(demand, measurements, cpu_has_bf16)
 
 
-def _rounds(subject: str, dtype: str, speeds) -> list[Measurement]:
-    readings = (Reading(8, (8 / speed,)) for speed in speeds)
-    return _measured("resnet50", subject, *readings, dtype=dtype)
+def speeds(*images_per_sec):
+    return [Reading(8, (8 / speed,)) for speed in images_per_sec]
 
 
-def _demand(text: str, scenario: str = "resnet50") -> Demand:
-    (found,) = (d for d in demands_of(Options(scenarios=scenario)) if d.text == text)
-    return found
+def twice(**values):
+    return [Reading(**values)] * 2
 
 
-AGAINST_TORCH = "cnnbench fp32 / torch fp32"
-
-
-@pytest.mark.parametrize(
-    ("mine", "verdict"),
-    [([12, 12.1, 11.9], "met"), ([10, 10.1, 9.9], "MISSED"), ([10.5, 11.5, 11], "open")],
-)
-def test_verdict_needs_the_whole_interval_on_one_side(mine, verdict):
-    measurements = _rounds("cnnbench", "fp32", mine) + _rounds("torch", "fp32", [10, 10, 10])
-    finding = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True)
-    assert finding.verdict == verdict
-    assert finding.estimate.mean == pytest.approx(math.prod(m / 10 for m in mine) ** (1 / 3))
-
-
-def test_pairs_are_formed_within_rounds_that_have_both():
-    # Machine twice as slow in the second round: the ratio does not notice.
-    measurements = _rounds("cnnbench", "fp32", [12, 6, 3]) + _rounds("torch", "fp32", [10, 5])
-    found = judge(_demand(AGAINST_TORCH), measurements, cpu_has_bf16=True).estimate
-    assert (found.low, found.high, found.rounds) == (*[pytest.approx(1.2)] * 2, 2)
-
-
-def test_bf16_is_demanded_only_of_cpus_that_have_it():
-    measurements = _rounds("cnnbench", "fp32", [9, 10]) + _rounds("cnnbench", "bf16", [10, 11])
-    demand = _demand("cnnbench bf16 / cnnbench fp32")
-    assert judge(demand, measurements, cpu_has_bf16=True).verdict == demands.MISSED
-    without = judge(demand, measurements, cpu_has_bf16=False)
-    assert without.verdict == demands.OPEN
-    assert "no bf16 instructions" in without.note
-
-
+AGAINST_TORCH = ("resnet50", "cnnbench fp32 / torch fp32")
 START, IMPORT = "start to first step", "import tensorflow"
-LATER = f"{START} - {IMPORT}, s"
+LATER = ("startup", f"{START} - {IMPORT}, s")
+GEOMETRIC = (12 * 12.1 * 11.9) ** (1 / 3) / 10
 
 
 @pytest.mark.parametrize(
-    ("scenario", "text", "subjects", "mean", "verdict"),
+    ("demand", "subjects", "mean", "verdict"),
     [
-        ("startup", LATER, {START: Reading(seconds=3.5), IMPORT: Reading(seconds=3)}, 0.5, "met"),
-        ("startup", LATER, {START: Reading(seconds=6), IMPORT: Reading(seconds=3)}, 3, "MISSED"),
+        # The whole interval has to lie on one side of the bound.
         (
-            *("memory", "resident memory, last step / warm-up"),
-            *({"cnnbench": Reading(bytes_first=1000, bytes_last=1010)}, 1.01, "met"),
+            *(AGAINST_TORCH, {"cnnbench": speeds(12, 12.1, 11.9), "torch": speeds(10, 10, 10)}),
+            *(GEOMETRIC, "met"),
+        ),
+        (AGAINST_TORCH, {"cnnbench": speeds(10, 10), "torch": speeds(10, 10)}, 1, "MISSED"),
+        (AGAINST_TORCH, {"cnnbench": speeds(10, 12.1), "torch": speeds(10, 10)}, 1.1, "open"),
+        # A machine that is half as fast in the second round; none of torch's in the third.
+        (AGAINST_TORCH, {"cnnbench": speeds(12, 6, 3), "torch": speeds(10, 5)}, 1.2, "met"),
+        (LATER, {START: twice(seconds=3.5), IMPORT: twice(seconds=3)}, 0.5, "met"),
+        (LATER, {START: twice(seconds=6), IMPORT: twice(seconds=3)}, 3, "MISSED"),
+        (
+            ("memory", "resident memory, last step / warm-up"),
+            *({"cnnbench": twice(bytes_first=1000, bytes_last=1010)}, 1.01, "met"),
         ),
         (
-            *("alexnet", "peak memory, cnnbench fp32 / ancestor fp32"),
-            {"cnnbench": Reading(peak_bytes=950), "ancestor": Reading(peak_bytes=1000)},
+            ("alexnet", "peak memory, cnnbench fp32 / ancestor fp32"),
+            {"cnnbench": twice(peak_bytes=950), "ancestor": twice(peak_bytes=1000)},
             *(0.95, "MISSED"),
         ),
         (
-            *("exposed", "step with nccl - without, ms"),
-            {"none": Reading(document={"wall": 1.0}), "nccl": Reading(document={"wall": 1.5})},
+            ("exposed", "step with nccl - without, ms"),
+            {"none": twice(document={"wall": 1.0}), "nccl": twice(document={"wall": 1.5})},
             *(500, ""),
         ),
     ],
 )
-def test_demands_by_hand(scenario, text, subjects, mean, verdict):
-    measurements = [
-        m for name, one in subjects.items() for m in _measured(scenario, name, one, one)
-    ]
-    finding = judge(_demand(text, scenario), measurements, cpu_has_bf16=True)
+def test_demands_by_hand(demand, subjects, mean, verdict):
+    finding = judged(*demand, subjects)
     assert finding.estimate.mean == pytest.approx(mean)
     assert finding.verdict == verdict
+
+
+def test_bf16_is_demanded_only_of_cpus_that_have_it():
+    demand = ("resnet50", "cnnbench bf16 / cnnbench fp32")
+    subjects = {"cnnbench": speeds(9, 10), "cnnbench:bf16": speeds(10, 11)}
+    assert judged(*demand, subjects).verdict == demands.MISSED
+    without = judged(*demand, subjects, cpu_has_bf16=False)
+    assert without.verdict == demands.OPEN
+    assert "no bf16 instructions" in without.note
 
 
 def test_a_busy_machine_is_warned_about():
