@@ -41,7 +41,6 @@ class Machine:
         self.present = []
         self._run = check_install.run
         monkeypatch.setattr(check_install, "run", self)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def __call__(self, command, *, timeout, environment, folder):
         modules = [one for one in ("pip", "venv", "build", "twine") if one in command[1:3]]
@@ -70,7 +69,9 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch, scratch):
-    return Machine(monkeypatch)
+    before = signal.getsignal(signal.SIGTERM)
+    yield Machine(monkeypatch)
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_both_ways_are_tried_one_line_each_and_nothing_is_left(machine, scratch, capsys):
