@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import neighbour_flag, options_of
-from validation import gates, simulation, tables
+from validation import gates, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import Pool, PoolError
@@ -67,10 +67,13 @@ class Options:
 def plan_of(options: Options) -> dict[str, Any]:
     """Properties that all processes of a pool must share."""
     facts = environment.collect()
-    # The place of the plug-in may change with the checkout; its effect does not.
-    flags = pools.flags(options.batch_size, options.num_batches)
     return {
-        "flags": [flag for flag in flags if not flag.startswith("--model_plugin=")],
+        # Without the place of the plug-in, which may change with the checkout; its effect does not.
+        "flags": [
+            *(f"--model={slowed_plugin.NAME}", "--data_name=imagenet", "--device=cpu"),
+            *(f"--batch_size={options.batch_size}", f"--num_batches={options.num_batches}"),
+            *("--num_warmup_batches=20", "--display_every=1000", "--peak_flops=1e12"),
+        ],
         "seed": options.seed,
         "pairing": options.pairing,
         "slowed": [one / 100 for one in options.slowed],
@@ -89,12 +92,10 @@ def open_pool(options: Options) -> Pool | None:
         return None
     pool = Pool(Path(options.pool), plan_of(options))
     if options.minutes:
-        in_turn = options.pairing == "turns"
-        start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
         if pool.rows is None:  # before the neighbour starts, which would hide the cost of a row
-            pools.calibrate(pool, start)
+            pools.calibrate(pool)
         with neighbour(options.busy, options.seed):
-            pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
+            pools.fill(pool, 60 * options.minutes)
     return pool
 
 

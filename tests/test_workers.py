@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import write_cifar10
+from data_sets import write_cifar10, write_records
 from forked import cnnbench
 from oracle import PLUGIN, RATE, STEPS, expected_losses, sent_by_all, slopes
 from worker_runs import (
@@ -24,6 +24,7 @@ from worker_runs import (
 )
 
 from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.data.imagenet import serialize
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
 
@@ -129,7 +130,7 @@ def write_data(folder):
     write_cifar10(folder / "cifar", images, rng.integers(0, 10, 11), subset="validation")
     write_cifar10(folder / "cifar", images, rng.integers(0, 10, 11))
     write_cifar10(folder / "shared", images[:8], np.arange(8))
-    write_records(folder / "records", [[1, 2, 3], [4, 5], [6, 7, 8]])
+    write_black_images(folder / "records", [[1, 2, 3], [4, 5], [6, 7, 8]])
     trained = {"model": "trivial", "data_name": "cifar10", "batch_size": 2, "num_batches": 1}
     trained |= {"train_dir": str(folder / "one"), "num_warmup_batches": 0, "num_gpus": 1}
     outcome({**ONE_PROCESS, **trained})
@@ -151,19 +152,13 @@ SHARED_OUT = {
 }
 
 
-def write_records(folder, files):
-    """Training records of black images, with these labels in each file."""
+def write_black_images(folder, files):
+    """Training records with these labels in each file."""
     folder.mkdir()
     jpeg = tf.io.encode_jpeg(tf.zeros([64, 64, 3], tf.uint8)).numpy()
-    image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg]))
     for number, labels in enumerate(files):
-        name = str(folder / f"train-{number:05d}-of-{len(files):05d}")
-        with tf.io.TFRecordWriter(name) as writer:
-            for label in labels:
-                value = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
-                keys = {"image/encoded": image, "image/class/label": value}
-                example = tf.train.Example(features=tf.train.Features(feature=keys))
-                writer.write(example.SerializeToString())
+        records = [serialize(jpeg, 64, 64, label, "a.jpg", "n01", "black") for label in labels]
+        write_records(folder / f"train-{number:05d}-of-{len(files):05d}", records)
 
 
 def of_all_runs(folder):

@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,12 @@ class Pool:
     """The file of a pool.
 
     Attributes:
+      plan: properties shared by all processes.
       slowed: the slowed subjects, see `slowed_by`.
 
     Args:
       folder: folder of the pool, made if missing.
-      plan: properties shared by all processes; must equal those of an existing pool.
+      plan: must equal that of an existing pool.
 
     Raises:
       PoolError: the file has another plan, or is not that of a pool.
@@ -111,6 +112,7 @@ class Pool:
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(folder / "pool.jsonl")
+        self.plan = plan
         self.slowed = slowed_by(plan["slowed"])
         plans = [event["plan"] for event in self.journal.read("plan")]
         if not plans:
@@ -118,6 +120,11 @@ class Pool:
         elif plans != [plan]:
             message = "of other flags or another machine; name another folder"
             raise PoolError(f"{self.journal.path}: {message}")
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the processes of a round are started together and step in turn."""
+        return bool(self.plan["pairing"] == "turns")
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -154,56 +161,32 @@ class Pool:
         """The first unused number, so that every round is of one session."""
         return max((process.round for process in self.processes()), default=0) + 1
 
+    def run(self, places: Sequence[Process]) -> list[Process]:
+        """Runs processes whose places are set; returns them with their measurements."""
+        plugin = f"--model_plugin={Path(slowed_plugin.__file__).resolve()}"
+        load = take(Host()).load_average or 0.0
+        with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
+            commands = [
+                measuring(
+                    Side(
+                        flags=(plugin, *self.plan["flags"]),
+                        variables={slowed_plugin.VARIABLE: str(place.rows)},
+                    ),
+                    Path(folder, f"{number}.json"),
+                    Path(folder, f"{number}.log"),
+                )
+                for number, place in enumerate(places)
+            ]
+            turn_seconds = TURN_SECONDS if self.in_turn else 0.0
+            ended = Campaign(Reporter()).run(commands, TIMEOUT, turn_seconds)
+        return [_ended(*one, load) for one in zip(places, ended, strict=True)]
+
 
 def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
     """The subjects of a round in their order, which is deterministic."""
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
     return mixed
-
-
-Start = Callable[[Sequence[Process]], list[Process]]
-"""Runs processes whose places are set; returns them with their measurements."""
-
-
-def flags(batch_size: int, batches: int) -> tuple[str, ...]:
-    """The flags of all processes."""
-    return (
-        f"--model_plugin={Path(slowed_plugin.__file__).resolve()}",
-        f"--model={slowed_plugin.NAME}",
-        "--data_name=imagenet",
-        "--device=cpu",
-        f"--batch_size={batch_size}",
-        f"--num_batches={batches}",
-        "--num_warmup_batches=20",
-        "--display_every=1000",
-        "--peak_flops=1e12",
-    )
-
-
-def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
-    """A function that runs processes with these flags.
-
-    Args:
-      in_turn: whether they are started together and step in turn, or run one after the other.
-    """
-
-    def start(places: Sequence[Process]) -> list[Process]:
-        load = take(Host()).load_average or 0.0
-        with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
-            commands = [
-                measuring(
-                    Side(flags=common, variables={slowed_plugin.VARIABLE: str(place.rows)}),
-                    Path(folder, f"{number}.json"),
-                    Path(folder, f"{number}.log"),
-                )
-                for number, place in enumerate(places)
-            ]
-            turn_seconds = TURN_SECONDS if in_turn else 0.0
-            ended = Campaign(Reporter()).run(commands, TIMEOUT, turn_seconds)
-        return [_ended(*one, load) for one in zip(places, ended, strict=True)]
-
-    return start
 
 
 def _ended(place: Process, found: Ended, load: float) -> Process:
@@ -226,7 +209,7 @@ def _ended(place: Process, found: Ended, load: float) -> Process:
     )
 
 
-def calibrate(pool: Pool, start: Start) -> None:
+def calibrate(pool: Pool) -> None:
     """Finds the rows that slow each slowed subject by its share.
 
     Raises:
@@ -235,7 +218,7 @@ def calibrate(pool: Pool, start: Start) -> None:
     rows = _FIRST_ROWS
     # Twice, since the cost of a row depends on their number.
     for _ in range(2):
-        plain, slowed = _steps(pool, start, rows)
+        plain, slowed = _steps(pool, rows)
         if slowed <= plain:
             raise PoolError(
                 f"{rows} rows cost no time ({slowed:.4f} s a step, {plain:.4f} s without): "
@@ -247,29 +230,25 @@ def calibrate(pool: Pool, start: Start) -> None:
     pool.calibrated(rows_by_name, plain)
 
 
-def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
-    """Runs rounds until the time is up or too short for another one.
-
-    Args:
-      seed: seed of the order within rounds.
-      in_turn: whether the processes of a round are started together.
+def fill(pool: Pool, seconds: float) -> None:
+    """Runs rounds of a calibrated pool until the time is up or too short for another one.
 
     Raises:
       PoolError: processes fail again and again.
     """
     begun = time.monotonic()
-    if pool.rows is None:
-        calibrate(pool, start)
     rows = pool.rows or {}
     number, failures, longest = pool.next_round(), 0, 0.0
     while number == pool.next_round() and time.monotonic() - begun + longest < seconds:
         round_begun = time.monotonic()
         places = [
             Process(number, position, subject, rows.get(subject, 0))
-            for position, subject in enumerate(order(number, seed, pool.subjects), start=1)
+            for position, subject in enumerate(
+                order(number, pool.plan["seed"], pool.subjects), start=1
+            )
         ]
-        groups = [places] if in_turn else [[place] for place in places]
-        for process in (process for group in groups for process in start(group)):
+        groups = [places] if pool.in_turn else [[place] for place in places]
+        for process in (process for group in groups for process in pool.run(group)):
             pool.add(process)
             failures = failures + 1 if process.problem else 0
             if failures >= _PATIENCE:
@@ -284,7 +263,7 @@ def _rows(share: float, plain: float, per_row: float) -> int:
     return max(1, round((1 / (1 - share) - 1) * plain / per_row))
 
 
-def _steps(pool: Pool, start: Start, rows: int) -> tuple[float, float]:
+def _steps(pool: Pool, rows: int) -> tuple[float, float]:
     """Median steps of plain processes and of some with these rows, in rounds of both.
 
     The quotient is the median over rounds, since what disturbs a round disturbs both of them.
@@ -292,7 +271,7 @@ def _steps(pool: Pool, start: Start, rows: int) -> tuple[float, float]:
     plain, quotients = [], []
     for position in range(1, _CALIBRATIONS + 1):
         steps = []
-        for process in start([Process(0, position, f"calibration {n}", n) for n in (0, rows)]):
+        for process in pool.run([Process(0, position, f"calibration {n}", n) for n in (0, rows)]):
             pool.add(process)
             _report(process, None)
             if process.step_seconds is None:

@@ -27,7 +27,7 @@ from cnnbench.judge.compare import TwoSamples, Verdict
 
 SUBJECTS = (*BASES, *SLOWED)
 SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
-PLAN = {"flags": ["--model=x"], "seed": 1, "slowed": [0.05, 0.10]}
+PLAN = {"flags": ["--model=x"], "seed": 1, "slowed": [0.05, 0.10], "pairing": "alternate"}
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -122,21 +122,22 @@ def process(number=1, position=1, subject="base 1", speed=100.0, **more):
     return Process(round=number, position=position, subject=subject, **{**values, **more})
 
 
-class Machine:
+class Machine(Pool):
     """Starts nothing; every row of extra work costs a thousandth of a step."""
 
-    def __init__(self, fail_at=()):
+    def __init__(self, folder, plan=PLAN, fails=False):
+        super().__init__(folder, plan)
         self.started, self.groups = [], []
-        self._fail_at = fail_at
+        self._fails = fails
         self._noise = random.Random(1)
 
-    def __call__(self, places):
+    def run(self, places):
         self.groups.append(len(places))
         return [self._process(one.round, one.position, one.subject, one.rows) for one in places]
 
     def _process(self, round, position, subject, rows):
         self.started.append((round, subject, rows))
-        if len(self.started) in self._fail_at:
+        if self._fails:
             return process(round, position, subject, None, rows=rows, problem="no good")
         speed = 100 / (1 + rows / 1000) * (1 + self._noise.gauss(0, 0.005))
         return process(round, position, subject, speed, rows=rows)
@@ -144,11 +145,11 @@ class Machine:
 
 @pytest.fixture
 def pool(tmp_path):
-    return Pool(tmp_path / "pool", PLAN)
+    return Machine(tmp_path / "pool")
 
 
 def test_calibration_finds_the_rows(pool):
-    pools.calibrate(pool, Machine())
+    pools.calibrate(pool)
     # 5 % slower is a step longer by 1/0.95 - 1 = 5.26 %, at a thousandth per row 53 rows.
     assert pool.rows["slower by 5 %"] == pytest.approx(53, abs=12)
     assert pool.rows["slower by 10 %"] == pytest.approx(111, abs=15)
@@ -156,14 +157,13 @@ def test_calibration_finds_the_rows(pool):
     assert pool.rounds() == []
 
 
-def test_calibration_that_sees_nothing_says_so(pool):
-    def flat(places):
-        return [
-            process(one.round, one.position, one.subject, 100.0, rows=one.rows) for one in places
-        ]
+def test_calibration_that_sees_nothing_says_so(tmp_path):
+    class Flat(Machine):
+        def run(self, places):
+            return [replace(one, images_per_sec=100.0, step_seconds=0.16) for one in places]
 
     with pytest.raises(PoolError, match="400 rows cost no time"):
-        pools.calibrate(pool, flat)
+        pools.calibrate(Flat(tmp_path))
 
 
 @pytest.fixture
@@ -174,27 +174,29 @@ def ticking(monkeypatch):
 
 
 def test_a_pool_goes_on_where_it_was(tmp_path, pool, ticking):
-    machine = Machine()
-    pools.fill(pool, machine, 1, seconds=60)
+    pools.calibrate(pool)
+    pools.fill(pool, seconds=60)
     first = len(pool.rounds())
     assert first >= 2
     with open(pool.journal.path, "a", encoding="ascii") as file:
         file.write('{"event": "process", "process": {"round": 99, "posi')  # a kill
-    again = Pool(tmp_path / "pool", PLAN)
-    second = Machine()
-    pools.fill(again, second, 1, seconds=60)
-    assert second.started[0][0] == first + 1  # no second calibration, the next round
+    again = Machine(tmp_path / "pool")
+    assert again.rows == pool.rows
+    pools.fill(again, seconds=60)
+    assert again.started[0][0] == first + 1
     assert len(again.rounds()) > first
     numbers = [one["base 1"].round for one in again.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
-def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(pool, in_turn, ticking):
+@pytest.mark.parametrize(("pairing", "groups"), [("alternate", [1, 1, 1, 1]), ("turns", [4])])
+def test_processes_of_a_round_are_alive_together_where_they_step_in_turn(
+    tmp_path, pairing, groups, ticking
+):
+    pool = Machine(tmp_path, {**PLAN, "pairing": pairing})
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
-    machine = Machine()
-    pools.fill(pool, machine, 1, seconds=2, in_turn=in_turn)
-    assert machine.groups == ([4] if in_turn else [1, 1, 1, 1])
+    pools.fill(pool, seconds=2)
+    assert pool.groups == groups
     assert len(pool.rounds()) == 1
 
 
@@ -205,10 +207,11 @@ def test_a_round_with_a_hole_does_not_count_and_is_not_filled_up(pool):
     assert pool.next_round() == 2
 
 
-def test_processes_that_go_on_failing_end_it(pool):
+def test_processes_that_go_on_failing_end_it(tmp_path):
+    pool = Machine(tmp_path, fails=True)
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     with pytest.raises(PoolError, match="3 processes failed, the last one: no good"):
-        pools.fill(pool, Machine(fail_at=range(1, 9)), 1, seconds=60)
+        pools.fill(pool, seconds=60)
     assert len(pool.processes()) == 3
 
 
