@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,13 +29,12 @@ from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-PLUGINS = Path(PLUGIN).parent
 ONE_PROCESS = {"variable_update": "replicated", "device": "cpu"}
 BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": str(PLUGINS / f"{model}_plugin.py")}
+    own = {"model": model, "model_plugin": PLUGIN}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_batches": 3}
     return {**own, **flags}
 

@@ -55,8 +55,8 @@ SHORT = {
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
     "LOCAL": f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}",
-    "DETECTOR": f"--model_plugin={PLUGINS}/backbone_plugin.py --model=detector",
-    "ORACLE": f"--model_plugin={PLUGINS}/oracle_plugin.py --model=oracle",
+    "DETECTOR": f"--model_plugin={PLUGINS}/networks_plugin.py --model=detector",
+    "ORACLE": f"--model_plugin={PLUGINS}/networks_plugin.py --model=oracle",
 }
 """Words of the table that stand for several flags."""
 

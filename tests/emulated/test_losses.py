@@ -20,7 +20,7 @@ from gpu_cases import (
 
 Flags = Mapping[str, Any]
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "normal_plugin.py"
+PLUGIN = Path(__file__).parents[1] / "plugins" / "networks_plugin.py"
 COMMON = {"model_plugin": str(PLUGIN), "model": "normal", "batch_size": 2, "num_batches": 5}
 COMMON |= {"num_warmup_batches": 0}
 
@@ -120,8 +120,8 @@ def test_a_run_goes_on_in_another_mode_from_a_checkpoint(
 def test_decay_over_hundreds_of_steps(losses: Callable[[Flags], Values]) -> None:
     rate, decay, steps = 5e-6, 0.04, 300
     flags = {
-        **{"model_plugin": str(PLUGIN.with_name("drift_plugin.py")), "model": "drift"},
-        **{"weight_decay": decay, "init_learning_rate": rate, "num_batches": steps},
+        **{"model": "drift", "weight_decay": decay, "init_learning_rate": rate},
+        "num_batches": steps,
     }
     gpu, cpu = losses({**flags, "num_gpus": 2}), losses({**flags, "num_gpus": 2, "device": "cpu"})
     assert max(differences(gpu, cpu).values()) <= 1e-6

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from data_sets import write_cifar10
 
-PLUGIN = str(Path(__file__).parents[1] / "plugins" / "normal_plugin.py")
+PLUGIN = str(Path(__file__).parents[1] / "plugins" / "networks_plugin.py")
 NORMAL = {"model_plugin": PLUGIN, "model": "normal"}
 
 GRADIENTS = 22228

@@ -1,4 +1,4 @@
-"""Training by hand in NumPy, for the network of plugins/oracle_plugin.py.
+"""Training by hand in NumPy, for the network `oracle` of plugins/networks_plugin.py.
 
 It has two scalars A and B and tower t the loss
 c_t A B + wd (A^2 + B^2) / 2, so dA = c_t B + wd A and dB = c_t A + wd B.
@@ -19,7 +19,7 @@ import tensorflow as tf
 from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 
-PLUGIN = str(Path(__file__).parents[1] / "plugins" / "oracle_plugin.py")
+PLUGIN = str(Path(__file__).parents[1] / "plugins" / "networks_plugin.py")
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"

@@ -47,7 +47,8 @@ def command(*words: str, **flags: object) -> int:
     return main([*(f"--{name}={value}" for name, value in given.items()), *words])
 
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
+NETWORKS = str(Path(__file__).parents[1] / "plugins" / "networks_plugin.py")
+"""The plug-in of small networks."""
 RATE = 0.0625
 
 MODES = [
@@ -73,10 +74,7 @@ KINDS = [mode for mode in MODES if mode.id != "distributed"]
 
 def build(model: str = "poison", **flags: object) -> BuiltRun:
     """A built run of a model, perhaps in plugins/, with variables initialised."""
-    own = {"model": model, "device": "cpu", "num_warmup_batches": 0}
-    plugin = PLUGINS / f"{model}_plugin.py"
-    if plugin.exists():
-        own["model_plugin"] = str(plugin)
+    own = {"model": model, "device": "cpu", "num_warmup_batches": 0, "model_plugin": NETWORKS}
     built = BenchmarkCNN(Params.from_dict({**own, **flags})).build()
     built.manager.after_initialization()
     return built

@@ -24,7 +24,7 @@ from forked import Forked, cnnbench
 
 from cnnbench.base.jobs.ports import ReservedPorts
 
-# Rows of the global batch that have the label INFINITY of poison_plugin.py.
+# Rows of the global batch that have the label INFINITY of the network `poison`.
 POISONED_ROWS = (2, 3)
 INFINITY = 14
 _LATE = 0.2  # seconds

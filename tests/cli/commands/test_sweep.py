@@ -18,7 +18,7 @@ from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
 
-PLUGIN = Path(__file__).parents[2] / "plugins" / "greedy_plugin.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 
 SUITE = """
 name: tiny

@@ -18,7 +18,7 @@ REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xrin
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": PLUGIN.replace("oracle_", f"{model}_")}
+    own = {"model": model, "model_plugin": PLUGIN}
     return {**ALL, **own, "num_batches": 3, **flags}
 
 

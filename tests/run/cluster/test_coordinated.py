@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 MODE = "--variable_update=parameter_server_strategy"
 HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")
 JOB = ("--job_name=controller", *HOSTS)
-LINEAR = Path(__file__).parents[2] / "plugins" / "linear_plugin.py"
+LINEAR = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 
 
 def test_flags_without_meaning_are_named():

@@ -12,7 +12,7 @@ from data_sets import write_random_cifar10
 from forked import Forked, cnnbench, impatient
 from jobs import SECONDS, started
 
-PLUGIN = Path(__file__).parents[2] / "plugins" / "gate_plugin.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 STALL = 4
 WITH_PS = ("worker:1", "ps:0", "worker:0")
 JOBS = {

@@ -215,7 +215,7 @@ def test_another_shape_is_named(saved, capsys):
     )
 
 
-PLUGIN = f"--model_plugin={Path(__file__).parents[2] / 'plugins' / 'backbone_plugin.py'}"
+PLUGIN = f"--model_plugin={Path(__file__).parents[2] / 'plugins' / 'networks_plugin.py'}"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from cnnbench.run.driver.plan import COMPUTE_DTYPES
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROOT = Path(__file__).parents[3]
-PLUGIN = str(ROOT / "tests" / "plugins" / "backbone_plugin.py")
+PLUGIN = str(ROOT / "tests" / "plugins" / "networks_plugin.py")
 CLASSIFIER = {
     "model_plugin": PLUGIN,
     "model": "classifier",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from forked import Forked, cnnbench
 
-PLUGIN = Path(__file__).parents[2] / "plugins/failing_plugin.py"
+PLUGIN = Path(__file__).parents[2] / "plugins/networks_plugin.py"
 
 
 def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):

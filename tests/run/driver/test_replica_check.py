@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import KINDS, PLUGINS
+from short_runs import KINDS, NETWORKS
 from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
@@ -23,7 +23,7 @@ COPYING = ("replicated", "distributed_all_reduce", "mirrored_strategy")
 WARMUP, STEPS = 1, 4
 TINY = {
     "model": "poison",
-    "model_plugin": str(PLUGINS / "poison_plugin.py"),
+    "model_plugin": NETWORKS,
     "device": "cpu",
     "batch_size": 2,
     "num_batches": STEPS,

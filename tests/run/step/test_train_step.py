@@ -8,7 +8,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import PLUGINS, RATE, build
+from short_runs import RATE, build
 
 from cnnbench.data.copies import ReadEvents
 from cnnbench.models import (
@@ -202,8 +202,7 @@ def test_forward_only_has_no_gradients_and_no_updates():
 def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch):
     def step():
         """The loss with values as of a checkpoint, which comes after the trace; the operations."""
-        plugin = str(PLUGINS / "backbone_plugin.py")
-        built = build(model="classifier", model_plugin=plugin, forward_only=True)
+        built = build(model="classifier", forward_only=True)
         generator = np.random.default_rng(1)
         for variable in built.manager.savable_variables().values():
             variable.assign(generator.uniform(0.5, 1.5, variable.shape).astype(np.float32))
