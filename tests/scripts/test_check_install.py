@@ -15,7 +15,7 @@ from pathlib import Path
 
 import check_install
 import pytest
-from peers.process import Process
+from peers.process import Line, Process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,9 @@ class Machine:
         if name in self.failing:
             return self.failing[name]
         if name == "git":
-            return self._run(command, timeout=timeout, environment=environment, folder=folder)
+            listed = self._run(command, timeout=timeout, environment=environment, folder=folder)
+            listed.lines = [Line(0.0, "setup.py")]  # fewer files to copy
+            return listed
         if name == "build":
             assert (Path(command[-1]) / "setup.py").exists()
             dist = Path(folder) / "dist"
