@@ -31,15 +31,17 @@ def test_a_file_a_folder_and_a_pattern(runs, tmp_path):
     assert ids(load_records([f"{tmp_path}/d*"])) == ["deep/er/run1.json"]
 
 
-def test_a_run_counts_once_however_often_it_is_found(runs, tmp_path):
-    record = runs(run_id="one")
-    write(tmp_path / "a.json", record)
-    write(tmp_path / "copy.json", record)
+def test_a_record_counts_once_however_often_it_is_found(runs, reductions, tmp_path):
+    record, reduced = runs(run_id="one"), reductions(6.0, run_id="two")
+    for name, one in {"a": record, "b": record, "deep/c": reduced, "e": reduced}.items():
+        write(tmp_path / f"{name}.json", one)
     os.symlink(tmp_path / "a.json", tmp_path / "link.json")
     loaded = load_records([tmp_path, tmp_path / "a.json"])
-    assert ids(loaded) == ["one"]
+    assert (loaded.records, loaded.allreduces) == ((record,), (reduced,))
+    assert loaded.everything == (record, reduced)
     assert [str(one) for one in loaded.skipped] == [
-        f"{tmp_path}/copy.json: a second copy of run one"
+        f"{tmp_path}/b.json: a second copy of run one",
+        f"{tmp_path}/e.json: a second copy of run two",
     ]
     assert loaded.defects == ()
 
@@ -125,21 +127,6 @@ def test_documents_of_others_are_defects_whatever_they_call_themselves(tmp_path,
     (tmp_path / "x.json").write_text(json.dumps({"schema": 7, "kind": kind}))
     (defect,) = load_records([tmp_path]).defects
     assert defect.reason == f"not a run record: kind: {str(kind)!r} is not 'run'"
-
-
-def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
-    write(tmp_path / "run.json", runs(run_id="run"))
-    record = reductions(6.0, run_id="reductions")
-    write(tmp_path / "deep" / "allreduce.json", record)
-    write(tmp_path / "copy.json", record)
-    loaded = load_records([tmp_path])
-    assert ids(loaded) == ["run"]
-    assert loaded.allreduces == (record,)
-    assert loaded.everything == (*loaded.records, record)
-    assert [str(one) for one in loaded.skipped] == [
-        f"{tmp_path}/deep/allreduce.json: a second copy of run reductions"
-    ]
-    assert loaded.defects == ()
 
 
 def test_folders_that_cannot_be_read_are_named(runs, tmp_path, unreadable):
