@@ -123,7 +123,7 @@ def measure(together: Sequence[Due], options: Options) -> list[Measurement]:
             processes.append(Process(command, variables, str(folder), subject.watch_memory))
             records.append(record)
         before = take(Host())
-        # Waits count.
+        # The time-out includes waits for the turns of the others.
         run_in_turn(processes, options.timeout * len(together), turn_seconds)
         # The CPU time of the others in the group is not that of a neighbour.
         meanwhile = changes(before, take(Host()))

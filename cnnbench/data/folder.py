@@ -13,7 +13,7 @@ from cnnbench.errors import DataError, FlagError, PathError
 UNFINISHED = "unfinished-"
 """Prefix of the folder that holds the files until the whole data set is written."""
 
-# Files; ImageNet has 1152.
+# Number of files; ImageNet has 1152.
 _REMEMBERED = 4096
 
 

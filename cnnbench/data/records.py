@@ -25,7 +25,7 @@ from cnnbench.records.parts import SkippedRecords
 _CYCLE_LENGTH = 10
 _MOST_RECORDS = 2**40  # of a file
 _OFFSET = re.compile(r"record at (\d+)")
-_IN_FLIGHT = 1024  # records that may be on their way through decoding at a time, at most
+_IN_FLIGHT = 1024  # largest number of records that are being decoded at a time
 _EXAMINED = 1000  # maximum number of skipped records that are examined for their defects
 _NAMED = 3
 

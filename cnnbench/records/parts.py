@@ -171,7 +171,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         try:
-            # JSON has words where a number is not finite.
+            # In JSON, numbers that are not finite are words.
             numbers = {name: float(value) for name, value in self.metrics.items()}
         except (TypeError, ValueError):
             raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None

@@ -47,7 +47,7 @@ def _row(
     if case.apart:
         weights = APART
     elif distance is not None:
-        weights = EQUAL if distance <= tolerance else DIFFERENT  # NaN is, too
+        weights = EQUAL if distance <= tolerance else DIFFERENT  # also for NaN
         weights = REFERENCE if case.name == next(iter(distances)) else weights
     placed = [record.placement for record in records if record.placement is not None]
     return StrategyRow(
@@ -165,7 +165,7 @@ def document(
     )
 
 
-# Processes for an interval of the median.
+# Fewest processes for an interval of the median.
 _FEWEST = next(n for n in range(1, 100) if ProcessValues(tuple(map(float, range(n)))).interval)
 
 

@@ -223,7 +223,7 @@ class Final:
             distance, variable = distances(folders)["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         steps = f"after {WEIGHTS_STEPS} steps{both}"
-        if not distance <= tolerance:  # NaN is not
+        if not distance <= tolerance:  # also true for NaN
             text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value"
             return f"{text}, more than {tolerance:g}", False
         close = f"within {distance:.1g} of the largest value" if distance else "all bits"

@@ -230,7 +230,7 @@ def _experiment(
         for name, side in found.items()
     }
     for name, one in subjects.items():
-        # Side A measured twice is one and the same.
+        # In an A/A measurement both sides are side A.
         labelled = replace(one, side="a" if options.aa else name)
         found[name] = replace(found[name], subject=labelled)
     question = {

@@ -87,7 +87,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     """Number of pairs of `cnnbench ab` that were measured again, and the causes in words."""
     lost: dict[object, list[tuple[str, str]]] = {}
     for one in measurements:
-        # An `AbPlace` that was not validated; both records of a pair have it.
+        # JSON of an `AbPlace`, not validated; both records of a pair have the lost processes.
         place = one.ab or {} if isinstance(one, RunRecord) else {}
         processes = place.get("lost")
         ends = processes if isinstance(processes, (list, tuple)) else ()

@@ -39,7 +39,7 @@ LONGEST_LINE = 1 << 20
 _GREETING = "cnnbench handshake"
 _CALL_SECONDS = 10.0  # for one call, from either side
 _PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
-_GOODBYE_SECONDS = 2.0  # to tell all others of a failure, before a notice says that it waits
+_GOODBYE_SECONDS = 2.0  # for telling all others of a failure, until a notice reports the wait
 _MOST_NAMED = 8  # tasks, or flags, in one message
 _LONGEST_VALUE = 200
 

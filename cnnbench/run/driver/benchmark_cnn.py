@@ -183,7 +183,7 @@ class BenchmarkCNN:
 
     def share(self) -> None:
         """Makes measurements of a process that is forked afterwards known here, for `lost`."""
-        if not self.plan.asynchronous:  # records need the workers of such steps too
+        if not self.plan.asynchronous:  # else records need workers, too, which are not shared
             self._measurements.share()
 
     def lost(self, error: BenchmarkError) -> None:

@@ -89,7 +89,7 @@ def make_schedule(
     boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
     if flags.piecewise_learning_rate_schedule is not None:
         rates = flags.piecewise_learning_rate_schedule.rates
-        # One step earlier than a model's own boundaries, as the ancestor has it.
+        # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
         schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None:
         if defaults.whole_batches:
@@ -122,7 +122,7 @@ def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps
             flags.num_epochs_per_decay,
             f"is less than one step; an epoch has {steps_per_epoch:.3g} steps",
         )
-    # Decay, but for factors above 1.
+    # Factors above 1 increase the rate.
     if math.log(factor) * (steps // period) > _LARGEST_EXPONENT:
         raise FlagError(
             "learning_rate_decay_factor", factor, f"grows beyond all numbers within {steps} steps"
