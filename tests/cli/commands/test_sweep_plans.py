@@ -58,6 +58,7 @@ entries:
 """
     assert runs(text) == [(f"a #{repeat}", ["run", *flags]) for repeat in (1, 2)]
     assert sweep(text, "--dry_run").out.count(", at most 7 s\n") == 2
+    assert ", at most 3600 s\n" in sweep("entries: [{name: a}]", "--dry_run").out
 
 
 def test_a_folder_without_data_is_refused(sweep, tmp_path):
@@ -261,6 +262,7 @@ OF_SUITES = [
     ("entries:\n - flags: {}", 2, 'an entry needs the key "name"'),
     ("entries:\n - name: a\n - name: a", 3, 'a second entry "a"; the first is in line 2'),
     ("entries:\n - name: a b", 2, "name: 'a b' must be letters"),
+    ("entries:\n - name: e\n   matrix: {x: [1, 1]}", 3, "e x=1: is there twice"),
     (
         "entries:\n - {name: a, flags: {model: trivial, batch_size: 32}}\n - {name: b}",
         3,
@@ -303,7 +305,6 @@ OF_ENTRIES = [
     ("matrix: {x: [1]}\n   exclude: [{x: 1, y: null}]", "excludes nothing"),
     # Of a whole entry.
     ("matrix: {x: [1]}\n   exclude: [{x: 1}]", "everything is excluded"),
-    ("matrix: {x: [1, 1]}", "e x=1: is there twice"),
     ("matrix: {x: [1]}\n   include: [{x: 1}]", "e x=1: is there twice"),
     (
         "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
