@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.cli.commands.judging import _FORMATS as JUDGED
-from cnnbench.judge.report.exports import FORMATS as EXPORTS
-
-HISTORIES = ("table", "csv", "json", *EXPORTS)
-COMMANDS = [
-    *((("report",), "output", format) for format in ("html", "markdown", "csv")),
-    (("report", "--table=runs"), "output", "csv"),
-    *((("compare",), "output", format) for format in JUDGED),
-    *((("history",), "output", format) for format in HISTORIES),
-    *((("history",), "plot", suffix) for suffix in (".html", ".md", ".svg", ".png", ".pdf")),
-]
 
 
 @pytest.fixture
-def call(save, tmp_path, capsys):
-    """Runs a command on records; the exit code and what it says."""
-    base, new = save(tmp_path / "base"), save(tmp_path / "new")
-
-    def call(command, flag, format, output):
-        name, *more = command
-        arguments = [base, new] if name == "compare" else [base]
-        flags = [] if format.startswith(".") else [f"--format={format}"]
-        code = main([name, *arguments, *more, *flags, f"--{flag}={output}"])
-        return code, capsys.readouterr().err
-
-    return call
+def sides(save, tmp_path):
+    """Folders of records."""
+    return [save(tmp_path / name) for name in ("base", "new")]
 
 
-@pytest.mark.parametrize(("command", "flag", "format"), COMMANDS)
-def test_only_the_like_is_replaced(command, flag, format, call, tmp_path):
-    output = tmp_path / f"out{format if format.startswith('.') else ''}"
-    assert [call(command, flag, format, output)[0] for _ in range(2)] == [0, 0]
-    assert output.stat().st_size
-    output.write_text("import this\n")
-    before = output.read_bytes()
-    code, err = call(command, flag, format, output)
-    assert code == 2
-    assert f"--{flag}={output}: is a file of another kind, not to be overwritten" in err
-    assert output.read_bytes() == before
+def formats_of(command, capsys):
+    """The values of --format, from the help."""
+    assert main([command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    return re.search(r"--format=TEXT .*?; one of (.*?)\)", text)[1].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "forms"),
+    [
+        ("report", "output", ()),
+        ("report --table=runs", "output", ("csv",)),
+        ("compare", "output", ()),
+        ("history", "output", ()),
+        ("history", "plot", (".html", ".md", ".svg", ".png", ".pdf")),
+    ],
+)
+def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, capsys):
+    for form in forms or formats_of(command, capsys):
+        suffix = form if form.startswith(".") else ""
+        output = tmp_path / f"out{suffix}"
+        words = [*command.split(), *(sides if command == "compare" else sides[:1])]
+        words += [f"--{flag}={output}", *([] if suffix else [f"--format={form}"])]
+        output.unlink(missing_ok=True)
+        assert [main(words) for _ in range(2)] == [0, 0], form
+        assert output.stat().st_size
+        output.write_text("import this\n")
+        capsys.readouterr()
+        assert main(words) == 2, form
+        refusal = f"--{flag}={output}: is a file of another kind, not to be overwritten"
+        assert refusal in capsys.readouterr().err
+        assert output.read_text() == "import this\n"
 
 
 @pytest.mark.parametrize("command", ["compare", "history", "report"])
-def test_faulty_files_are_named_and_make_the_answer_incomplete(command, save, tmp_path, capsys):
-    sides = [save(tmp_path / name) for name in ("base", "new")]
+def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, tmp_path, capsys):
     faulty = tmp_path / "new" / "9.json"
     faulty.write_text('{"schema": 1, "run_id"')
     arguments = sides if command == "compare" else [sides[1]]
