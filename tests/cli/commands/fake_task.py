@@ -2,7 +2,8 @@
 
 The variable FAKE_DO says what this task does: a comma-separated list of TASK=DEED, such as
 ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended, which writes
-template.json of the folder FAKE_FOLDER to --result_json. Number and port of each go there, too.
+template.json of the folder FAKE_FOLDER to --result_json. Number, port, words and GPUs of each go
+there, too.
 """
 
 import contextlib
@@ -66,7 +67,9 @@ if "job_name" not in FLAGS:
     write_record()
     sys.exit(0)
 with open(f"{FOLDER}/{TASK}", "w") as file:
-    file.write(f"{os.getpid()} {port(TASK)}")
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    told = {"process": os.getpid(), "port": port(TASK), "words": sys.argv[1:], "gpus": gpus}
+    json.dump(told, file)
 with socket.create_server(("", port(TASK))):
     wait(lambda: all(map(is_there, ADDRESSES)))
     print("to stderr", "\x1b[31mred\x1b[0m", file=sys.stderr, flush=True)

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.timeout(240)
 def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
     """launch("--workers=2", ...): exit code, stdout and stderr of a job of fakes.
 
-    `do` says what they do (see fake_task.py). None of them is alive afterwards.
+    `do` says what they do (see fake_task.py). None of them is alive afterwards; what each was
+    started with is in launch.tasks.
     """
     folder = tmp_path_factory.mktemp("fakes")
     (folder / "template.json").write_text(lenet_runs()().to_json())
@@ -50,10 +51,11 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         status = cli.main(["launch", *words])
+        run.tasks = {}
         for file in folder.glob("*:*"):
-            process, port = map(int, file.read_text().split())
-            assert gone(process)
-            with socket.create_server(("", port)):  # nobody listens there
+            run.tasks[file.name] = told = json.loads(file.read_text())
+            assert gone(told["process"])
+            with socket.create_server(("", told["port"])):  # nobody listens there
                 file.unlink()
         out, err = capfdbinary.readouterr()
         return status, out, err.decode(errors="replace")
@@ -70,6 +72,46 @@ def test_a_job(launch, tmp_path):
     for task in ("worker:1", "ps:0"):
         assert sum(line.startswith(f"[{task}] to stdout") for line in lines) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_process_gets_the_job_and_its_place_in_it(launch):
+    flags = [*LENET[1:], "--variable_update=parameter_server_strategy"]
+    assert launch("--workers=2", "--ps=1", "--towers=1", "--", *flags)[0] == 0
+    hosts = {task: f"localhost:{told['port']}" for task, told in launch.tasks.items()}
+    assert sorted(hosts) == ["controller:0", "ps:0", "worker:0", "worker:1"]
+    for task, told in launch.tasks.items():
+        job, _, index = task.partition(":")
+        assert told["words"] == [
+            *("run", *flags, f"--worker_hosts={hosts['worker:0']},{hosts['worker:1']}"),
+            *(f"--ps_hosts={hosts['ps:0']}", f"--controller_host={hosts['controller:0']}"),
+            *(f"--job_name={job}", f"--task_index={index}", "--num_gpus=1"),
+        ]
+
+
+def test_a_job_can_measure_reductions(launch):
+    words = ("allreduce", "--sizes=4K", "--device=cpu")
+    assert launch("--workers=2", "--towers=3", "--", *words)[0] == 0
+    for told in launch.tasks.values():
+        assert told["words"][:3] == [*words]
+        assert told["words"][-1] == "--num_gpus=3"
+
+
+@pytest.mark.parametrize(
+    ("visible", "flags", "expected"),
+    [
+        ("0,1,2,3", ("--num_gpus=2",), ["0,1", "2,3"]),
+        ("GPU-a,GPU-b", (), ["GPU-a", "GPU-b"]),
+        ("0,1,2", ("--num_gpus=2",), None),
+        ("", (), None),
+        ("0,1,2,3", ("--num_gpus=2", "--device=cpu"), None),
+        ("0,1,2,3", ("--num_gpus=2", "--gpu_indices=1,0"), None),
+    ],
+)
+def test_workers_get_gpus_of_their_own(launch, monkeypatch, visible, flags, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launch("--workers=2", "--ps=1", "--", "--model=lenet", *flags)[0] == 0
+    found = [launch.tasks[task]["gpus"] for task in ("worker:0", "worker:1", "ps:0")]
+    assert found == [*(expected or [visible] * 2), visible]
 
 
 def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
