@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.campaigns.launch import scaling
-from cnnbench.campaigns.launch.tasks import flags_alone
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params, parse_flags
-from cnnbench.flags.declare import specs_of
-from cnnbench.flags.groups.cluster import ClusterParams
-from cnnbench.flags.params import FLAGS
+from cnnbench.flags import Params
 from cnnbench.lab.predict.links import Link
 
 
@@ -120,16 +116,3 @@ def test_table_and_chart(of, monkeypatch):
         "measured": ((2.0, 100.0),),
         "no exchange": ((2.0, pytest.approx(160.0)),),
     }
-
-
-def test_flags_of_one_process_without_exchange():
-    reducing = ("--variable_update=distributed_all_reduce", "--all_reduce_spec=xring")
-    others = ("--cluster_timeout=3", "--num_gpus=1", "--nodistortions", "--init_learning_rate=0.1")
-    flags = flags_alone(("--model=lenet", *reducing, *others), 2)
-    given = parse_flags(flags, FLAGS)
-    assert (given["num_gpus"], given["variable_update"]) == (2, "independent")
-    assert (given["model"], given["distortions"], given["init_learning_rate"]) == (
-        *("lenet", False, 0.1),
-    )
-    assert "all_reduce_spec" not in given
-    assert not {spec.name for spec in specs_of(ClusterParams)} & given.keys()

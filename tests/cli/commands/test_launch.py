@@ -224,7 +224,8 @@ def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
 def test_scaling(launch, tmp_path):
     words = ("--ps=1", "--scaling=2,1", "--repeats=2", "--link=tcp25")
     files = ("--output=t.csv", "--plot=p.svg", "--results=r")
-    status, out, err = launch(*words, *files, *LENET)
+    flags = (*LENET, "--distortions=false", "--cluster_timeout=9", "--ps_strategy=round_robin")
+    status, out, err = launch(*words, *files, *flags)
     assert status == 0, err
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
@@ -238,9 +239,10 @@ def test_scaling(launch, tmp_path):
     assert records == sorted(
         f"{name}-{repeat}.json" for name in ("alone", "workers-1", "workers-2") for repeat in (1, 2)
     )
-    flags = json.loads((tmp_path / "r" / "alone-1.json").read_text())["command"]
-    assert "--variable_update=independent" in flags
-    assert not any(word.startswith("--worker_hosts") for word in flags)
+    alone = json.loads((tmp_path / "r" / "alone-1.json").read_text())["command"][1:]
+    own = ("--variable_update=independent", "--num_gpus=1")
+    assert alone[:-1] == ["run", "--model=lenet", "--distortions=false", "--device=cpu", *own]
+    assert alone[-1].startswith("--result_json=")
 
 
 def test_scaling_by_single_runs_asks_for_more(launch):
