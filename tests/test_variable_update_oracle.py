@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from covering import covering_pairs
-from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
-from short_runs import build
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
+from short_runs import NETWORKS, build
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 
 def record_of(**flags):
-    own = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
+    own = {"model": "oracle", "model_plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "allow_nonfinite": True}
     if flags.get("variable_update") == "mirrored_strategy":
         # Its collectives could not run on other devices in another test.
@@ -95,7 +95,7 @@ def test_cross_device_operations_train_like_the_oracle(devices, flags):
 
 def test_rings_of_more_devices_train_like_the_oracle(tmp_path):
     """In a process of their own: collectives over two sets of devices end each other."""
-    common = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
+    common = {"model": "oracle", "model_plugin": NETWORKS, "device": "cpu", "num_batches": STEPS}
     common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": 3}
     common |= {"variable_update": "mirrored_strategy", "weight_decay": 0.0625}
     ring = {"cross_device_ops": "ring", "bytes_per_pack": 4, "optimizer": "adam"}

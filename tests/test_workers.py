@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from data_sets import write_cifar10, write_records
 from forked import cnnbench
-from oracle import PLUGIN, RATE, STEPS, expected_losses, sent_by_all, slopes
+from oracle import RATE, STEPS, expected_losses, sent_by_all, slopes
+from short_runs import NETWORKS
 from worker_runs import (
     filled,
     labels_read,
@@ -34,7 +35,7 @@ BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": PLUGIN}
+    own = {"model": model, "model_plugin": NETWORKS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_batches": 3}
     return {**own, **flags}
 
@@ -326,7 +327,7 @@ def workers_of(ports, *flags):
     """The program of each worker of a run that would last for minutes."""
     hosts = ",".join(f"localhost:{port}" for port in ports)
     common = ["--variable_update=collective_all_reduce"]
-    common += ["--device=cpu", "--model=oracle", f"--model_plugin={PLUGIN}", "--progress=off"]
+    common += ["--device=cpu", "--model=oracle", f"--model_plugin={NETWORKS}", "--progress=off"]
     common += ["--display_every=100", f"--worker_hosts={hosts}", *flags]
     own = ([*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports)))
     return [(cnnbench, flags) for flags in own]

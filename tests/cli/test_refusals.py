@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
+from short_runs import NETWORKS
 from step_profiles import Profiles
 
 from cnnbench.cli import main
@@ -23,7 +24,6 @@ from cnnbench.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("quick_answers")]
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
 
 SHORT = {
     "TWO_CPUS": "--model=lenet --num_gpus=2 --batch_size=4 --device=cpu",
@@ -55,8 +55,8 @@ SHORT = {
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
     "LOCAL": f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}",
-    "DETECTOR": f"--model_plugin={PLUGINS}/networks_plugin.py --model=detector",
-    "ORACLE": f"--model_plugin={PLUGINS}/networks_plugin.py --model=oracle",
+    "DETECTOR": f"--model_plugin={NETWORKS} --model=detector",
+    "ORACLE": f"--model_plugin={NETWORKS} --model=oracle",
 }
 """Words of the table that stand for several flags."""
 

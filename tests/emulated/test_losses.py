@@ -17,11 +17,11 @@ from gpu_cases import (
     towers,
     values,
 )
+from short_runs import NETWORKS
 
 Flags = Mapping[str, Any]
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "networks_plugin.py"
-COMMON = {"model_plugin": str(PLUGIN), "model": "normal", "batch_size": 2, "num_batches": 5}
+COMMON = {"model_plugin": NETWORKS, "model": "normal", "batch_size": 2, "num_batches": 5}
 COMMON |= {"num_warmup_batches": 0}
 
 EVALUATED = {"eval_during_training_every_n_steps": 5, "num_eval_batches": 1}

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from data_sets import write_cifar10
+from short_runs import NETWORKS
 
-PLUGIN = str(Path(__file__).parents[1] / "plugins" / "networks_plugin.py")
-NORMAL = {"model_plugin": PLUGIN, "model": "normal"}
+NORMAL = {"model_plugin": NETWORKS, "model": "normal"}
 
 GRADIENTS = 22228
 """Bytes of the gradients, or of the trainable variables, of a tower."""

@@ -19,8 +19,6 @@ import tensorflow as tf
 from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 
-PLUGIN = str(Path(__file__).parents[1] / "plugins" / "networks_plugin.py")
-
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"
 LOCAL_SGD_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "local_sgd_plugin.py")

@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from short_runs import NETWORKS
 
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
-
-PLUGIN = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 
 SUITE = """
 name: tiny
@@ -143,7 +142,7 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     suite = f"""
     name: greedy
     defaults:
-      flags: {{model: greedy, model_plugin: "{PLUGIN}", device: cpu, peak_flops: 1e12}}
+      flags: {{model: greedy, model_plugin: "{NETWORKS}", device: cpu, peak_flops: 1e12}}
       timeout: 120
     entries:
       - name: search

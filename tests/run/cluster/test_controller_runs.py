@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 from data_sets import write_cifar10
-from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+from oracle import RATE, STEPS, expected_losses, slopes
+from short_runs import NETWORKS
 from worker_runs import made_once, outcome, run_under_a_controller
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -18,7 +19,7 @@ REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xrin
 
 
 def of(model, **flags):
-    own = {"model": model, "model_plugin": PLUGIN}
+    own = {"model": model, "model_plugin": NETWORKS}
     return {**ALL, **own, "num_batches": 3, **flags}
 
 

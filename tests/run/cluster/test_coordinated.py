@@ -6,13 +6,13 @@ import json
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_random_cifar10
 from jobs import SECONDS, record_of, started
+from short_runs import NETWORKS
 from worker_runs import saved_values
 
 from cnnbench import BenchmarkCNN, Params
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 MODE = "--variable_update=parameter_server_strategy"
 HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")
 JOB = ("--job_name=controller", *HOSTS)
-LINEAR = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 
 
 def test_flags_without_meaning_are_named():
@@ -134,14 +133,14 @@ def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
     flags = {
         "device": "cpu",
         "model": "linear",
-        "model_plugin": LINEAR,
+        "model_plugin": NETWORKS,
         "weight_decay": 0,
         "init_learning_rate": 0.25,
         "num_warmup_batches": 0,
         "quiet_conditions": "all",
     }
     train_dir = str(tmp_path / "train")
-    before = Params(**{**flags, "model_plugin": str(LINEAR)}, num_batches=2, train_dir=train_dir)
+    before = Params(**flags, num_batches=2, train_dir=train_dir)
     BenchmarkCNN(before).run()  # which has rows 0 and 1, as worker 0
     given = {**flags, "variable_update": "parameter_server_strategy", "num_batches": 42}
     order = ("ps:0", "worker:1", "worker:0", "controller:0")

@@ -8,7 +8,8 @@ import pytest
 from data_sets import write_random_cifar10
 from forked import cnnbench, impatient
 from jobs import SECONDS, record_of, started
-from oracle import PLUGIN, RATE, STEPS
+from oracle import RATE, STEPS
+from short_runs import NETWORKS
 
 from cnnbench import BenchmarkCNN, Params
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 ORACLE = {
     "device": "cpu",
     "model": "oracle",
-    "model_plugin": PLUGIN,
+    "model_plugin": NETWORKS,
     "optimizer": "momentum",
     "weight_decay": 0.0625,
     "init_learning_rate": RATE,

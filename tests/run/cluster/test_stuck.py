@@ -4,15 +4,14 @@ import contextlib
 import json
 import os
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from data_sets import write_random_cifar10
 from forked import Forked, cnnbench, impatient
 from jobs import SECONDS, started
+from short_runs import NETWORKS
 
-PLUGIN = Path(__file__).parents[2] / "plugins" / "networks_plugin.py"
 STALL = 4
 WITH_PS = ("worker:1", "ps:0", "worker:0")
 JOBS = {
@@ -26,7 +25,7 @@ def flags(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_random_cifar10(folder, train=40)
     return [
-        *("--device=cpu", "--model=gate", f"--model_plugin={PLUGIN}", "--quiet_conditions=all"),
+        *("--device=cpu", "--model=gate", f"--model_plugin={NETWORKS}", "--quiet_conditions=all"),
         *("--data_name=cifar10", f"--data_dir={folder}", "--batch_size=2"),
         *("--num_warmup_batches=1", "--num_batches=100000000", "--display_every=20"),
         f"--stall_timeout={STALL}",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tensorflow as tf
-from short_runs import TINY, run
+from short_runs import NETWORKS, TINY, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base import lock
@@ -34,8 +34,6 @@ from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-PLUGINS = Path(__file__).parents[2] / "plugins"
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +260,7 @@ def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
         for record in (b"no", *records[:6], b"no", *records[6:]):
             writer.write(record)
-    model = {"model": "rows", "model_plugin": str(PLUGINS / "networks_plugin.py")}
+    model = {"model": "rows", "model_plugin": NETWORKS}
     model |= {"device": "cpu", "num_gpus": 2, "batch_size": 1}
     reading = {"data_name": "imagenet", "data_dir": str(tmp_path), "on_bad_record": "skip"}
     flags = {**model, **reading, "num_warmup_batches": 0, "train_dir": str(tmp_path / "ckpt")}

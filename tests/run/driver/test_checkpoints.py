@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from short_runs import RATE, build, command
+from short_runs import NETWORKS, RATE, build, command
 
 from cnnbench.run.driver.checkpoints import Checkpoints
 
@@ -215,7 +214,7 @@ def test_another_shape_is_named(saved, capsys):
     )
 
 
-PLUGIN = f"--model_plugin={Path(__file__).parents[2] / 'plugins' / 'networks_plugin.py'}"
+PLUGIN = f"--model_plugin={NETWORKS}"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from data_sets import WEATHER
 from networks import cut, forward
-from short_runs import command
+from short_runs import NETWORKS, command
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
@@ -20,9 +20,8 @@ from cnnbench.run.driver.plan import COMPUTE_DTYPES
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROOT = Path(__file__).parents[3]
-PLUGIN = str(ROOT / "tests" / "plugins" / "networks_plugin.py")
 CLASSIFIER = {
-    "model_plugin": PLUGIN,
+    "model_plugin": NETWORKS,
     "model": "classifier",
     "data_name": "cifar10",
     "device": "cpu",

@@ -1,15 +1,12 @@
 """A tower that fails while others wait for it in a collective ends the run with its error."""
 
-from pathlib import Path
-
 from forked import Forked, cnnbench
-
-PLUGIN = Path(__file__).parents[2] / "plugins/networks_plugin.py"
+from short_runs import NETWORKS
 
 
 def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):
     flags = [
-        *("--model=fails_to_run", f"--model_plugin={PLUGIN}", "--device=cpu", "--num_gpus=2"),
+        *("--model=fails_to_run", f"--model_plugin={NETWORKS}", "--device=cpu", "--num_gpus=2"),
         *("--num_batches=2", "--num_warmup_batches=0", "--quiet_conditions=all", "--progress=off"),
         *("--variable_update=mirrored_strategy", "--cross_device_ops=ring"),
     ]
