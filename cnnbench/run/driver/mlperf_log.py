@@ -15,7 +15,7 @@ from typing import Any
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.flags import Params
 from cnnbench.records.parts import Evaluation
-from cnnbench.run.driver.learning_rate import Outline, Schedule
+from cnnbench.run.driver.learning_rate import Outline
 from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.plan import Plan
 
@@ -28,13 +28,7 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 class MLPerfLog(Observer):
     """Logs a training: its set-up, blocks of training between evaluations, and its end."""
 
-    def __init__(
-        self,
-        params: Params,
-        plan: Plan,
-        schedule: Schedule,
-        write: Callable[[str], None],
-    ) -> None:
+    def __init__(self, params: Params, plan: Plan, write: Callable[[str], None]) -> None:
         self._plan, self._target, model = plan, plan.target, plan.model
         names = (*model.host_metric_names, *model.metric_names)
         # The metric that is logged as accuracy.
@@ -58,7 +52,7 @@ class MLPerfLog(Observer):
             "eval_samples": plan.eval_examples,
             "gradient_accumulation_steps": 1,
             **_network(params, plan),
-            **_optimizer(params, plan, schedule),
+            **_optimizer(params, plan),
         }
         for key, value in settings.items():
             self._log(_POINT, key, value)
@@ -147,7 +141,7 @@ def _network(params: Params, plan: Plan) -> dict[str, Any]:
     return settings
 
 
-def _optimizer(params: Params, plan: Plan, schedule: Schedule) -> dict[str, Any]:
+def _optimizer(params: Params, plan: Plan) -> dict[str, Any]:
     """Settings of the optimizer and its learning rate; MLPerf's sgd has a momentum."""
     rate = Outline.of(params, plan.model.learning_rate, plan.global_batch, plan.train_examples)
     by_sgd = params.optimizer in ("sgd", "momentum")
@@ -164,7 +158,7 @@ def _optimizer(params: Params, plan: Plan, schedule: Schedule) -> dict[str, Any]
     if by_sgd:
         settings |= {
             "sgd_opt_base_learning_rate": rate.base,
-            "sgd_opt_end_learning_rate": schedule(plan.training_steps),
+            "sgd_opt_end_learning_rate": plan.schedule(params)(plan.training_steps),
             "sgd_opt_momentum": params.momentum if params.optimizer == "momentum" else 0.0,
             "sgd_opt_weight_decay": params.weight_decay,
         }

@@ -29,6 +29,7 @@ from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.records.parts import Target
+from cnnbench.run.driver.learning_rate import Schedule, make_schedule
 from cnnbench.run.driver.plan_checks import (
     check_backbone,
     check_elements,
@@ -147,6 +148,12 @@ class Plan:
     def training_steps(self) -> int:
         """Steps of the whole training from global step 0; warm-up steps train too."""
         return self.warm_up.least + self.num_batches
+
+    def schedule(self, params: Params) -> Schedule:
+        """The learning rate of every step."""
+        steps = self.training_steps
+        defaults = self.model.learning_rate
+        return make_schedule(params, defaults, self.global_batch, self.train_examples, steps)
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
         """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""

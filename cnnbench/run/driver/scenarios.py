@@ -82,7 +82,7 @@ def _observing(
         folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, facts, test_id))
     if params.ml_perf_compliance_logging and plan.trains:
-        observers.append(MLPerfLog(params, plan, run.schedule, run.messages.plain))
+        observers.append(MLPerfLog(params, plan, run.messages.plain))
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
@@ -137,10 +137,9 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
     Returns:
       Examples/sec of the last evaluation.
     """
+    evaluating = _evaluate if run.plan.job.is_chief else _evaluate_with_the_chief
     with _observing(run, built) as (_, results):
-        if run.plan.job.is_chief:
-            return _evaluate(run, built, results)
-        return _evaluate_with_the_chief(run, built, results)
+        return evaluating(run, built, results)
 
 
 def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:

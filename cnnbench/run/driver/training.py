@@ -27,7 +27,6 @@ from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
-from cnnbench.run.driver.learning_rate import Schedule, make_schedule
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.plan import Plan
@@ -66,18 +65,6 @@ class ScenarioContext:
     profiler: StepProfiler | None = None
     turns: Turns = field(default_factory=Turns)
     activity: Activity = field(default_factory=Activity)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The learning rate of every step."""
-        plan = self.plan
-        return make_schedule(
-            self.params,
-            plan.model.learning_rate,
-            plan.global_batch,
-            plan.train_examples,
-            plan.training_steps,
-        )
 
 
 class StepValues(NamedTuple):
@@ -136,7 +123,7 @@ class Training:
         self._lag = parts.lag
         self._workers = parts.group
         self._updaters = parts.workers
-        self._learning_rate = run.schedule
+        self._learning_rate = plan.schedule(params)
         self._results = results
         self.global_step = global_step
         self._probes = probes

@@ -108,17 +108,14 @@ class StallDetector:
             if before is not None and _in_steps(before):
                 self._longest = max(self._longest, now - self._since)
             self._seen, self._since = seen, now
-        idle = now - self._since
-        return seen._replace(idle=idle, stalled=idle > self._bound(seen))
+        idle, limit = now - self._since, math.inf
+        if seen.doing is not Doing.OTHERS:
+            limit = time_limit(self._limit, self._longest, _in_steps(seen))
+        return seen._replace(idle=idle, stalled=idle > limit)
 
     def forgive(self, seconds: float) -> None:
         """Excludes seconds in which the whole process was stopped."""
         self._since += seconds
-
-    def _bound(self, seen: Standing) -> float:
-        if seen.doing is Doing.OTHERS:
-            return math.inf
-        return time_limit(self._limit, self._longest, _in_steps(seen))
 
 
 def _in_steps(seen: Standing) -> bool:

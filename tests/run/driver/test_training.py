@@ -15,7 +15,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.driver.plan import Plan, make_plan
 from cnnbench.run.driver.step_timer import LoopTime, StepTime
 from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.runtime.turns import Turns
@@ -88,10 +88,6 @@ class Script:
     suspended = staticmethod(nullcontext)
 
 
-class Context(ScenarioContext):
-    schedule = float  # the learning rate of a step is its number
-
-
 @pytest.fixture
 def run(limits):
     """run(script, FLAGS): the record, the training, and its standard output."""
@@ -99,6 +95,7 @@ def run(limits):
     def run(script, **given):
         limits(StepTime, now=script.clocks)
         limits(LoopTime, now=script.loop_clocks)
+        limits(Plan, schedule=lambda plan, params: float)  # the rate of a step is its number
         return trained(script, **given)
 
     return run
@@ -112,7 +109,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
-    context = Context(
+    context = ScenarioContext(
         params,
         plan,
         console,

@@ -12,7 +12,6 @@ from cnnbench import Params
 from cnnbench.flags import validate
 from cnnbench.records.parts import Evaluation
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.learning_rate import make_schedule
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.plan import evaluated_examples, make_plan
 
@@ -41,15 +40,8 @@ def planned(**flags):
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
     validate(params)
     plan = make_plan(params)
-    schedule = make_schedule(
-        params,
-        plan.model.learning_rate,
-        plan.global_batch,
-        plan.train_examples,
-        plan.training_steps,
-    )
     lines: list[str] = []
-    return params, lines, MLPerfLog(params, plan, schedule, lines.append)
+    return params, lines, MLPerfLog(params, plan, lines.append)
 
 
 def values_of(lines):
