@@ -36,12 +36,11 @@ def parsed(text):
 
 
 def planned(**flags):
-    """The log of a run that is planned and not made, and its lines so far."""
+    """The lines so far of a run that is planned and not made, and its log."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
     validate(params)
-    plan = make_plan(params)
-    lines: list[str] = []
-    return params, lines, MLPerfLog(params, plan, lines.append)
+    plan, lines = make_plan(params), []
+    return lines, MLPerfLog(params, plan, lines.append)
 
 
 def values_of(lines):
@@ -49,7 +48,7 @@ def values_of(lines):
 
 
 def test_resnet_has_the_keys_of_its_rules():
-    _, lines, _ = planned(
+    lines, _ = planned(
         **{"model": "resnet50_v1.5", "batch_size": 64, "num_gpus": 2, "num_epochs": 41.0},
         **{"optimizer": "momentum", "weight_decay": 5e-5, "variable_update": "replicated"},
         **{"init_learning_rate": 0.25, "learning_rate_schedule": "cosine"},
@@ -73,14 +72,14 @@ def test_resnet_has_the_keys_of_its_rules():
 
 def test_a_model_s_own_schedule_is_logged_and_not_its_first_step():
     # ImageNet's ResNets climb from 0 for five epochs, to 0.128 per 256 images.
-    _, lines, _ = planned(model="resnet50_v1.5", batch_size=64, bn_stats="sync", num_gpus=2)
+    lines, _ = planned(model="resnet50_v1.5", batch_size=64, bn_stats="sync", num_gpus=2)
     found = values_of(lines)
     assert found["opt_base_learning_rate"] == pytest.approx(0.064)
     assert found["opt_learning_rate_warmup_epochs"] == 5
     assert found["opt_learning_rate_decay_boundary_epochs"] == [30, 60, 80, 90]
     assert found["sgd_opt_momentum"] == 0
     assert found["model_bn_span"] == 128
-    _, lines, _ = planned(model="lenet", optimizer="adam")
+    lines, _ = planned(model="lenet", optimizer="adam")
     found = values_of(lines)
     assert found["opt_name"] == "adam"
     assert (found["opt_adam_beta_1"], found["opt_adam_beta_2"]) == (0.9, 0.999)
@@ -89,7 +88,7 @@ def test_a_model_s_own_schedule_is_logged_and_not_its_first_step():
 
 
 def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
-    _, lines, log = planned(
+    lines, log = planned(
         **{"model": "ssd300", "batch_size": 8, "piecewise_learning_rate_schedule": "0;40;1;50;0"},
         **{"num_learning_rate_warmup_epochs": 1.0, "stop_at_top_1_accuracy": 0.212},
         **{"eval_during_training_at_specified_steps": (5,), "num_eval_batches": 1},
@@ -117,7 +116,7 @@ def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path):
         with tf.io.TFRecordWriter(str(tmp_path / f"coco-{subset}-00000-of-00001")) as writer:
             for _ in range(5):
                 writer.write(b"")  # a plan counts them and reads none
-    _, lines, _ = planned(
+    lines, _ = planned(
         **{"model": "ssd300", "batch_size": 2, "data_dir": str(tmp_path), "num_batches": 3},
         **{"eval_during_training_at_specified_steps": (1,), "num_eval_epochs": 1.0},
     )
@@ -130,7 +129,7 @@ def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path):
     ("model", "metric"), [("ncf", "hit_rate_10"), ("deepspeech2", "word_error_rate")]
 )
 def test_accuracy_is_what_a_model_is_judged_by(model, metric):
-    _, lines, log = planned(model=model)
+    lines, log = planned(model=model)
     log.evaluated(Evaluation(global_step=1, examples=1, images_per_sec=1.0, metrics={metric: 0.25}))
     assert values_of(lines)["eval_accuracy"] == 0.25
 
