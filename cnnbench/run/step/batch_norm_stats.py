@@ -15,7 +15,7 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 def over_towers(
-    layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None = None
+    layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
     """Mean and variance over the batches of all towers, and the number of towers.
 
