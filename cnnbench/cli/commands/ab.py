@@ -56,7 +56,7 @@ faster it profiles both sides and names the layers and causes of the difference 
 """
 
 _EXIT_CODES = """\
-What the sides differ in is allowed by itself.
+Differences between the definitions of the sides are always allowed.
 
 Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
 comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
@@ -72,7 +72,7 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
     """Flags of the command."""
 
     pairs: int = flag(
-        16, "Pairs at most; at least 6 for a verdict.", minimum=1, maximum=sides.MOST_PAIRS
+        16, "Largest number of pairs; a verdict needs 6.", minimum=1, maximum=sides.MOST_PAIRS
     )
     sequential: bool = flag(
         True,
@@ -107,8 +107,8 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
     )
     resume: bool = flag(
         False,
-        "Continue the experiment in --results, with its flags; --pairs may be more than before, "
-        "and is as many as may settle it if not given. However often, alpha is not exceeded.",
+        "Continue the experiment in --results, with its flags; --pairs may be more than before; "
+        "if not given, it is the number that may settle it. Alpha is not exceeded, however often.",
     )
     aa: bool = flag(
         False,
@@ -117,8 +117,8 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
     )
     explain: str = flag(
         "auto",
-        "Profile a few more processes of each side and say where the difference is: auto, after a "
-        "verdict of slower or faster, which --explain alone means, too.",
+        "Profile a few more processes of each side and say where the difference is; auto, also "
+        "--explain alone: after a verdict of slower or faster.",
         choices=("auto", "always", "never"),
         alone="auto",
     )

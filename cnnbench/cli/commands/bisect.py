@@ -31,7 +31,7 @@ _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
 
 Finds the commit between two revisions of a git repository that made a run slower. Measures GOOD
-against BAD, then half of the commits between after half, each against GOOD in pairs of fresh
+against BAD, then commits between them by bisection, each against GOOD in pairs of fresh
 processes as cnnbench ab does, in temporary worktrees (docs/bisect.md). Commits that do not build
 or whose run fails are skipped. The repository holds cnnbench itself, or a plug-in that the flags
 name by its path in the repository:
@@ -66,13 +66,13 @@ class BisectFlags:
         path="file",
     )
     pairs: int = flag_of(
-        AbFlags, "pairs", help="Pairs per commit at most, where the answer is clear by then."
+        AbFlags, "pairs", help="Largest number of pairs per commit if the answer is clear by then."
     )
     most_pairs: int = flag_of(
         AbFlags,
         "pairs",
         default=32,
-        help="Pairs per commit at most where it is not; what is not clear then is skipped.",
+        help="The same if it is not; a commit without a clear answer is skipped.",
     )
     burn_in: int = flag_of(AbFlags, "burn_in")
     timeout: float = flag_of(AbFlags, "timeout", help="Seconds for each process, and for --build.")

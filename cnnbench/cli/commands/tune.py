@@ -61,7 +61,7 @@ _EXIT_CODES = """\
 All flags of cnnbench run are accepted, too, for every process.
 
 Exit codes: 0 the printed flags are proven to be faster than those given, or those given are at
-least as fast as what was tried; 3 a candidate led the races, but that it is faster is not proven,
+least as fast as what was tried; 3 a candidate led the races, but is not proven to be faster,
 or no candidate was tried; 4 a process of the flags as given failed, or the leader does not train
 the same weights; 2 wrong use; 130 interrupted (continue with --resume).
 """
@@ -85,7 +85,7 @@ class TuneFlags(JobFlags):
     space: str | None = flag(
         None,
         "YAML file in the format of suites (docs/sweep.md), an entry for each group of flags that "
-        "are tried with each other; a space that suits the flags given if not given.",
+        "are tried with each other; by default a space that suits the given flags.",
         path="file",
     )
     allow: str = flag(
