@@ -22,7 +22,6 @@ from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import parse_args
 from cnnbench.flags.cluster import tolerates_loss_of
-from cnnbench.flags.ineffective import unused_notices
 from cnnbench.run.driver.async_loop import CoordinatedLoop
 from cnnbench.run.driver.plan import make_plan
 
@@ -31,13 +30,6 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 MODE = "--variable_update=parameter_server_strategy"
 HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")
 JOB = ("--job_name=controller", *HOSTS)
-
-
-def test_flags_without_meaning_are_named():
-    given = ["cross_replica_sync", "ps_strategy", "check_replica_consistency"]
-    params = parse_args([MODE, *JOB, "--ps_strategy=round_robin"]).params
-    lines = unused_notices(params.replace(check_replica_consistency=5), given)
-    assert [name for name in given if any(f"--{name}" in line for line in lines)] == given
 
 
 def test_the_others_go_on_without_a_worker_that_is_gone_but_not_without_one_that_is_silent():
