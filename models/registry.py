@@ -74,21 +74,17 @@ def get_model(name: str, dataset: str) -> Model:
 
 def model_names(dataset: str) -> tuple[str, ...]:
     """Names of a data set's models, sorted."""
-    _load_builtin()
-    plugins.load_entry_points(ENTRY_POINT_GROUP)
-    return _names(dataset)
+    return tuple(sorted(name for owner, name in _all() if owner == dataset))
 
 
 def all_names() -> tuple[str, ...]:
     """Names of the models of all data sets, sorted."""
-    return tuple(sorted({name for dataset in datasets() for name in _names(dataset)}))
+    return tuple(sorted({name for _, name in _all()}))
 
 
 def datasets() -> tuple[str, ...]:
     """Data sets that have models, sorted."""
-    _load_builtin()
-    plugins.load_entry_points(ENTRY_POINT_GROUP)
-    return tuple(sorted({dataset for dataset, _ in _factories}))
+    return tuple(sorted({dataset for dataset, _ in _all()}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
@@ -111,8 +107,11 @@ def _load_builtin() -> None:
         importlib.import_module(f"cnnbench.models.{module}")
 
 
-def _names(dataset: str) -> tuple[str, ...]:
-    return tuple(sorted(name for owner, name in _factories if owner == dataset))
+def _all() -> Iterable[Key]:
+    """Data set and name of every model, with those of entry points."""
+    _load_builtin()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
+    return _factories
 
 
 def _owners(name: str) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ def _unknown(name: str, dataset: str) -> str:
     owners = _owners(name)
     if owners:
         return f"is a model for {' and '.join(owners)}, not for {dataset}; give its --data_name"
-    names = _names(dataset)
+    names = model_names(dataset)
     near = nearest(name, names)
     hint = f"did you mean {near}? " if near else ""
     listed = ", ".join(names) or "none"
