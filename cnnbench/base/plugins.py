@@ -225,7 +225,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     source = read_file(path, _MOST_MIB, flag)
     file = Path(os.path.realpath(path))
     digest, name = _sha256(source), f"--{flag}={path}"
-    if file not in _files or digests[_files[file][0]] != digest:
+    if file not in _files or digests.get(_files[file][0]) != digest:
         forget(file)
         _own(str(file))
         with _loading(name) as added:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -85,8 +86,9 @@ def take(
     unknown when one of them has ended.
     """
     busy, steal = _cpu_seconds(host)
-    times = os.times()
-    own = times.user + times.system + times.children_user + times.children_system
+    # Not os.times, which counts hundredths of a second.
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own = sum(one.ru_utime + one.ru_stime for one in used)
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
     vmstat = host.text("proc/vmstat") or ""

@@ -450,6 +450,7 @@ ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
 ab --b_checkout=--help                       | is neither a folder nor a revision
 ab --a_env=NAME                              | --a_env=NAME: must be NAME=VALUE
+ab --b_env=NAME --a_checkout=nothing         | --b_env=NAME: must be NAME=VALUE
 ab "--a_env=''" --a_env=SECRET=x              | --a_env=: must be NAME=VALUE
 ab --a_env==secret                           | --a_env=: must be NAME=VALUE
 ab --flagfile=variables                      | --a_env=NAME: must be NAME=VALUE

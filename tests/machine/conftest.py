@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +30,9 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
-    def times(self) -> os.times_result:
-        return os.times_result((self.own, 0.0, 0.0, 0.0, self.now))
+    def used(self, who: int) -> SimpleNamespace:
+        own = self.own if who == resource.RUSAGE_SELF else 0.0
+        return SimpleNamespace(ru_utime=own, ru_stime=0.0)
 
     def put(self, path: str, text: object) -> None:
         file = self.root / path
@@ -60,7 +61,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr(sampling.os, "times", made.times)
+    monkeypatch.setattr(sampling.resource, "getrusage", made.used)
     monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -96,6 +97,16 @@ sys.stdin.read()
 """
 
 CHILD = "from cnnbench.machine.host import *; print(pid_namespace(Host()))"
+
+
+def test_own_cpu_time_is_finer_than_that_of_the_machine():
+    differences = []
+    for _ in range(10):
+        differences.append(take(Host()).own_seconds - time.process_time())
+        end = time.process_time() + 0.003
+        while time.process_time() < end:
+            pass
+    assert max(differences) - min(differences) < 0.005
 
 
 def test_cpu_time_of_another_process():

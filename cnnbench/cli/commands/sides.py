@@ -173,8 +173,8 @@ def sides_of(
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
     """The sides A and B, as the flags of these names describe them, with their checkouts."""
+    variables, found = options.variables, {}
     with contextlib.ExitStack() as stack:
-        found = {}
         for side, name in zip("ab", names, strict=True):
             text, python, checkout = (
                 getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
@@ -195,6 +195,6 @@ def sides_of(
                 python=python,
                 checkout=folder,
                 revision=checkout,
-                variables=options.variables[name],
+                variables=variables[name],
             )
         yield found

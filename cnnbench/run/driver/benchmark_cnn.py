@@ -133,7 +133,7 @@ class BenchmarkCNN:
             self._check_memory("cpu")
 
     def profiled(self, steps: int) -> StepProfiler:
-        """Profiles up to `most` of the last steps of the warm-up; to be called before `run`."""
+        """Makes `run` profile up to `steps` of the last steps of the warm-up, and returns how."""
         # Late: it loads charts and readers of profiles, which few runs need.
         from cnnbench.run.driver.step_profile import StepProfiler
 
