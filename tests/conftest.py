@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -169,6 +170,20 @@ def made_up_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(Host.__init__, "__defaults__", (tmp_path / "machine", *others))
     (tmp_path / "machine" / "proc").mkdir(parents=True)
     return tmp_path / "machine"
+
+
+@pytest.fixture(scope="session")
+def git():
+    """git(FOLDER, WORD...): what git prints without an outer margin; its commits have an author."""
+
+    def run(folder, *words, stdin=None):
+        command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, input=stdin, timeout=60
+        )
+        return done.stdout.strip()
+
+    return run
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import fnmatch
 import json
 import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -686,7 +685,7 @@ def rows(command):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, lenet_runs):
+def place(tmp_path_factory, lenet_runs, git):
     """A working directory with the files that the table names."""
     folder = tmp_path_factory.mktemp("place")
     make = lenet_runs()
@@ -726,11 +725,10 @@ def place(tmp_path_factory, lenet_runs):
     (folder / "pipes").mkdir()
     os.mkfifo(folder / "pipes" / "a.json")
     os.mkfifo(folder / "pipe")
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
+    git(folder, "init", "--quiet", "--initial-branch=main")
     for _ in range(2):
-        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "x"], check=True)
-    subprocess.run([*git, "tag", "v1"], check=True)
+        git(folder, "commit", "--quiet", "--allow-empty", "-m", "x")
+    git(folder, "tag", "v1")
     return folder
 
 

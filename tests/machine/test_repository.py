@@ -12,17 +12,9 @@ import pytest
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.judge.history.series import order_of_commits
-from cnnbench.machine.repository import GitError, address, git, of_folder, of_work, state
+from cnnbench.machine.repository import GitError, address, of_folder, of_work, state
+from cnnbench.machine.repository import git as read_only_git
 from cnnbench.records.subject import Subject
-
-WHO = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
-
-
-def plain_git(folder, *arguments):
-    """Git as people run it."""
-    command = ["git", "-C", str(folder), *WHO, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    return done.stdout.strip()
 
 
 class Traps:
@@ -54,32 +46,33 @@ def traps(tmp_path):
 
 
 @pytest.fixture
-def trapped(tmp_path, traps):
+def trapped(tmp_path, traps, git):
     """A repository of two commits whose configuration names programs for everything.
 
     The contents of a file with a filter, and of a submodule, have to be compared.
     """
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     for folder in (inner, outer):
-        plain_git(tmp_path, "init", "--quiet", str(folder))
+        git(tmp_path, "init", "--quiet", str(folder))
         (folder / "net.py").write_text("a = 1\n")
-        plain_git(folder, "add", ".")
-        plain_git(folder, "commit", "--quiet", "-m", "first")
-    plain_git(outer, "submodule", "--quiet", "add", str(inner), "inner")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", "first")
+    submodule = ("-c", "protocol.file.allow=always", "submodule")
+    git(outer, *submodule, "--quiet", "add", str(inner), "inner")
     (outer / ".gitattributes").write_text("*.bin filter=trap\n")
     (outer / "weights.bin").write_text("w")
-    plain_git(outer, "add", ".")
+    git(outer, "add", ".")
     signature = "echo -----BEGIN PGP SIGNATURE-----; echo; echo -----END PGP SIGNATURE-----"
     # It reads what is signed: git fails where it cannot write all of that.
     text = f"cat > /dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; {signature}"
     signer = traps.program("signer", text)
-    plain_git(outer, "-c", f"gpg.program={signer}", "commit", "--quiet", "-S", "-m", "second")
+    git(outer, "-c", f"gpg.program={signer}", "commit", "--quiet", "-S", "-m", "second")
     for folder, name in ((outer, "monitor"), (outer / "inner", "inner_monitor")):
-        plain_git(folder, "config", "core.fsmonitor", traps.program(name))
-    plain_git(outer, "config", "gpg.program", signer)
-    plain_git(outer, "config", "log.showSignature", "true")
+        git(folder, "config", "core.fsmonitor", traps.program(name))
+    git(outer, "config", "gpg.program", signer)
+    git(outer, "config", "log.showSignature", "true")
     for kind in ("clean", "smudge"):
-        plain_git(outer, "config", f"filter.trap.{kind}", traps.program(kind, "cat"))
+        git(outer, "config", f"filter.trap.{kind}", traps.program(kind, "cat"))
     for hook in ("post-checkout", "post-index-change", "reference-transaction"):
         traps.program("hook", path=outer / ".git/hooks" / hook)
     for file in ("weights.bin", "inner/net.py"):
@@ -88,15 +81,15 @@ def trapped(tmp_path, traps):
     return outer
 
 
-def test_the_traps_work(trapped, traps):
-    plain_git(trapped, "status", "--porcelain")
+def test_the_traps_work(trapped, traps, git):
+    git(trapped, "status", "--porcelain")
     with contextlib.suppress(subprocess.CalledProcessError):  # no signature worth the name
-        plain_git(trapped, "show", "--no-patch")
+        git(trapped, "show", "--no-patch")
     assert traps.sprung() == {"monitor", "inner_monitor", "clean", "signer", "hook"}
 
 
-def test_reading_runs_nothing(trapped, traps):
-    head, first = (plain_git(trapped, "rev-parse", name) for name in ("HEAD", "HEAD~1"))
+def test_reading_runs_nothing(trapped, traps, git):
+    head, first = (git(trapped, "rev-parse", name) for name in ("HEAD", "HEAD~1"))
     traps.sprung()
     found = of_folder(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
@@ -127,35 +120,35 @@ def test_files_with_filters_and_contents_of_submodules_do_not_count(trapped):
     assert state(trapped)[1] is True
 
 
-def test_nothing_is_fetched(tmp_path, traps):
+def test_nothing_is_fetched(tmp_path, traps, git):
     source, partial = tmp_path / "source", tmp_path / "partial"
-    plain_git(tmp_path, "init", "--quiet", str(source))
-    plain_git(source, "commit", "--quiet", "--allow-empty", "-m", "first")
-    plain_git(source, "config", "uploadpack.allowFilter", "true")
-    plain_git(tmp_path, "clone", "--quiet", "--filter=blob:none", f"file://{source}", str(partial))
-    plain_git(partial, "config", "remote.origin.uploadpack", traps.program("server"))
+    git(tmp_path, "init", "--quiet", str(source))
+    git(source, "commit", "--quiet", "--allow-empty", "-m", "first")
+    git(source, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "--quiet", "--filter=blob:none", f"file://{source}", str(partial))
+    git(partial, "config", "remote.origin.uploadpack", traps.program("server"))
     missing = "1" * 40
     with pytest.raises(subprocess.CalledProcessError):
-        plain_git(partial, "show", missing)
+        git(partial, "show", missing)
     assert traps.sprung() == {"server"}
     with pytest.raises(GitError):
-        git("show", "--no-patch", missing, folder=partial)
+        read_only_git("show", "--no-patch", missing, folder=partial)
     assert traps.sprung() == set()
 
 
 @pytest.fixture
-def nets(tmp_path):
+def nets(tmp_path, git):
     folder = tmp_path / "nets"
     folder.mkdir()
-    plain_git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "init", "--quiet", "--initial-branch=main")
     (folder / "net.py").write_text("a = 1\n")
-    plain_git(folder, "add", "net.py")
-    plain_git(folder, "commit", "--quiet", "-m", "first")
+    git(folder, "add", "net.py")
+    git(folder, "commit", "--quiet", "-m", "first")
     return folder
 
 
-def test_revision_and_changes_of_tracked_files(nets):
-    head = plain_git(nets, "rev-parse", "HEAD")
+def test_revision_and_changes_of_tracked_files(nets, git):
+    head = git(nets, "rev-parse", "HEAD")
     (nets / "results").mkdir()
     (nets / "results" / "untracked.json").write_text("{}")
     assert of_folder(nets / "results") == Subject(repository="nets", revision=head, dirty=False)
@@ -163,26 +156,26 @@ def test_revision_and_changes_of_tracked_files(nets):
     assert of_folder(nets) == Subject(repository="nets", revision=head, dirty=True)
 
 
-def test_a_worktree_is_of_the_same_repository(nets, tmp_path):
-    head = plain_git(nets, "rev-parse", "HEAD")
-    plain_git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
+def test_a_worktree_is_of_the_same_repository(nets, tmp_path, git):
+    head = git(nets, "rev-parse", "HEAD")
+    git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
     found = of_folder(tmp_path / "elsewhere")
     assert found == Subject(repository="nets", revision=head, dirty=False)
 
 
-def test_the_remote_names_it_without_its_password(nets):
-    plain_git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
+def test_the_remote_names_it_without_its_password(nets, git):
+    git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
     assert of_folder(nets).repository == "example.com/team/nets"
 
 
-def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path):
+def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path, git):
     assert of_folder(tmp_path) == Subject()
-    plain_git(tmp_path, "init", "--quiet")
+    git(tmp_path, "init", "--quiet")
     assert of_folder(tmp_path) == Subject()
 
 
-def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch):
-    head = plain_git(nets, "rev-parse", "HEAD")
+def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch, git):
+    head = git(nets, "rev-parse", "HEAD")
     found = Subject(repository="nets", revision=head, dirty=False)
     monkeypatch.chdir(tmp_path)
     assert of_work({"model_plugin": None, "model": "lenet"}) == Subject()
@@ -199,8 +192,8 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
     assert of_work({"model_plugin": "../own.py"}) == found
 
 
-def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets):
-    head = plain_git(nets, "rev-parse", "HEAD")
+def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
+    head = git(nets, "rev-parse", "HEAD")
     (nets / "new net.py").write_text("")
     found = of_work({"model_plugin": str(nets / "new net.py")})
     assert found == Subject(repository="nets", revision=head, dirty=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -42,10 +41,6 @@ def test_package_that_tensorflow_came_in(package, monkeypatch):
     assert facts["keras_version"] is None
 
 
-def run_git(folder, *arguments):
-    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture
 def installed(monkeypatch):
     """installed(FOLDER): moves cnnbench into it; returns one of its files."""
@@ -60,13 +55,12 @@ def installed(monkeypatch):
     return install
 
 
-def test_commit_of_a_checkout(tmp_path, installed):
+def test_commit_of_a_checkout(tmp_path, installed, git):
     source = installed(tmp_path)
     assert software.commit(Host()) == {}
-    run_git(tmp_path, "init", "-q")
-    run_git(tmp_path, "add", ".")
-    identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-    run_git(tmp_path, *identity, "commit", "-q", "-m", "x")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "x")
     clean = software.commit(Host())
     assert len(clean["git_commit"]) == 40
     assert clean["git_dirty"] is False
@@ -74,8 +68,8 @@ def test_commit_of_a_checkout(tmp_path, installed):
     assert software.commit(Host())["git_dirty"] is True
 
 
-def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed):
-    run_git(tmp_path, "init", "-q")
+def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed, git):
+    git(tmp_path, "init", "-q")
     installed(tmp_path / "venv" / "site-packages")
     assert software.commit(Host()) == {}
 

@@ -14,14 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gate_pull_request"
 
 
-def git(folder, *arguments):
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    command = ["git", "-C", str(folder), *who, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, git):
     """main has gone on since change left it."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -57,7 +51,7 @@ def gate(repository, tmp_path):
     return run
 
 
-def test_the_change_is_held_against_what_it_started_from(gate, repository):
+def test_the_change_is_held_against_what_it_started_from(gate, repository, git):
     done, given = gate("main", "change", "--pairs=8", "--", "--model=lenet")
     assert done.returncode == 0
     start = git(repository, "rev-parse", "--short=12", "main~1")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -146,17 +145,11 @@ def test_all_outputs_of_an_experiment_give_the_same_answer(
     assert shown["table"].startswith(answer)
 
 
-def _git(*arguments):
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def test_records_name_the_revision_and_the_side(ab, call, tmp_path):
-    _git("init", "--quiet", "--initial-branch=main")
+def test_records_name_the_revision_and_the_side(ab, call, git, tmp_path):
+    git(".", "init", "--quiet", "--initial-branch=main")
     for name in ("base", "change"):
-        _git("commit", "--quiet", "--allow-empty", "-m", name)
-    base, change = (_git("rev-parse", name) for name in ("HEAD~1", "HEAD"))
+        git(".", "commit", "--quiet", "--allow-empty", "-m", name)
+    base, change = (git(".", "rev-parse", name) for name in ("HEAD~1", "HEAD"))
     ab(f"--a_checkout={base}", "--b_checkout=main", "--pairs=6", b={"speed": 50})
     for side, revision in (("a", base), ("b", change)):
         for path in Path("results", side).iterdir():
@@ -507,13 +500,13 @@ def test_cpu_time_decides_where_other_programs_disturb(ab):
     assert journal("look", "cpu")[0]["chance"] > journal("look", "wall")[0]["chance"]
 
 
-def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, monkeypatch):
+def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     repository.mkdir()
     monkeypatch.chdir(repository)
-    _git("init", "--quiet")
-    _git("commit", "--quiet", "--allow-empty", "-m", "first")
-    _git("tag", "old")
+    git(repository, "init", "--quiet")
+    git(repository, "commit", "--quiet", "--allow-empty", "-m", "first")
+    git(repository, "tag", "old")
     ab("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
     folders = [
         json.loads((tmp_path / "r" / side / f"0001-{side}.json").read_text())["environment"][
@@ -523,7 +516,7 @@ def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, monkeypatch):
     ]
     assert folders[0] != str(repository) == folders[1]
     assert not os.path.exists(folders[0])
-    assert _git("worktree", "list").count("\n") == 0
+    assert git(repository, "worktree", "list").count("\n") == 0
 
 
 def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):

@@ -25,14 +25,8 @@ pytestmark = [
 PATIENCE = 60.0
 
 
-def git(folder, *arguments, stdin=None):
-    command = ["git", "-C", str(folder), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, input=stdin)
-    return done.stdout.strip()
-
-
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, git):
     """Makes a repository whose commits hold what their processes do; see fake_python.py."""
 
     def make(*says):
@@ -75,9 +69,10 @@ def bisect(call, words):
     return lambda *arguments, code=0, **more: call(*words(*arguments, **more), code=code)
 
 
-def nothing_is_left(folder):
+@pytest.fixture
+def nothing_is_left(git):
     """No worktree, no lock, no branch: the repository is as it was."""
-    return (
+    return lambda folder: (
         git(folder, "worktree", "list").count("\n") == 0
         and not (folder / ".git" / "worktrees").exists()
         and git(folder, "status", "--porcelain") == ""
@@ -86,7 +81,7 @@ def nothing_is_left(folder):
 
 
 def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
-    repository, bisect, tmp_path
+    repository, bisect, tmp_path, git, nothing_is_left
 ):
     says = [{"speed": 100 if number < 11 else 80, "salt": number} for number in range(30)]
     for number in (13, 14, 15):
@@ -98,7 +93,7 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
     assert nothing_is_left(folder)
 
 
-def test_records_of_all_steps_are_ordinary_ones(call, repository, bisect, tmp_path):
+def test_records_of_all_steps_are_ordinary_ones(call, repository, bisect, tmp_path, git):
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1}, {"speed": 50, "salt": 2})
     bisect("main~2", "main")
     good, same, bad = git(folder, "rev-list", "--reverse", "main").splitlines()
@@ -116,7 +111,9 @@ def test_records_of_all_steps_are_ordinary_ones(call, repository, bisect, tmp_pa
     assert [point["name"] for point in series["points"]] == [good, same, bad]
 
 
-def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, tmp_path):
+def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
+    repository, bisect, tmp_path, git, nothing_is_left
+):
     parent = {"parent": os.getpid(), "interrupt": ["0003-b"]}
     stop = tmp_path / "stop"
     says = [{"speed": 100}, {"speed": 101, "salt": 1, "once": str(stop), **parent}, {"speed": 50}]
@@ -144,7 +141,7 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(repository, bisect, t
     assert "pair" not in err
 
 
-def test_a_kill_leaves_nothing_behind(repository, words, tmp_path):
+def test_a_kill_leaves_nothing_behind(repository, words, tmp_path, git, nothing_is_left):
     folder = repository({"speed": 100, "wait": 60}, {"speed": 50, "wait": 60})
     command = [sys.executable, "-m", "cnnbench", *words("main~1", "main")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -187,7 +184,9 @@ def running_in(folder):
         (({"die": "no such layer"}, {"speed": 100}), 4, "fails: A: exit status 1; "),
     ],
 )
-def test_without_a_difference_or_without_runs(repository, bisect, says, status, message):
+def test_without_a_difference_or_without_runs(
+    repository, bisect, says, status, message, nothing_is_left
+):
     folder = repository(*says)
     assert message in bisect("main~1", "main", code=status).err
     assert nothing_is_left(folder)
@@ -207,7 +206,7 @@ def going_on(err):
     ],
 )
 def test_the_command_that_goes_on_settles_what_was_undecided(
-    call, repository, bisect, says, tmp_path
+    call, repository, bisect, says, tmp_path, git
 ):
     folder = repository(*says)
     (tmp_path / "flags").write_text("--most_pairs=6\n")
@@ -244,7 +243,7 @@ def test_the_answers_are_changes(repository, bisect):
 
 
 @pytest.mark.parametrize(("flags", "seconds"), [(("--pairing=auto",), 0.3), ((), 0.0)])
-def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, seconds):
+def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, seconds, git):
     folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
     one = ("--pairs=1", "--most_pairs=1")
     bisect("main~1", "main", *one, *flags, code=3)
@@ -253,7 +252,7 @@ def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, flags, 
     assert json.loads(journal[0])["turn_seconds"] == seconds
 
 
-def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect):
+def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect, git):
     folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
     err = bisect("main~2", "main~1", "--pairing=turns", code=2).err
     assert "--pairing=turns: cannot be: side B: its cnnbench" in err
@@ -265,7 +264,7 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, bisect)
 
 
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(
-    call, repository, bisect, tmp_path
+    call, repository, bisect, tmp_path, git
 ):
     kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
@@ -278,7 +277,7 @@ def test_a_commit_whose_processes_are_killed_is_measured_again_later(
     assert "measured again" not in err
 
 
-def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect):
+def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect, git):
     folder = repository({"speed": 100}, {"speed": 80}, {"speed": 60, "salt": 2})
     build = "--build=! grep -q 80 fake.json"
     out = bisect("main~2", "main", build, code=3).out
@@ -287,7 +286,7 @@ def test_where_only_skipped_ones_are_left_all_are_named(repository, bisect):
     assert re.search(rf"{skipped} commit 1\n +skipped: does not build: exit status 1", out)
 
 
-def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect):
+def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect, git):
     wider = {"speed": 50, "model": {"training_flops_per_image": 6000}}
     says = [{"speed": 100}, {"speed": 90, "salt": 1}, wider, {**wider, "salt": 3}]
     folder = repository(*says)
@@ -296,7 +295,7 @@ def test_other_work_is_what_is_looked_for_where_bad_has_it(repository, bisect):
     assert "bad: other work to do" in out
 
 
-def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect):
+def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, nothing_is_left):
     folder = repository({}, {})
     err = bisect("main~1", "main", python=None, flags=["--model=lenett"], code=2).err
     assert "--model=lenett: unknown" in err

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import textwrap
 import threading
 import time
@@ -88,11 +87,11 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder
 
 @pytest.mark.parametrize(("after", "warns"), [(SUITE, False), (f"{SUITE}#", True)])
 def test_a_repository_that_changes_during_a_sweep_is_pointed_out(
-    call, in_folder, monkeypatch, after, warns
+    call, in_folder, git, monkeypatch, after, warns
 ):
     for words in (["init", "--quiet"], ["add", "tiny.yaml"], ["commit", "--quiet", "-m", "suite"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
-    revision = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+        git(in_folder, *words)
+    revision = git(in_folder, "rev-parse", "HEAD")
 
     def run(sweep):
         (in_folder / "tiny.yaml").write_text(after, encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,13 +116,12 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
     assert record["command"][:3] == ["cnnbench", "run", "--tf_random_seed=0"]
 
 
-def test_another_revision_is_another_run(sweep):
+def test_another_revision_is_another_run(sweep, git):
     def commit():
-        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "x"], check=True)
-        return subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+        git(".", "commit", "--quiet", "--allow-empty", "-m", "x")
+        return git(".", "rev-parse", "HEAD")
 
-    subprocess.run(["git", "init", "--quiet"], check=True)
+    git(".", "init", "--quiet")
     first = commit()
     sweep(entry("a"))
     assert "1 of 1 runs are done already" in sweep(entry("a"), resume=True).err

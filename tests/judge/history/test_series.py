@@ -1,6 +1,5 @@
 """Points and series: what belongs together."""
 
-import subprocess
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -114,17 +113,12 @@ def test_values_without_a_logarithm_are_left_out(by_commit):
 
 
 @pytest.fixture
-def repository(tmp_path):
-    def git(*arguments):
-        identity = ("-c", "user.name=x", "-c", "user.email=x@y")
-        command = ["git", "-C", str(tmp_path), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
+def repository(tmp_path, git):
+    git(tmp_path, "init", "-q")
     commits = []
     for index in range(3):
-        git("commit", "-q", "--allow-empty", "-m", f"commit {index}")
-        commits.append(git("rev-parse", "HEAD"))
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", f"commit {index}")
+        commits.append(git(tmp_path, "rev-parse", "HEAD"))
     return tmp_path, commits
 
 

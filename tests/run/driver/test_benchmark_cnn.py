@@ -9,7 +9,6 @@ import json
 import math
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -77,21 +76,14 @@ def test_a_record_holds_every_step_and_what_the_defaults_became():
     assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
 
 
-def test_the_record_names_the_revision_of_the_users_repository(tmp_path, monkeypatch):
-    def git(*arguments):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run(
-            ["git", *who, *arguments], check=True, capture_output=True, text=True, timeout=60
-        )
-        return done.stdout.strip()
-
+def test_the_record_names_the_revision_of_the_users_repository(tmp_path, git, monkeypatch):
     folder = tmp_path / "nets"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    git("init", "--quiet")
-    git("commit", "--quiet", "--allow-empty", "-m", "a commit")
+    git(folder, "init", "--quiet")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "a commit")
     record = run(result_label="branch=main").record
-    revision, labels = git("rev-parse", "HEAD"), {"branch": "main"}
+    revision, labels = git(folder, "rev-parse", "HEAD"), {"branch": "main"}
     expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
     assert record.subject == expected
     # The version of cnnbench is a fact of its own.
