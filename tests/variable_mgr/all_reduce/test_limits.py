@@ -78,12 +78,13 @@ def test_what_is_built_is_what_is_allowed(name):
         ("copy/xring#2", 4, 0, "2 shards between 1 group.s. of devices"),
         ("copy:1K:rechd#02", 4, 0, "character 9, 'rechd#02': rechd takes no shards"),
         ("copy/rechd#2", 4, 2, "'copy/rechd#2': rechd takes no shards"),
+        ("hierarchical_copy/copy", 4, 2, "exactly 8 devices, and there are 2"),
         ("pscpu#3", 2, 0, "3 shards need as many different devices"),
         ("pscpu:4096:xring#3:1M:copy", 2, 0, "character 12, 'xring#3': 3 rings need as many"),
     ],
 )
 def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size, message):
-    context = context_of("CPU", count)
+    context = context_of("CPU", count, network_topology="gcp_v100")
     groups = groups_of(context.devices, group_size)
     for check in (limits.check_spec, Reducer):
         with pytest.raises(FlagError, match=message):
@@ -98,11 +99,12 @@ def test_specs_that_the_devices_do_not_allow_are_refused(spec, count, group_size
         ("copy/xring", 4, 1),
         ("copy/copy", 3, 2),
         ("xring#2:1K:pscpu/rechd", 4, 2),
+        ("hierarchical_copy/copy", 9, 8),
         ("pscpu#9:4K:nccl", 1, 0),
     ],
 )
 def test_what_works_is_let_through(spec, count, group_size):
-    context = context_of("CPU", count)
+    context = context_of("CPU", count, network_topology="gcp_v100")
     groups = groups_of(context.devices, group_size)
     for check in (limits.check_spec, Reducer):
         check(parse_all_reduce_spec(spec), context, groups)
