@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from cnnbench.variable_mgr import (
     VariableMgrSpec,
     create,
     document,
-    modes,
     names,
     registry,
 )
@@ -88,24 +86,6 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     monkeypatch.setitem(registry._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is no flag"):
         validate(Params(variable_update="replicated"))
-
-
-def _mode_names_in(path):
-    names = {mode.name for mode in BUILT_IN}
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value in names]
-
-
-def test_modes_are_named_in_their_table_and_hardly_anywhere_else():
-    table = Path(modes.__file__)
-    assert len(_mode_names_in(table)) == len(BUILT_IN)
-    files = [
-        f for top in ("cnnbench", "models", "variable_mgr") for f in (ROOT / top).rglob("*.py")
-    ]
-    elsewhere = {
-        f.name: found for f in files if f.name != table.name and (found := _mode_names_in(f))
-    }
-    assert sum(map(len, elsewhere.values())) <= 5, elsewhere
 
 
 def test_the_documented_table_is_current():
