@@ -30,6 +30,7 @@ from forked import Forked, Server, brief, execute
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
+from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
@@ -170,6 +171,20 @@ def made_up_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(Host.__init__, "__defaults__", (tmp_path / "machine", *others))
     (tmp_path / "machine" / "proc").mkdir(parents=True)
     return tmp_path / "machine"
+
+
+@pytest.fixture
+def call(capsys):
+    """call(WORD..., code=0): what a command prints that ends with this exit code; None: any."""
+
+    def call(*words, code=0):
+        capsys.readouterr()
+        found = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        assert code in (found, None), printed.err
+        return printed
+
+    return call
 
 
 @pytest.fixture(scope="session")

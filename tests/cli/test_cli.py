@@ -72,10 +72,9 @@ def test_run_is_the_default(run_command, argv, arguments):
         (RuntimeError("surprise"), 4, "cnnbench: error: RuntimeError: surprise\n"),
     ],
 )
-def test_exit_codes(run_command, capsys, outcome, status, line):
+def test_exit_codes(run_command, call, outcome, status, line):
     run_command.outcome = outcome
-    assert cli.main([]) == status
-    err = capsys.readouterr().err
+    err = call(code=status).err
     unforeseen = type(outcome) is RuntimeError
     assert (err.endswith(line) and err.startswith("Traceback")) if unforeseen else err == line
 
@@ -88,17 +87,15 @@ def test_exit_codes(run_command, capsys, outcome, status, line):
         (["zzz"], "there are run, models"),
     ],
 )
-def test_unknown_command(argv, hint, capsys):
-    assert cli.main(argv) == 2
-    err = capsys.readouterr().err
+def test_unknown_command(argv, hint, call):
+    err = call(*argv, code=2).err
     assert err.startswith(f"cnnbench: error: unknown command '{argv[-1]}'; ")
     assert hint in err
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["-help"], ["-h"], ["--helpshort"], ["help"]])
-def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, capsys):
-    assert cli.main(argv) == 0
-    out, err = capsys.readouterr()
+def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, call):
+    out, err = call(*argv)
     assert err == ""
     lines = out.splitlines()
     assert 24 <= len(lines) <= 40
@@ -119,9 +116,8 @@ def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, capsys):
         (["run", "--helpfull"], True),
     ],
 )
-def test_help_of_a_run_has_every_flag(argv, full, capsys):
-    assert cli.main(argv) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_help_of_a_run_has_every_flag(argv, full, call):
+    lines = call(*argv).out.splitlines()
     heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
     names = [head.removeprefix("  --").removeprefix("[no]") for head in heads]
     assert tuple(names[: len(MOST_USED)]) == MOST_USED
@@ -133,20 +129,17 @@ def test_help_of_a_run_has_every_flag(argv, full, capsys):
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
-def test_help_of_a_command(command, capsys):
-    assert cli.main([command, "--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_of_a_command(command, call):
+    text = call(command, "--help").out
     assert text.startswith(f"Usage: cnnbench {command} ")
     for _, specs in importlib.import_module(f"cnnbench.cli.commands.{command}").HELP[1]:
         for spec in specs:
             assert f"  --{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
-    assert cli.main(["help", command]) == 0
-    assert capsys.readouterr().out == text
+    assert call("help", command).out == text
 
 
-def test_version(capsys):
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
+def test_version(call):
+    assert call("--version").out == f"cnnbench {cnnbench.__version__}\n"
 
 
 FROZEN = Path(__file__).parents[1] / "frozen"

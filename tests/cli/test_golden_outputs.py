@@ -11,8 +11,6 @@ import pytest
 from pages import golden
 from step_profiles import write_sides
 
-from cnnbench.cli import main
-
 GOLDEN = Path(__file__).parent / "golden"
 PREDICT = ("--predict", "--model=resnet50", "--link=nvlink4", "--devices=8..64")
 COMMANDS = {
@@ -33,7 +31,6 @@ def folder(lenet_runs, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("folder", "own_registry")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_output(name, capsys):
-    assert main(COMMANDS[name]) == 0
-    out = capsys.readouterr().out
+def test_output(name, call):
+    out = call(*COMMANDS[name]).out
     assert out == golden(GOLDEN / f"{name}.txt", out)

@@ -759,8 +759,8 @@ def test_every_command_and_every_row_of_the_table_is_tried():
     assert sum(tried) == len(asked)
 
 
-def test_flag_files_are_nested_only_so_deep(tmp_path, capsys):
+def test_flag_files_are_nested_only_so_deep(tmp_path, call):
     for number in range(70):
         (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
-    assert main([f"--flagfile={tmp_path}/0"]) == 2
-    assert "is nested deeper than 64 flag files" in capsys.readouterr().err
+    nested = call(f"--flagfile={tmp_path}/0", code=2).err
+    assert "is nested deeper than 64 flag files" in nested

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from data_sets import COCO_SIZES, SMALL, coco_annotations
 
-from cnnbench.cli import main
 from cnnbench.data import coco, make_input
 from cnnbench.data.position import uniform_int
 
@@ -106,14 +105,13 @@ def test_overlaps_by_hand():
     np.testing.assert_allclose(coco.overlaps(windows, boxes), expected, rtol=1e-6)
 
 
-def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, capsys):
+def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, call):
     source = shutil.copytree(sources("coco"), tmp_path / "source")
     content = json.loads(coco_annotations(source).read_text())
     content["annotations"][0]["bbox"] = [5, 5, 0, 9]
     content["annotations"][1]["bbox"] = [60.0, 30.0, 20.4, 20.0]
     coco_annotations(source).write_text(json.dumps(content))
-    assert main(["data", "make-coco", str(source), str(tmp_path / "out")]) == 0
     said = "7 training and 8 validation images with 2 classes; left out: 1 training images"
-    out = capsys.readouterr().out
+    out = call("data", "make-coco", source, tmp_path / "out").out
     assert said in out
     assert "1 boxes without an area" in out

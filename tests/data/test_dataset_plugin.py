@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.data import dataset_names, load_plugin
 from cnnbench.errors import UsageError
 from cnnbench.models import model_names
@@ -52,23 +51,21 @@ def own(tmp_path):
     return write
 
 
-def test_the_example_trains_and_evaluates(npz, quick_start, capsys):
+def test_the_example_trains_and_evaluates(npz, quick_start, call):
     where = [f"--dataset_plugin={EXAMPLE}", f"--data_dir={npz}", "--model=small", "--device=cpu"]
     record, train_dir = npz / "record.json", npz / "train"
     flags = ["--variable_update=replicated", "--num_gpus=2", "--batch_size=10", "--num_batches=20"]
     files = [f"--result_json={record}", f"--train_dir={train_dir}", "--peak_flops=1e12"]
-    assert main([*where, *flags, *files, "--num_warmup_batches=0"]) == 0
+    assert "Dataset:     npz\n" in call(*where, *flags, *files, "--num_warmup_batches=0").out
     losses = json.loads(record.read_text())["losses"]
     assert losses[-1] < losses[0]
-    assert "Dataset:     npz\n" in capsys.readouterr().out
     flags = ["--eval", "--num_eval_epochs=1", "--batch_size=4", f"--train_dir={train_dir}"]
-    assert main([*where, *flags]) == 0
-    assert "[11 examples]" in capsys.readouterr().out
+    assert "[11 examples]" in call(*where, *flags).out
 
 
-def test_the_example_is_checked(npz, capsys):
-    assert main(["data", "check", str(npz), f"--dataset_plugin={EXAMPLE}"]) == 0
-    out = capsys.readouterr().out
+def test_the_example_is_checked(npz, call):
+    check = ("data", "check", npz, f"--dataset_plugin={EXAMPLE}")
+    out = call(*check).out
     assert out.startswith(f"{npz}: npz\ntrain: 40 valid records in 1 files, ")
     assert "labels: 10 different from 0 to 9, 4 to 4 records each" in out
     with np.load(npz / "train.npz") as arrays:
@@ -76,18 +73,17 @@ def test_the_example_is_checked(npz, capsys):
     labels[7] = 10
     np.savez(npz / "train.npz", images=images, labels=labels)
     (npz / "validation.npz").write_bytes(b"no zip")
-    assert main(["data", "check", str(npz), f"--dataset_plugin={EXAMPLE}"]) == 4
-    streams = capsys.readouterr()
+    streams = call(*check, code=4)
     assert f"defect: {npz}/train.npz: record 7: label 10 is not in [0, 10)\n" in streams.out
     assert f"defect: {npz}/validation.npz: cannot be read: " in streams.out
     assert streams.err.startswith("cnnbench: error: 2 defects, the first: ")
 
 
-def test_models_of_the_file_are_listed(capsys):
-    assert main(["models", f"--dataset_plugin={EXAMPLE}", "--data_name=npz"]) == 0
+def test_models_of_the_file_are_listed(call):
     kernels = 9 * 3 * 16 + 9 * 16 * 16
     parameters = kernels + 32 + 4 * 4 * 16 * 10 + 10
-    assert f"{parameters:,}" in capsys.readouterr().out
+    listed = call("models", f"--dataset_plugin={EXAMPLE}", "--data_name=npz").out
+    assert f"{parameters:,}" in listed
 
 
 @pytest.mark.parametrize(
@@ -135,15 +131,14 @@ def test_refusals_do_without_tensorflow(own, alone):
         ("count=lambda files, subset: 0", 4, "the train files hold no records"),
     ],
 )
-def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, message, capsys):
+def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, message, call):
     path = own(
         f"make({parts})\n"
         "from cnnbench.models import get_model, register_model\n"
         "register_model('trivial', 'own', lambda: get_model('trivial', 'imagenet'))\n"
     )
     flags = ["--data_name=own", f"--data_dir={tmp_path}", "--device=cpu", "--batch_size=2"]
-    assert main([f"--dataset_plugin={path}", *flags]) == status
-    err = capsys.readouterr().err
+    err = call(f"--dataset_plugin={path}", *flags, code=status).err
     assert message in err
     assert sum("error" in line for line in err.splitlines()) == 1
 
@@ -158,10 +153,9 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
         ),
     ],
 )
-def test_defects_of_its_checker_are_one_line_each(own, tmp_path, capsys, parts, message):
+def test_defects_of_its_checker_are_one_line_each(own, tmp_path, call, parts, message):
     path = own(f"make({parts})")
-    assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = capsys.readouterr().err
+    err = call("data", "check", tmp_path, f"--dataset_plugin={path}", code=2).err
     assert err.startswith(f"cnnbench: error: {message.format(path, tmp_path)}")
 
 

@@ -32,7 +32,6 @@ from data_sets import (
     write_records,
 )
 
-from cnnbench.cli import main
 from cnnbench.data import coco, find_dataset, imagenet, make_input
 from cnnbench.data import librispeech as speech
 from cnnbench.data.coco import CocoObject
@@ -86,7 +85,7 @@ CHECKED = {
 
 
 @EVERY
-def test_it_is_made_found_counted_and_checked(name, small_set, capsys):
+def test_it_is_made_found_counted_and_checked(name, small_set, call):
     small, folder = SMALL[name], small_set(name)
     if name in FILES:
         shards = [f"train-0000{i}-of-00003" for i in range(3)]
@@ -97,23 +96,18 @@ def test_it_is_made_found_counted_and_checked(name, small_set, capsys):
     assert find_dataset(None, str(folder)) is small.dataset
     for subset in SUBSETS:
         assert small.dataset.num_examples(subset, str(folder)) == small.count(subset)
-    capsys.readouterr()
-    assert main(["data", "check", str(folder)]) == 0
-    out = capsys.readouterr().out
+    out = call("data", "check", folder).out
     assert out.startswith(f"{folder}: {name}\ntrain: ")
     for part in CHECKED[name]:
         assert part in out
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_nothing_is_overwritten(name, sources, small_set, capsys):
+def test_nothing_is_overwritten(name, sources, small_set, call):
     folder = small_set(name)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    capsys.readouterr()
-    assert (
-        main(["data", f"make-{name}", str(sources(name)), str(folder), *SMALL[name].options]) == 2
-    )
-    err = capsys.readouterr().err
+    make = ("data", f"make-{name}", sources(name), folder)
+    err = call(*make, *SMALL[name].options, code=2).err
     assert f"{folder}: holds " in err
     assert "already" in err
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
@@ -240,13 +234,11 @@ BAD_SOURCES = [
 
 
 @pytest.mark.parametrize(("name", "change", "status", "message"), BAD_SOURCES)
-def test_sources_that_cannot_be_used(name, change, status, message, sources, tmp_path, capsys):
+def test_sources_that_cannot_be_used(name, change, status, message, sources, tmp_path, call):
     source = shutil.copytree(sources(name), tmp_path / "source")
     change(source)
-    capsys.readouterr()
     out = tmp_path / "out"
-    assert main(["data", f"make-{name}", str(source), str(out), *SMALL[name].options]) == status
-    err = capsys.readouterr().err
+    err = call("data", f"make-{name}", source, out, *SMALL[name].options, code=status).err
     assert message in err
     assert err.count("\n") == 1
     assert not list(out.glob("*"))
@@ -347,7 +339,7 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 
 
 @EVERY
-def test_folders_without_it(name, small_set, tmp_path, capsys):
+def test_folders_without_it(name, small_set, tmp_path, call):
     dataset = SMALL[name].dataset
     with pytest.raises(FlagError, match=r"holds files of no data set \(imagenet: train-\*-of-\*"):
         detect(str(tmp_path))
@@ -361,8 +353,7 @@ def test_folders_without_it(name, small_set, tmp_path, capsys):
         if "train" in path.name or "batch_" in path.name:
             shutil.copy(path, tmp_path)
     assert list(dataset.subsets_in(str(tmp_path))) == ["train"]
-    assert main(["data", "check", str(tmp_path)]) == 0
-    assert "\nvalidation: no files\n" in capsys.readouterr().out
+    assert "\nvalidation: no files\n" in call("data", "check", tmp_path).out
     with pytest.raises(FlagError, match=r"holds no .*(validation|test_batch)"):
         dataset.num_examples("validation", str(tmp_path))
 
@@ -620,7 +611,7 @@ def test_an_epoch_of_bad_records_ends(tmp_path, cpu_devices):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_files_that_are_damaged_cut_off_missing_or_empty(
-    name, small_set, tmp_path, cpu_devices, capsys
+    name, small_set, tmp_path, cpu_devices, call
 ):
     """The check goes on behind damage. The reader ends at it; what is cut off it does not begin."""
     for path in small_set(name).glob("*train-*"):
@@ -652,8 +643,7 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(
     none = f"{tmp_path}: the train files hold no records"
     with pytest.raises(DataError, match=none):
         small.dataset.num_examples("train", str(tmp_path))
-    assert main(["data", "check", str(tmp_path)]) == 4
-    assert f"\ndefect: {none}\n" in capsys.readouterr().out
+    assert f"\ndefect: {none}\n" in call("data", "check", tmp_path, code=4).out
 
 
 # Trained on and evaluated -----------------------------------------------------------------------
@@ -696,7 +686,7 @@ class SmallNeuMF(NeuMF):
 
 @EVERY
 def test_a_model_trains_on_it_and_is_evaluated(
-    name, small_set, tmp_path, own_registry, quick_start, capsys
+    name, small_set, tmp_path, own_registry, quick_start, call
 ):
     register_model("narrow_ssd", "coco", NarrowSSD)
     register_model("small_speech", "librispeech", SmallSpeech)
@@ -705,8 +695,8 @@ def test_a_model_trains_on_it_and_is_evaluated(
     flags = [*MODELS[name], f"--data_dir={small_set(name)}", "--device=cpu", "--batch_size=2"]
     flags += ["--variable_update=replicated", "--num_batches=2", "--num_warmup_batches=0"]
     flags += ["--eval_during_training_every_n_steps=2", "--num_eval_epochs=1"]
-    assert main([*flags, f"--result_json={record}", "--peak_flops=1e12"]) == 0
-    assert f"Dataset:     {name}\n" in capsys.readouterr().out
+    out = call(*flags, f"--result_json={record}", "--peak_flops=1e12").out
+    assert f"Dataset:     {name}\n" in out
     found = json.loads(record.read_text())
     assert all(map(math.isfinite, found["losses"]))
     (evaluation,) = found["evaluations"]

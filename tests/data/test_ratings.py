@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from data_sets import SMALL, USERS, ratings_table, write_ratings
 
-from cnnbench.cli import main
 from cnnbench.data import RATINGS, make_input, make_ratings
 
 
@@ -41,42 +40,41 @@ def test_the_last_item_of_each_user_is_held_back(made, table):
     assert validation["negatives"].shape == (USERS, 9)
 
 
-def test_both_published_forms_give_the_same_files(made, table, tmp_path):
+def test_both_published_forms_give_the_same_files(made, table, tmp_path, call):
     source = write_ratings(tmp_path / "ratings.csv", table)
-    arguments = [str(source), str(tmp_path / "csv"), "--negatives=9", "--min_ratings=8"]
-    assert main(["data", "make-ratings", *arguments]) == 0
+    arguments = (source, tmp_path / "csv", "--negatives=9", "--min_ratings=8")
+    call("data", "make-ratings", *arguments)
     for subset in ("train", "validation"):
         for name, values in arrays(made, subset).items():
             np.testing.assert_array_equal(values, arrays(tmp_path / "csv", subset)[name])
 
 
-def test_users_with_few_ratings_are_left_out_and_repeated_ones_count_once(table, tmp_path, capsys):
+def test_users_with_few_ratings_are_left_out_and_repeated_ones_count_once(table, tmp_path, call):
     source = write_ratings(tmp_path / "ratings.dat", np.concatenate([table, table[:5]]))
-    arguments = [str(source), str(tmp_path / "out"), "--negatives=1", "--min_ratings=12"]
-    assert main(["data", "make-ratings", *arguments]) == 0
+    arguments = (source, tmp_path / "out", "--negatives=1", "--min_ratings=12")
+    out = call("data", "make-ratings", *arguments).out
     # Users have 8, 9, ... 13 ratings, and some of the repeated five may lift one over the limit.
     counts = np.unique(np.concatenate([table, table[:5]])[:, 0], return_counts=True)[1]
     left = int((counts >= 12).sum())
     assert len(arrays(tmp_path / "out", "validation")["users"]) == left
-    assert f"by {left} users; {USERS - left} users left out" in capsys.readouterr().out
+    assert f"by {left} users; {USERS - left} users left out" in out
     train = arrays(tmp_path / "out", "train")
     pairs = list(zip(train["users"].tolist(), train["items"].tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
 
 
-def test_negatives_are_different_items_up_to_all_that_a_user_has_not_rated(table, tmp_path, capsys):
+def test_negatives_are_different_items_up_to_all_that_a_user_has_not_rated(table, tmp_path, call):
     source = write_ratings(tmp_path / "ratings.dat", table)
     items = len(np.unique(table[:, 1]))
     published, counts = np.unique(table[:, 0], return_counts=True)
     left = items - counts.max()
-    arguments = ["data", "make-ratings", str(source), str(tmp_path / "out"), "--min_ratings=8"]
-    assert main([*arguments, f"--negatives={left + 1}"]) == 2
-    assert capsys.readouterr().err == (
+    arguments = ("data", "make-ratings", source, tmp_path / "out", "--min_ratings=8")
+    assert call(*arguments, f"--negatives={left + 1}", code=2).err == (
         f"cnnbench: error: --negatives={left + 1}: must be at most {left}: user "
         f"{published[counts.argmax()]} has not rated {left} of the {items} items\n"
     )
     assert not (tmp_path / "out").exists()
-    assert main([*arguments, f"--negatives={left}"]) == 0
+    call(*arguments, f"--negatives={left}")
     train, validation = arrays(tmp_path / "out", "train"), arrays(tmp_path / "out", "validation")
     assert validation["negatives"].shape == (USERS, left)
     for user in range(USERS):

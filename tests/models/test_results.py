@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base import plugins
-from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.models import declare, get_model, load_plugin, register_model
 
@@ -156,14 +155,13 @@ FLAGS = ("--model=probe", "--device=cpu", "--num_batches=1", "--num_warmup_batch
     ],
 )
 def test_a_mistake_in_a_run_is_one_line_with_frames_below(
-    probe, head, body, told, frames, capsys, tmp_path, quick_start, monkeypatch
+    probe, head, body, told, frames, call, tmp_path, quick_start, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     probe(head, body)
     in_run = head != BUILD
-    status = main(["--model_plugin=own.py", "--result_json=r.json", *FLAGS])
-    assert status == (ExitCode.FAILED if in_run else ExitCode.USAGE)
-    err = capsys.readouterr().err.splitlines()
+    code = ExitCode.FAILED if in_run else ExitCode.USAGE
+    err = call("--model_plugin=own.py", "--result_json=r.json", *FLAGS, code=code).err.splitlines()
     (at,) = (i for i, line in enumerate(err) if "error" in line)
     assert err[at].startswith(f"cnnbench: error: {tmp_path}/own.py:")
     assert told in err[at]

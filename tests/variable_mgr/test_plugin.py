@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.campaigns.strategies.session import make_plan
-from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags, validate
 from cnnbench.flags.params import FLAGS
@@ -65,12 +65,10 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
     validate(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
 
-def test_help_lists_it(capsys):
-    assert main(["run", "--help"]) == 0
-    assert LOCAL_SGD not in capsys.readouterr().out
+def test_help_lists_it(call):
+    assert LOCAL_SGD not in call("run", "--help").out
     for words in ([OWN[0]], ["--variable_mgr_plugin", LOCAL_SGD_PLUGIN]):
-        assert main(["run", *words, "--help"]) == 0
-        assert f", {LOCAL_SGD})" in " ".join(capsys.readouterr().out.split())
+        assert f", {LOCAL_SGD})" in " ".join(call("run", *words, "--help").out.split())
 
 
 def test_its_row_gives_refusals_and_notices(plugin):
@@ -112,14 +110,12 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(
-    text: str, message: str, plugin: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    text: str, message: str, plugin: Callable[..., str], call: Callable[..., Any]
 ) -> None:
     path = plugin(text)
     before = names()
-    for command in (["run"], ["strategies", "--modes=own"]):
-        argv = [*command, *SMALL, f"--variable_mgr_plugin={path}"]
-        assert main(argv if command != ["run"] else [*argv, "--variable_update=own"]) == 2
-        out, err = capsys.readouterr()
+    for command in (["run", "--variable_update=own"], ["strategies", "--modes=own"]):
+        out, err = call(*command, *SMALL, f"--variable_mgr_plugin={path}", code=2)
         assert out == ""
         first, *frames = err.splitlines()
         assert first.startswith(f"cnnbench: error: {'' if frames else OWN_FLAG}{path}:")
@@ -175,11 +171,11 @@ LIST = "must return a list, not None"
         ("def _create(self, variable): return 1 / 0", ": ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_mistake_in_a_method_names_file_line_and_method(body, told, plugin, capsys):
+def test_a_mistake_in_a_method_names_file_line_and_method(body, told, plugin, call):
     path = plugin(body=body)
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_warmup_batches=0"]
-    assert main([*SMALL, *own, "--device=cpu", "--num_batches=1"]) == 4
-    (err,) = (line for line in capsys.readouterr().err.splitlines() if "error: " in line)
+    printed = call(*SMALL, *own, "--device=cpu", "--num_batches=1", code=4)
+    (err,) = (line for line in printed.err.splitlines() if "error: " in line)
     assert err.startswith(f"cnnbench: error: {path}:6: Own.{body[4 : body.index('(')]}(){told}")
 
 
@@ -224,12 +220,11 @@ def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
     assert type(manager).__name__ == "ReplicatedVariableMgr"
 
 
-def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, capsys):
+def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, call):
     install(GROUP, "raise OSError('gone')")
     assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
     message = r"/cnnbench_provider\.py:1: <module>: OSError: gone"
     for ask in (names, lambda: parse_args(["--variable_update=installed"])):
         with pytest.raises(UsageError, match=message):
             ask()
-    assert main(["run", "--help"]) == 0
-    assert "parameter_server_strategy" in capsys.readouterr().out
+    assert "parameter_server_strategy" in call("run", "--help").out

@@ -18,20 +18,6 @@ PATIENCE = 240.0
 
 
 @pytest.fixture
-def call(capsys):
-    """call(WORD..., code=0): what a command prints that ends with this exit code; None: any."""
-
-    def call(*words, code=0):
-        capsys.readouterr()
-        found = main([str(word) for word in words])
-        printed = capsys.readouterr()
-        assert code in (found, None), printed.err
-        return printed
-
-    return call
-
-
-@pytest.fixture
 def save(lenet_runs):
     """Writes five records of one configuration to a folder, and returns its name."""
 

@@ -10,7 +10,6 @@ import shlex
 import pytest
 from step_profiles import write_sides
 
-from cnnbench.cli import main
 from cnnbench.records.files import KINDS
 from cnnbench.records.step_profile import StepProfile
 
@@ -172,9 +171,10 @@ def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path,
         (150, ("--explain", "auto"), True),
     ],
 )
-def test_when_a_verdict_is_explained(sides, capsys, tmp_path, speed, given, explained):
-    main(["ab", *given, *sides(speed), "--burn_in=0", "--pairs=6", "--results=r"])
-    assert ("Why, milliseconds" in capsys.readouterr().out) is explained
+def test_when_a_verdict_is_explained(sides, call, tmp_path, speed, given, explained):
+    quick = ("--burn_in=0", "--pairs=6", "--results=r")
+    out = call("ab", *given, *sides(speed), *quick, code=None).out
+    assert ("Why, milliseconds" in out) is explained
     assert (tmp_path / "r" / "explain").exists() is explained
 
 

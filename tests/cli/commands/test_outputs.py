@@ -6,20 +6,11 @@ import re
 
 import pytest
 
-from cnnbench.cli import main
-
 
 @pytest.fixture
 def sides(save, tmp_path):
     """Folders of records."""
     return [save(tmp_path / name) for name in ("base", "new")]
-
-
-def formats_of(command, capsys):
-    """The values of --format, from the help."""
-    assert main([command, "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    return re.search(r"--format=TEXT .*?; one of (.*?)\)", text)[1].split(", ")
 
 
 @pytest.mark.parametrize(
@@ -32,42 +23,43 @@ def formats_of(command, capsys):
         ("history", "plot", (".html", ".md", ".svg", ".png", ".pdf")),
     ],
 )
-def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, capsys):
-    for form in forms or formats_of(command, capsys):
+def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
+    if not forms:
+        text = " ".join(call(command, "--help").out.split())
+        forms = re.search(r"--format=TEXT .*?; one of (.*?)\)", text)[1].split(", ")
+    for form in forms:
         suffix = form if form.startswith(".") else ""
         output = tmp_path / f"out{suffix}"
         words = [*command.split(), *(sides if command == "compare" else sides[:1])]
         words += [f"--{flag}={output}", *([] if suffix else [f"--format={form}"])]
         output.unlink(missing_ok=True)
-        assert [main(words) for _ in range(2)] == [0, 0], form
+        call(*words)
+        call(*words)
         assert output.stat().st_size
         output.write_text("import this\n")
-        capsys.readouterr()
-        assert main(words) == 2, form
         refusal = f"--{flag}={output}: is a file of another kind, not to be overwritten"
-        assert refusal in capsys.readouterr().err
+        assert refusal in call(*words, code=2).err
         assert output.read_text() == "import this\n"
 
 
 @pytest.mark.parametrize("command", ["compare", "history", "report"])
-def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, tmp_path, capsys):
+def test_faulty_files_are_named_and_make_the_answer_incomplete(command, sides, tmp_path, call):
     faulty = tmp_path / "new" / "9.json"
     faulty.write_text('{"schema": 1, "run_id"')
     arguments = sides if command == "compare" else [sides[1]]
     shown = ["--format=markdown"] if command == "report" else []
-    assert main([command, *arguments, *shown]) == 3
-    out, err = capsys.readouterr()
+    out, err = call(command, *arguments, *shown, code=3)
     assert err == f"cnnbench: warning: skipped {faulty}: cut off after 22 characters\n"
     assert {"compare": "skipped: 1 file\n", "history": "lenet", "report": "9.json"}[command] in out
     faulty.write_text('{"schema": 1, "kind": "comparison"}')  # not meant to be a record
-    assert main([command, *arguments, *shown]) == 0
+    call(command, *arguments, *shown)
 
 
 @pytest.mark.parametrize(
     "flag",
     ["result_json", "result_csv", "graph_file", "tfprof_file", "trace_file", "export_dir"],
 )
-def test_a_run_refuses_a_link_to_itself_and_files_of_others(flag, tmp_path, capsys):
+def test_a_run_refuses_a_link_to_itself_and_files_of_others(flag, tmp_path, call):
     loop, mine = tmp_path / "loop", tmp_path / "mine"
     loop.symlink_to(loop)
     mine.write_text("import this\n")
@@ -75,27 +67,26 @@ def test_a_run_refuses_a_link_to_itself_and_files_of_others(flag, tmp_path, caps
         (loop, "is a symbolic link that leads back to itself"),
         (mine, "is not a folder" if flag == "export_dir" else ""),
     ):
-        assert main(["--model=trivial", "--device=cpu", f"--{flag}={path}"]) == 2
-        out, err = capsys.readouterr()
+        out, err = call("--model=trivial", "--device=cpu", f"--{flag}={path}", code=2)
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith(f"cnnbench: error: --{flag}={path}: {reason}")
     assert mine.read_text() == "import this\n"
 
 
-def test_relative_files_in_a_folder_that_is_gone(tmp_path, monkeypatch, capsys):
+def test_relative_files_in_a_folder_that_is_gone(tmp_path, monkeypatch, call):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     for command in (["--model=trivial"], ["allreduce", "--device=cpu", "--num_gpus=2"]):
-        assert main([*command, "--result_json=r.json"]) == 2
-        assert capsys.readouterr().err.startswith("cnnbench: error: --result_json=r.json: cannot")
+        err = call(*command, "--result_json=r.json", code=2).err
+        assert err.startswith("cnnbench: error: --result_json=r.json: cannot")
 
 
 @pytest.mark.parametrize(
     "argv",
     [["history", "{}"], ["ab", "--a_checkout={}", "--", "--model=lenet"], ["report", "{}"]],
 )
-def test_names_longer_than_any_path_are_one_line(argv, capsys):
-    assert main([word.format("x" * 5000) for word in argv]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_names_longer_than_any_path_are_one_line(argv, call):
+    words = [word.format("x" * 5000) for word in argv]
+    assert call(*words, code=2).err.count("\n") == 1

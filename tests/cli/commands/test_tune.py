@@ -84,10 +84,10 @@ def traced(folder):
     return (folder / "trace").read_text().split()
 
 
-def test_the_candidates_are_listed_with_what_is_dropped(capsys, tmp_path):
+def test_the_candidates_are_listed_with_what_is_dropped(call, tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
-    assert main(["tune", *GIVEN, "--list", f"--space={tmp_path / 'space.yaml'}"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    listed = call("tune", *GIVEN, "--list", f"--space={tmp_path / 'space.yaml'}").out
+    assert listed.splitlines() == [
         "modes: 3 candidates",
         "  as given",
         "  variable_update=replicated",
@@ -97,7 +97,7 @@ def test_the_candidates_are_listed_with_what_is_dropped(capsys, tmp_path):
     ]
 
 
-def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path):
+def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, call):
     file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
     code, out, err = again(*outputs)
@@ -119,8 +119,8 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path):
     # Ordinary records, which other commands read.
     pairs = [str(tmp_path / "r" / "final" / side) for side in ("a", "b")]
     allowed = "--allow_different=variable_update,all_reduce"
-    assert main(["compare", *pairs, "--paired", allowed]) == 0
-    assert main(["report", str(tmp_path / "r"), "--format=markdown"]) == 0
+    call("compare", *pairs, "--paired", allowed)
+    call("report", tmp_path / "r", "--format=markdown")
 
 
 def test_what_a_search_leaves(again, tmp_path, holds):

@@ -7,7 +7,6 @@ import pytest
 from pages import charts, report_of, rows, section
 
 from cnnbench.base.charts import HIGHER, Lines
-from cnnbench.cli import main
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Charts, Table, Text
@@ -247,13 +246,13 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
-def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path):
+def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call):
     for name, count in (("one", 1), ("four", 4)):
         run = full_runs(100.0 * count**0.9, devices=count, run_id=name)
         (tmp_path / f"{name}.json").write_text(run.to_json())
     words = ["allreduce", "--predict", "--model=lenet", "--link=roce100", "--devices=4,64"]
     words += ["--all_reduce_spec=copy,xring", f"--result_json={tmp_path / 'predicted.json'}"]
-    assert main(words) == 0
+    call(*words)
     drawn = json.loads((tmp_path / "predicted.json").read_text())["rows"]
     seconds = min(row["allreduce_seconds"] for row in drawn if row["devices"] == 4)
     report = build(gather(load([str(tmp_path)])))

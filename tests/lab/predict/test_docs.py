@@ -4,7 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-from cnnbench.cli import main
 from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.links import PRESETS
 
@@ -25,7 +24,6 @@ def test_every_preset_with_its_figures():
         assert row in TEXT
 
 
-def test_the_example_prints_what_is_shown(capsys):
+def test_the_example_prints_what_is_shown(call):
     shown = re.search(r"^\$ (cnnbench .*)\n((?:.|\n)*?)^```", TEXT, re.MULTILINE)
-    assert main(shlex.split(shown.group(1))[1:]) == 0
-    assert capsys.readouterr().out == shown.group(2)
+    assert call(*shlex.split(shown.group(1))[1:]).out == shown.group(2)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 
@@ -18,12 +17,11 @@ has_instructions = not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(
 
 @pytest.mark.skipif(not has_instructions, reason="this CPU has no products of 8-bit integers")
 @pytest.mark.usefixtures("quick_start")
-def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, capsys):
+def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, call):
     path = tmp_path / "record.json"
     towers = ("--num_gpus=2", "--variable_update=replicated")
     words = (*INFERENCE, *STEPS, *towers, "--model=resnet20", "--data_name=cifar10")
-    assert main([*words, f"--result_json={path}"]) == 0
-    out, err = capsys.readouterr()
+    out, err = call(*words, f"--result_json={path}")
     assert "total images/sec: " in out
     assert "19 of 19 convolutions compute in 8-bit integers, all other layers in fp32\n" in err
     record = json.loads(path.read_text())
@@ -32,16 +30,14 @@ def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, capsys):
     assert record["measured"].get("peak_flops_per_sec") is None
 
 
-def test_it_is_refused_on_a_cpu_without_the_instructions(made_up_machine, capsys):
+def test_it_is_refused_on_a_cpu_without_the_instructions(made_up_machine, call):
     (made_up_machine / "proc/cpuinfo").write_text("processor: 0\nflags: avx2 avx512f\n")
-    assert main([*INFERENCE, "--model=lenet"]) == 2
     message = "--precision=int8: this CPU has none of avx512_vnni, avx_vnni, amx_int8; use bf16"
-    assert message in capsys.readouterr().err
+    assert message in call(*INFERENCE, "--model=lenet", code=2).err
 
 
 @pytest.mark.skipif(not has_instructions, reason="this CPU has no products of 8-bit integers")
-def test_it_is_refused_without_onednn(monkeypatch, capsys):
+def test_it_is_refused_without_onednn(monkeypatch, call):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    assert main([*INFERENCE, "--model=lenet"]) == 2
     message = "--precision=int8: its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
-    assert message in capsys.readouterr().err
+    assert message in call(*INFERENCE, "--model=lenet", code=2).err

@@ -10,7 +10,6 @@ from short_runs import KINDS, NETWORKS
 from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.cli import main
 from cnnbench.errors import ReplicaDivergenceError
 from cnnbench.flags import parse_args
 from cnnbench.records.measurements import Measurements
@@ -105,13 +104,12 @@ def weight(built, tower):
     return trained(built.manager, tower)[2]
 
 
-def test_one_bit_of_one_copy_is_named(spoil, tmp_path, capsys):
+def test_one_bit_of_one_copy_is_named(spoil, tmp_path, call):
     towers = 3
     spoil(lambda built: [weight(built, towers - 1)], WARMUP + 2)
     path = tmp_path / "record.json"
     given = flags(variable_update="replicated", num_gpus=towers, result_json=path)
-    assert main([f"--{name}={value}" for name, value in given.items()]) == 4
-    out, err = capsys.readouterr()
+    out, err = call(*(f"--{name}={value}" for name, value in given.items()), code=4)
     assert "total images/sec" not in out
     (line,) = (line for line in err.splitlines() if "error" in line)
     found = r"diverged by global step 3: \S+/\S+ on tower 2 differs from tower 0 in 1 of \d+ "

@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-from cnnbench.cli import main
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.evaluation import Evaluator
@@ -92,9 +91,9 @@ def test_an_evaluation_begins_with_an_untimed_step(run, tmp_path, monkeypatch):
     assert evaluation.images_per_sec == 6 / 3.0
 
 
-def test_xla_has_no_folder_whose_name_tensorflow_would_split(tmp_path, capsys, monkeypatch):
+def test_xla_has_no_folder_whose_name_tensorflow_would_split(tmp_path, call, monkeypatch):
     (tmp_path / "my runs").mkdir()
     monkeypatch.chdir(tmp_path / "my runs")
-    assert main(["--model=trivial", "--xla", "--xla_cache_dir=cache"]) == 2
-    assert "--xla_cache_dir=cache: must have no spaces or quotes" in capsys.readouterr().err
+    refused = call("--model=trivial", "--xla", "--xla_cache_dir=cache", code=2).err
+    assert "--xla_cache_dir=cache: must have no spaces or quotes" in refused
     assert not any((tmp_path / "my runs").iterdir())

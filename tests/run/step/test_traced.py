@@ -7,12 +7,11 @@ import pytest
 from data_sets import WEATHER, write_weather
 
 from cnnbench import BenchmarkCNN, RunRecord
-from cnnbench.cli import main
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, capsys):
+def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, call):
     write_weather(tmp_path, 7, 7)
     build = BenchmarkCNN.build
 
@@ -35,8 +34,8 @@ def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, capsys):
     path = tmp_path / "record.json"
     flags = {**WEATHER, "data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
     flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
-    assert main([f"--{n}={v}" for n, v in {**flags, "result_json": path}.items()]) == 4
-    last = capsys.readouterr().err.splitlines()[-1]
+    words = [f"--{name}={value}" for name, value in {**flags, "result_json": path}.items()]
+    last = call(*words, code=4).err.splitlines()[-1]
     # Argument 0 is the learning rate, so 2 is the batch of the second tower.
     hours = "2.features.hours was float32[3, 24, 3] and is float32[2, 24, 3]"
     changed = f"{hours}; 2.features.station was int64[3] and is int64[2]"
