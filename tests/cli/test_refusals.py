@@ -536,6 +536,7 @@ tune TWO_CPUS --job_name=worker              | --job_name=worker: *--workers, --
 tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *--workers, --ps and --controller
 tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps and --controller
 tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update=replicated: *with launch
+tune TWO_CPUS --workers=2 --list --variable_update=parameter_server | --ps=0: *parameter_server
 tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: cannot be: a job of several
 tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf

@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 from data_sets import write_cifar10
 
+from cnnbench.run.driver import estimates
+
 SUITES = [path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.yaml")]
 
 
@@ -153,7 +155,9 @@ def test_every_shipped_suite_plans(name, call, data_folders, monkeypatch):
     out, err = call("sweep", name, "--list")
     assert out.count("\n") >= 8
     assert "no effect" not in err
-    for scaled in re.findall(r"scaled to its CPUs: cnnbench (.*)", err):
+    found = re.findall(r"scaled to its CPUs: cnnbench (.*)", err)
+    assert len(found) == (name != "smoke")
+    for scaled in found:
         out, err = call(*shlex.split(scaled))
         assert out
         assert "about" in err  # which is known of CPUs
@@ -184,9 +188,12 @@ def test_every_reduction_of_a_process_is_judged(repeats):
     assert repeats(text) == {"r": 8, "a": 7}
 
 
-def test_how_long_it_takes_is_told(sweep):
+def test_how_long_it_takes_is_told(sweep, limits):
+    limits(estimates, cpu_rate=lambda: 1e11)
     text = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
-    guess = r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about .*, a first guess"
+    guess = (
+        r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about 55 s, a first guess"
+    )
     assert re.fullmatch(f"cnnbench: {guess}\n", sweep(text, "--list").err)
     searching = sweep(text, "--list", "--max_batch_search").err
     assert re.fullmatch(f"cnnbench: {guess}, and 1 search for batch sizes\n", searching)

@@ -89,6 +89,12 @@ def test_mixtures_are_comparable_with_nothing(runs):
     assert unlike(*mixed) == {"cpu_model is Fast CPU or Slow CPU within each side": True}
 
 
+@pytest.mark.parametrize("allowed", ["tensorflow", "tensorflow_version", "tensorflow_*"])
+def test_a_named_fact_may_differ_and_is_mentioned(runs, allowed):
+    new = [runs(environment={"tensorflow_version": "2.20.0"})]
+    assert by_fact(unlike([runs()], new, allowed)) == {"tensorflow_version": False}
+
+
 def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):
     new = [runs(environment={"emulated_gpus": True})]
     assert by_fact(unlike([runs()], new, *GROUPS)) == {"emulated_gpus": True}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from pages import charts, report_of, rows, section
@@ -117,6 +118,12 @@ def test_modes(full_runs, flags, mode):
     forward = mode == "inference"
     assert ("2.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}) == forward
     assert len(rows(report, "accuracy")) == 2 - forward  # a forward pass has no losses
+
+
+def test_losses_that_are_not_finite_are_told_and_no_value(full_runs):
+    both = (full_runs(100, losses=(2.0,) * 23 + (last,)) for last in (1.0, math.nan))
+    (row,) = rows(report_of(*both), "accuracy")
+    assert (row["last loss"], row["losses"]) == ("1.000", "not finite in 1 of 2")
 
 
 def test_a_peak_that_nobody_knows_is_pointed_out(full_runs):

@@ -18,7 +18,6 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-COPYING = ("replicated", "distributed_all_reduce", "mirrored_strategy")
 WARMUP, STEPS = 1, 4
 TINY = {
     "model": "poison",
