@@ -37,21 +37,21 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def handling(handler: Callable[[int, FrameType | None], object] | None = None) -> Iterator[None]:
     """Restores the handlers of `SIGNALS` at the end of the block, which begins with `handler`.
 
-    None leaves the handlers as they are. Ignored signals stay ignored. Does nothing outside of the
-    main thread, which signals interrupt.
+    None leaves the handlers as they are. Ignored signals, and those handled by native code, are not
+    changed. Does nothing outside of the main thread, which signals interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, old in before.items():
-        if handler is not None and old is not signal.SIG_IGN:
+        if handler is not None and old not in (None, signal.SIG_IGN):
             signal.signal(number, handler)
     try:
         yield
     finally:
         for number, old in before.items():
-            if old is not None:  # it was set by native code
+            if old is not None:  # None is a handler of native code
                 signal.signal(number, old)
 
 
