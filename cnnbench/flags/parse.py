@@ -80,7 +80,7 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line without arguments to values by name, in the order of ``specs``."""
+    """Parses a command line of nothing but flags to values by name, in the order of ``specs``."""
     by_name = {spec.name: spec for spec in specs}
     return _flags_only(_read(argv, by_name), by_name)
 

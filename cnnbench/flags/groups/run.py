@@ -51,7 +51,7 @@ class RunParams:
     eval_interval_secs: int = flag(
         0,
         "With --eval: seconds between two searches for a new checkpoint, which is evaluated; "
-        "without end. 0 evaluates once.",
+        "the run does not end by itself. 0 evaluates once.",
         minimum=0,
     )
     eval_during_training_every_n_steps: int | None = flag(
