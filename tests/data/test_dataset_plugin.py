@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 from cnnbench.data import dataset_names, load_plugin
 from cnnbench.errors import UsageError
+from cnnbench.flags import Params
 from cnnbench.models import model_names
+from cnnbench.run.driver.plan import make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
 
@@ -49,6 +52,16 @@ def own(tmp_path):
         return str(path)
 
     return write
+
+
+def test_an_evaluation_counts_its_examples_once(npz):
+    plugin = npz / "counting.py"
+    counting = "count=lambda files, subset: counted.append(subset) or 11"
+    text = EXAMPLE.read_text().replace("count=count", counting).replace('"npz"', '"counting"')
+    plugin.write_text(f"{text}\ncounted = []\n")
+    where = {"dataset_plugin": str(plugin), "data_dir": str(npz), "model": "small"}
+    assert make_plan(Params(**where, eval=True, train_dir="d")).eval_examples
+    assert sys.modules["cnnbench_plugin_counting"].counted == ["validation"]
 
 
 def test_the_example_trains_and_evaluates(npz, quick_start, call):

@@ -235,8 +235,9 @@ def make_plan(params: Params) -> Plan:
     towers = job.towers_per_worker if alone else job.num_towers
     eval_batches, eval_examples = 0, 0
     if mode in ("evaluation", "training + evaluation"):
+        evaluated = epoch if params.eval else dataset.num_examples("validation", params.data_dir)
         eval_batches, eval_examples = _of_evaluations(
-            params, dataset, eval_batch * towers, job.num_workers
+            params, evaluated, eval_batch * towers, job.num_workers
         )
     if params.eval:
         batch, batches = eval_batch, eval_batches
@@ -307,14 +308,13 @@ def _declared(params: Params, mode: str) -> tuple[Dataset, Model, ModelSpec]:
 
 
 def _of_evaluations(
-    params: Params, dataset: Dataset, global_batch: int, workers: int
+    params: Params, examples: int, global_batch: int, workers: int
 ) -> tuple[int, int]:
     """Batches and examples of an evaluation, as long as the training unless it has own flags.
 
     Every pass over the examples ends with a batch that is filled up, so that passes have whole
     numbers of batches.
     """
-    examples = dataset.num_examples("validation", params.data_dir)
     flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
     epochs = getattr(params, flag)
     if not epochs or params.num_eval_batches:
