@@ -210,7 +210,7 @@ def test_padding_that_the_loss_cannot_take_does_not_count(own, folder):
         assert found.loss == pytest.approx(np.mean(1.0 / arrays["degrees"]), rel=1e-4)
 
 
-# A second head; tests/models/test_aux_head.py has its loss.
+# A second head; tests/models/test_aux_head.py has the built-in ones.
 
 HEAD = """
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -246,6 +246,17 @@ def headed(tmp_path):
         return benchmark, benchmark.build()
 
     return build
+
+
+def test_a_second_head_counts_with_its_weight(headed):
+    def loss(weight):
+        head = f"with net.scope('aux'): net.auxiliary(net.logits(x), {weight})"
+        _, built = headed(head, num_gpus=2, variable_update="replicated")
+        return float(built.step(0.1).loss.numpy())
+
+    quarter, half, whole = map(loss, (0.25, 0.5, 1.0))
+    assert whole - half == pytest.approx(2 * (half - quarter), rel=1e-4)
+    assert half - quarter > 0.1
 
 
 def test_without_training_there_is_no_second_head(headed):
