@@ -303,7 +303,6 @@ def mixed(reductions, runs):
 def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
     assert by_name(mixed) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
     assert mixed.exit_code is ExitCode.REGRESSION
-    assert {one.main.judgement.floor for one in mixed.entries} == {Policy().threshold}
     # Means and counts are of one unit each.
     throughput, bandwidth = mixed.leading
     assert [metric.name for metric in mixed.leading] == ["throughput", "bus_bandwidth"]
