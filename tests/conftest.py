@@ -175,11 +175,12 @@ def made_up_machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(capsys):
-    """call(WORD..., code=0): what a command prints that ends with this exit code; None: any."""
+    """call(WORD..., code=0, **flags): what a command prints that ends so; with None: anyhow."""
 
-    def call(*words, code=0):
+    def call(*words, code=0, **flags):
+        given = [f"--{name}={value}" for name, value in flags.items()]
         capsys.readouterr()
-        found = main([str(word) for word in words])
+        found = main([*given, *map(str, words)])
         printed = capsys.readouterr()
         assert code in (found, None), printed.err
         return printed
@@ -444,6 +445,19 @@ class LenetRuns(MadeUp):
 def lenet_runs():
     """The class `LenetRuns`: its instances count for themselves."""
     return LenetRuns
+
+
+@pytest.fixture(scope="session")
+def saved():
+    """saved(FOLDER, RECORDS): the folder, with a file for each record."""
+
+    def write(folder, records):
+        folder.mkdir(parents=True, exist_ok=True)
+        for record in records:
+            (folder / f"{record.run_id}.json").write_text(record.to_json())
+        return folder
+
+    return write
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from covering import covering_pairs
-from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
-from short_runs import NETWORKS, build
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, RULES, STEPS, expected_losses, slopes
+from short_runs import NETWORKS, RATE, build
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from data_sets import write_cifar10, write_records
 from forked import cnnbench
-from oracle import RATE, STEPS, expected_losses, sent_by_all, slopes
-from short_runs import NETWORKS
+from oracle import STEPS, expected_losses, sent_by_all, slopes
+from short_runs import NETWORKS, RATE
 from worker_runs import (
     filled,
     labels_read,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from short_runs import RATE
 
 from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
@@ -25,7 +26,6 @@ LOCAL_SGD_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "local_
 LOCAL_SGD_EVERY = 2
 
 STEPS = 5
-RATE = 0.0625
 
 
 ELEMENTS = resolve(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=3), 1001)

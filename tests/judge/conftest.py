@@ -64,19 +64,6 @@ def by_commit(make_by_commit):
     return make_by_commit()
 
 
-@pytest.fixture
-def save():
-    """Writes records to a folder, a file each."""
-
-    def write(folder, records):
-        folder.mkdir(parents=True, exist_ok=True)
-        for record in records:
-            (folder / f"{record.run_id}.json").write_text(record.to_json())
-        return folder
-
-    return write
-
-
 @pytest.fixture(scope="session")
 def series_of():
     """Series of records."""

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import pytest
+from short_runs import TINY, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.base.text.progress import Messages
 from cnnbench.machine import watch
 from cnnbench.machine.sampling import Counters
 from cnnbench.machine.watch import EnergyCounter
 from cnnbench.run.driver.membership import Membership
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-TINY = {
-    "model": "lenet",
-    "device": "cpu",
-    "batch_size": 2,
-    "num_batches": 4,
-    "num_warmup_batches": 2,
-    "init_learning_rate": 0.01,
-}
-
-
-def run(**flags: object) -> tuple[RunRecord, str]:
-    err = io.StringIO()
-    record = BenchmarkCNN(Params(**{**TINY, **flags}), messages=Messages(err)).run()
-    return record, err.getvalue()
 
 
 class Machine:
@@ -69,7 +53,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    record, err = run(result_json=str(path), peak_flops=1e12)
+    record, _, err = run(result_json=str(path), peak_flops=1e12)
     assert "cnnbench: warning: other processes keep 2.0 of " in err
     assert "(--quiet_conditions=load silences this)\n" in err
     assert "cnnbench: warning: in the timed loop the hypervisor withheld 100% of " in err
@@ -88,7 +72,7 @@ def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
 
 
 def test_silenced_conditions_are_recorded_all_the_same() -> None:
-    record, err = run(quiet_conditions="load,steal")
+    record, _, err = run(quiet_conditions="load,steal")
     assert "warning" not in err
     assert len(record.conditions.notes) == 2
 
@@ -102,7 +86,7 @@ def test_processes_of_the_job_are_not_among_the_others(
 
 
 def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
-    record, err = run(eval_during_training_at_specified_steps=(2,), num_eval_batches=1)
+    record, _, err = run(eval_during_training_at_specified_steps=(2,), num_eval_batches=1)
     assert record.measured.cpu_energy_joules is None
     assert record.summary().joules_per_image is None
     assert " J " not in err
@@ -110,14 +94,15 @@ def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
 
 def test_evaluation_runs_have_conditions_and_energy_too(tmp_path: Path) -> None:
     run(train_dir=str(tmp_path))
-    record, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
+    record, _, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
     assert record.conditions.during["steal_fraction"] == 1.0
     assert record.summary().joules_per_image == 10.0
     assert record.warmup_status is None
 
 
 def test_a_run_that_fails_in_its_loop_records_what_there_was() -> None:
-    benchmark = BenchmarkCNN(Params(**{**TINY, "init_learning_rate": 1e9, "num_batches": 30}))
+    flags = {"model": "lenet", "data_name": "imagenet", "init_learning_rate": 1e9}
+    benchmark = BenchmarkCNN(Params(**{**TINY, **flags, "num_batches": 30}))
     with pytest.raises(RuntimeError, match="loss is"):
         benchmark.run()
     assert benchmark.record.conditions.notes[0].id == "load"

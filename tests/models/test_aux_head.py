@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import tensorflow as tf
 from networks import forward
+from short_runs import build
 
-from cnnbench import BenchmarkCNN
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model, register_model
@@ -97,15 +97,8 @@ def test_the_flag_switches_it_on():
 def test_its_loss_counts_four_tenths(own_registry, quick_start):
     """The loss of a step is that of the network's logits and of the head's; simple cells do."""
     register_model("smallest", "cifar10", Smallest)
-    params = Params(
-        model="smallest",
-        data_name="cifar10",
-        aux_head=True,
-        device="cpu",
-        batch_size=4,
-        weight_decay=0.0,
-    )
-    built = BenchmarkCNN(params).build()
+    flags = {"data_name": "cifar10", "aux_head": True, "batch_size": 4, "weight_decay": 0.0}
+    built = build("smallest", **flags)
     weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
     images, labels, _ = built.inputs.of_tower(0, ())
     made = forward(

@@ -7,10 +7,9 @@ import pytest
 import tensorflow as tf
 from covering import covering_pairs
 from networks import forward
+from short_runs import build
 
-from cnnbench.flags import Params
 from cnnbench.models import cpu_products, get_model
-from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
 
 def normal(*shape, seed, dtype=tf.float32):
@@ -157,8 +156,7 @@ def test_the_gradient_of_few_rows_multiplies_with_a_large_kernel_first(
 
 def transposing_products(model, **flags):
     """Products of a traced step that take a large matrix as it is, by whether it is transposed."""
-    params = Params(model=model, device="cpu", num_warmup_batches=0, **flags)
-    built = BenchmarkCNN(params).build()
+    built = build(model, **flags)
     found = {"kernel first": 0, "kernel transposed": 0}
     for operation in built.step.graph.get_operations():
         if operation.type == "MatMul" and operation.get_attr("transpose_b"):

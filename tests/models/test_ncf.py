@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import forward
+from short_runs import build
 from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
@@ -159,18 +160,16 @@ def test_it_learns_who_rates_what_from_files(ratings, quick_start):
 def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start):
     found = []
     for towers, batch in ((1, 180), (3, 7)):
-        params = Params(
-            model="small_ncf",
+        built = build(
+            "small_ncf",
             data_name="ratings",
             data_dir=ratings,
-            device="cpu",
             num_gpus=towers,
             batch_size=2,
             eval_batch_size=batch,
             eval_during_training_every_n_steps=1,
             num_eval_epochs=1.0,
         )
-        built = BenchmarkCNN(params).build()
         found.append(built.evaluator.run(0, Console.silent(), Interrupts(None)))
         built.close()
     whole, cut = found

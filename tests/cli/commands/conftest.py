@@ -18,16 +18,16 @@ PATIENCE = 240.0
 
 
 @pytest.fixture
-def save(lenet_runs):
+def save(lenet_runs, saved):
     """Writes five records of one configuration to a folder, and returns its name."""
 
     def save(folder, factor=1.0, **parts):
-        folder.mkdir(parents=True, exist_ok=True)
         records = lenet_runs().of(*(speed * factor for speed in SPEEDS), **parts)
-        for number, record in enumerate(records):
-            unique = dataclasses.replace(record, run_id=f"{folder.name}{number}")
-            (folder / f"{number}.json").write_text(unique.to_json())
-        return str(folder)
+        unique = (
+            dataclasses.replace(record, run_id=f"{folder.name}{number}")
+            for number, record in enumerate(records)
+        )
+        return str(saved(folder, unique))
 
     return save
 

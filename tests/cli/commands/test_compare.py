@@ -28,7 +28,7 @@ def test_the_verdict_is_printed_and_is_the_exit_code(
 def test_patterns_and_single_files(call, save, base, tmp_path):
     save(tmp_path / "new", 0.9)
     call("compare", f"{base}/*.json", f"{tmp_path}/n*", code=1)
-    call("compare", f"{base}/0.json", f"{tmp_path}/new/1.json", code=3)
+    call("compare", f"{base}/base0.json", f"{tmp_path}/new/new1.json", code=3)
 
 
 def test_a_regression_outranks_a_faulty_file_and_a_side_of_them_is_missing(
@@ -152,8 +152,8 @@ def test_policy_flags(call, save, base, tmp_path):
 def test_text_of_records_and_names_of_files_stay_within_their_line(call, save, base, tmp_path):
     new = save(tmp_path / "new")
     (tmp_path / "new" / "y\n::stop-commands::t\x1b[31m.json").write_text("{")
-    text = (tmp_path / "new" / "0.json").read_text()
-    for name in ("0.json", "5.json"):
+    text = (tmp_path / "new" / "new0.json").read_text()
+    for name in ("new0.json", "5.json"):
         (tmp_path / "new" / name).write_text(
             text.replace('"new0"', r'"x\n::error file=app.py::pwned\u001b[2J"')
         )

@@ -5,42 +5,35 @@ import json
 import pytest
 
 
-def save(folder, records):
-    folder.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        (folder / f"{record.run_id}.json").write_text(record.to_json())
-    return str(folder)
-
-
 def side(reductions, factor=1.0):
     speeds = (6.0, 6.012, 5.988, 6.006, 5.994)
     return reductions.of(*(speed * factor for speed in speeds))
 
 
-def test_facts_and_flags_of_reductions_may_be_named(call, reductions, tmp_path):
-    base = save(tmp_path / "base", side(reductions))
-    new = save(tmp_path / "new", side(reductions, 0.8))
+def test_facts_and_flags_of_reductions_may_be_named(call, reductions, tmp_path, saved):
+    base = saved(tmp_path / "base", side(reductions))
+    new = saved(tmp_path / "new", side(reductions, 0.8))
     for name in ("all_reduce_spec", "iters_per_step", "tensors", "gradient_repacking", "cpu_model"):
         out, err = call("compare", base, new, f"--allow_different={name}", code=1)
         assert out.splitlines()[5].startswith("bus_bandwidth")
         assert ("- slower" in out, err) == (True, "")
 
 
-def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, tmp_path):
-    base = save(tmp_path / "base", [*side(reductions), *lenet_runs().of(100, 101)])
+def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, tmp_path, saved):
+    base = saved(tmp_path / "base", [*side(reductions), *lenet_runs().of(100, 101)])
     out, err = call("compare", base, base, code=3)
     assert "bus_bandwidth" in out
     assert err.startswith("cnnbench: to settle lenet, ")
     assert err.count("\n") == 1
 
 
-def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_path):
-    folder = save(tmp_path / "reductions", reductions.of(6.0))
+def test_history_says_what_there_is_to_follow(call, reductions, lenet_runs, tmp_path, saved):
+    folder = saved(tmp_path / "reductions", reductions.of(6.0))
     assert call("history", folder, code=2).err == (
         f"cnnbench: error: {folder}: no run records; --metric=bus_bandwidth follows the "
         "all-reduces that there are\n"
     )
-    folder = save(tmp_path / "runs", [lenet_runs()()])
+    folder = saved(tmp_path / "runs", [lenet_runs()()])
     assert call("history", folder, "--metric=bus_bandwidth", code=2).err == (
         f"cnnbench: error: {folder}: no all-reduce measurements with bus_bandwidth; "
         "cnnbench allreduce --result_json=FILE writes them\n"

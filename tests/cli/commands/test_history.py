@@ -6,19 +6,18 @@ from cnnbench.judge.history import METRICS
 
 
 @pytest.fixture
-def folder(lenet_runs, tmp_path):
+def folder(lenet_runs, tmp_path, saved):
     """A record per commit, the last four of twelve a fifth slower."""
-    results = tmp_path / "results"
-    results.mkdir()
     run = lenet_runs()
-    for number in range(12):
-        record = run(
+    records = (
+        run(
             (100.0, 100.4, 99.7)[number % 3] * (1.0 if number < 8 else 0.8),
             started_at=f"2026-11-{number + 1:02}T00:00:00+00:00",
             flags={"result_label": f"commit=c{number}"},
         )
-        (results / f"{number}.json").write_text(record.to_json())
-    return results
+        for number in range(12)
+    )
+    return saved(tmp_path / "results", records)
 
 
 def test_names_last_good_and_first_bad_and_fails_where_that_is_asked_for(call, folder):

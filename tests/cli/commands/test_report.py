@@ -53,7 +53,7 @@ def odd_names(document):
 @pytest.mark.parametrize(("change", "left_out"), [(odd_steps, True), (odd_names, False)])
 def test_an_odd_record_stops_nothing(call, records, tmp_path, change, left_out):
     path, page, graph = (tmp_path / name for name in ("new/9.json", "page.html", "graph.html"))
-    document = json.loads((tmp_path / "new" / "0.json").read_text())
+    document = json.loads((tmp_path / "new" / "new0.json").read_text())
     change(document)
     path.write_text(json.dumps({**document, "run_id": "odd"}))
     code = 3 if left_out else 0

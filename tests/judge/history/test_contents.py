@@ -5,13 +5,13 @@ import dataclasses
 from cnnbench.judge.history import contents
 
 
-def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, save, reductions):
+def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, saved, reductions):
     made = [
         *by_commit.history([100.0] * 2, per_commit=2),
         reductions(6.0, reductions.point(spec="copy")),
     ]
-    save(save(tmp_path, made) / "deep", [by_commit(50.0, flags={"model": "resnet20"})])
-    save(tmp_path / ".sweep", [by_commit(1.0)])
+    saved(saved(tmp_path, made) / "deep", [by_commit(50.0, flags={"model": "resnet20"})])
+    saved(tmp_path / ".sweep", [by_commit(1.0)])
     (tmp_path / ".hidden.json").write_text("{")
     found = contents(tmp_path)
     assert found.skipped == ()

@@ -253,10 +253,8 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
-def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call):
-    for name, count in (("one", 1), ("four", 4)):
-        run = full_runs(100.0 * count**0.9, devices=count, run_id=name)
-        (tmp_path / f"{name}.json").write_text(run.to_json())
+def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, saved):
+    saved(tmp_path, (full_runs(100.0 * n**0.9, devices=n) for n in (1, 4)))
     words = ["allreduce", "--predict", "--model=lenet", "--link=roce100", "--devices=4,64"]
     words += ["--all_reduce_spec=copy,xring", f"--result_json={tmp_path / 'predicted.json'}"]
     call(*words)

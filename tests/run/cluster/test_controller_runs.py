@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 from data_sets import write_cifar10
-from oracle import RATE, STEPS, expected_losses, slopes
-from short_runs import NETWORKS
+from oracle import STEPS, expected_losses, slopes
+from short_runs import NETWORKS, RATE
 from worker_runs import made_once, outcome, run_under_a_controller
 
 pytestmark = pytest.mark.usefixtures("quick_start")

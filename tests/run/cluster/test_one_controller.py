@@ -8,8 +8,8 @@ import pytest
 from data_sets import write_random_cifar10
 from forked import cnnbench, impatient
 from jobs import SECONDS, record_of, started
-from oracle import RATE, STEPS
-from short_runs import NETWORKS
+from oracle import STEPS
+from short_runs import NETWORKS, RATE
 
 from cnnbench import BenchmarkCNN, Params
 

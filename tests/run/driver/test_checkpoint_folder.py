@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from short_runs import command
+from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoint_folder import clean, latest, tidy
@@ -124,22 +124,21 @@ def test_cleaning_a_folder_that_is_not_there(tmp_path):
     clean(str(tmp_path / "nowhere"))
 
 
-def test_a_run_resumes_without_its_state_file(tmp_path, capsys):
-    flags = {"num_warmup_batches": 0, "train_dir": tmp_path, "save_model_steps": 2}
-    assert command(**flags, num_batches=4) == 0
+def test_a_run_resumes_without_its_state_file(tmp_path, call):
+    own = {"num_warmup_batches": 0, "train_dir": tmp_path, "save_model_steps": 2}
+    flags = {**TINY, **own}
+    call(**flags)
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "model.ckpt-4.index").unlink()
     (tmp_path / "model.ckpt-3_temp").mkdir()
-    capsys.readouterr()
-    assert command(**flags, num_batches=3, max_ckpts_to_keep=1) == 0
-    assert f"resuming from {tmp_path}/model.ckpt-2 at global step 2" in capsys.readouterr().err
+    err = call(**{**flags, "num_batches": 3}, max_ckpts_to_keep=1).err
+    assert f"resuming from {tmp_path}/model.ckpt-2 at global step 2" in err
     kept = {"checkpoint", "model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"}
     assert kept <= set(names(tmp_path))
     assert not {"model.ckpt-2.index", "model.ckpt-3_temp"} & set(names(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run*", "run\\1", "run\udcff"])
-def test_paths_that_tensorflow_misreads_are_refused(tmp_path, name, capsys):
-    assert command(train_dir=f"{tmp_path}/{name}") == 2
-    assert "--train_dir=" in capsys.readouterr().err
+def test_paths_that_tensorflow_misreads_are_refused(tmp_path, name, call):
+    assert "--train_dir=" in call(**TINY, train_dir=f"{tmp_path}/{name}", code=2).err
     assert names(tmp_path) == []

@@ -5,7 +5,6 @@ import json
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
-from short_runs import command
 
 from cnnbench import Params
 from cnnbench.flags import validate
@@ -60,14 +59,12 @@ def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300():
         ),
     ],
 )
-def test_plug_ins_declare_the_metrics_of_all_rows(
-    body, status, words, tmp_path, capsys, quick_start
-):
+def test_plug_ins_declare_the_metrics_of_all_rows(body, status, words, tmp_path, call, quick_start):
     flags = own_forecast(tmp_path, body)
     metric = "worst_off" if "worst_off" in body else "median_off"
     sizes = {"batch_size": 4, "num_batches": 3, "num_warmup_batches": 0, **DURING}
-    assert command(**flags, **sizes, stop_at=f"{metric}:1") == status
-    assert words in capsys.readouterr().err.splitlines()[-1]
+    printed = call(**{**short_runs.TINY, **flags, **sizes}, stop_at=f"{metric}:1", code=status)
+    assert words in printed.err.splitlines()[-1]
 
 
 def run(**flags):

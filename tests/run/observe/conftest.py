@@ -1,23 +1,18 @@
 """Short runs from the command line."""
 
+import functools
+
 import pytest
-from short_runs import command
+from short_runs import TINY
 
 from cnnbench.models.registry import register_model
 from cnnbench.models.resnet_cifar import ResNetCifar10
 
 
 @pytest.fixture
-def run(quick_start, capsys):
+def run(quick_start, call):
     """run("--flag=value", ..., code=0): a short run; its standard output and error."""
-
-    def go(*flags, code=0):
-        found = command(*map(str, flags), num_batches=2)
-        out, err = capsys.readouterr()
-        assert found == code, err
-        return out, err
-
-    return go
+    return functools.partial(call, **{**TINY, "num_batches": 2})
 
 
 @pytest.fixture

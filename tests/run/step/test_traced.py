@@ -34,8 +34,7 @@ def test_batches_of_another_size_end_a_run(tmp_path, monkeypatch, call):
     path = tmp_path / "record.json"
     flags = {**WEATHER, "data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
     flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
-    words = [f"--{name}={value}" for name, value in {**flags, "result_json": path}.items()]
-    last = call(*words, code=4).err.splitlines()[-1]
+    last = call(**flags, result_json=path, code=4).err.splitlines()[-1]
     # Argument 0 is the learning rate, so 2 is the batch of the second tower.
     hours = "2.features.hours was float32[3, 24, 3] and is float32[2, 24, 3]"
     changed = f"{hours}; 2.features.station was int64[3] and is int64[2]"
