@@ -11,7 +11,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import Forked, Server, brief, execute
+from forked import Forked, Server, brief, execute, finished
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
@@ -194,10 +193,7 @@ def git():
 
     def run(folder, *words, stdin=None):
         command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        done = subprocess.run(
-            command, check=True, capture_output=True, text=True, input=stdin, timeout=60
-        )
-        return done.stdout.strip()
+        return finished(command, input=stdin).stdout.strip()
 
     return run
 

@@ -6,14 +6,13 @@ import contextlib
 import errno
 import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from forked import finished
 
 from cnnbench import cli
 from cnnbench.errors import exhausted
@@ -27,15 +26,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def limited(limit, *words, folder, out=None):
     """Exit code and standard error of cnnbench under a limit of the shell's ``ulimit``."""
     command = f'ulimit {limit} && exec "$@"' + ("" if out is None else f" >{out}")
-    finished = subprocess.run(
-        ["sh", "-c", command, "sh", sys.executable, "-m", "cnnbench", *words],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=folder,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    return finished.returncode, finished.stderr
+    shell = ("sh", "-c", command, "sh", sys.executable, "-m", "cnnbench", *words)
+    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = finished(shell, None, cwd=folder, environment=environment)
+    return done.returncode, done.stderr
 
 
 def error_of(stderr):

@@ -6,7 +6,6 @@ import ast
 import email
 import importlib.metadata
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from forked import finished
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_FILES = ("template.html", "style.css", "script.js")
@@ -30,15 +30,8 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def _python(hostile: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=hostile,
-        env={**os.environ, "PYTHONPATH": str(hostile)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    environment = {"PYTHONPATH": str(hostile)}
+    return finished([sys.executable, *args], None, cwd=hostile, environment=environment)
 
 
 def test_the_hostile_folders_would_be_imported_by_their_bare_names(hostile):
@@ -97,8 +90,7 @@ def wheel(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, scratch / "source" / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch), "./source"]
-    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    finished(command, cwd=scratch, seconds=300)
     (made,) = scratch.glob("cnnbench-*.whl")
     return made
 

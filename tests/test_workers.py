@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_cifar10, write_records
-from forked import cnnbench
+from forked import cnnbench, until
 from oracle import STEPS, expected_losses, sent_by_all, slopes
 from short_runs import NETWORKS, RATE
 from worker_runs import (
@@ -338,15 +337,6 @@ EVALUATING = ("--num_batches=2", "--num_warmup_batches=0", "--num_eval_batches=1
 EVALUATING += ("--eval_during_training_every_n_steps=2",)
 
 
-def until_running(folder, process):
-    for _ in range(600):
-        if "\n100\t" in (folder / "out0").read_text():
-            return
-        assert process.poll() is None, (folder / "err0").read_text()
-        time.sleep(0.1)
-    raise AssertionError("worker 0 did not begin to train or evaluate within 60 s")
-
-
 @pytest.mark.parametrize(
     ("name", "status", "flags"),
     [("SIGKILL", 4, ENDLESS), ("SIGQUIT", 130, ENDLESS), ("SIGTERM", 130, EVALUATING)],
@@ -356,7 +346,8 @@ def test_a_worker_that_ends_ends_the_others(name, status, flags, tmp_path):
     with ReservedPorts(2) as ports:
         programs = workers_of(ports.numbers, *flags, f"--result_json={record}")
         with processes(programs, tmp_path) as (first, second):
-            until_running(tmp_path, first)
+            printed, log = tmp_path / "out0", tmp_path / "err0"
+            until(lambda: "\n100\t" in printed.read_text(), 60, first, log)
             os.kill(second.pid, getattr(signal, name))
             assert first.wait(30) == status
             second.wait(30)

@@ -11,6 +11,7 @@ import sys
 import threading
 
 import pytest
+from forked import finished
 
 from cnnbench.base import lock
 from cnnbench.base.lock import FILE, FolderLock, Scratch, remove_abandoned
@@ -153,9 +154,7 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
         "from cnnbench.base.lock import Scratch\n"
         "(Scratch('test').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
     )
-    environment = {**os.environ, "THERE": str(temporary)}
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
-    assert ended.returncode == -9
+    finished([sys.executable, "-c", code], -9, environment={"THERE": str(temporary)})
     (left,) = temporary.iterdir()
     assert names(left) == [FILE, "deep"]
     with Scratch("other") as scratch:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import targets
+from forked import finished
 
 CASES = {
     "flags": 60,
@@ -69,9 +69,8 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
     (tmp_path / "tests" / "fuzz" / "targets.py").write_text(BROKEN)
 
     def fuzz(*flags: str) -> tuple[int, list[str]]:
-        command = [sys.executable, script, "--seed=5", *flags]
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        return finished.returncode, finished.stdout.splitlines()
+        done = finished([sys.executable, script, "--seed=5", *flags], None)
+        return done.returncode, done.stdout.splitlines()
 
     code, lines = fuzz("--minutes=0.1")
     again = "  scripts/fuzz --seed=5 --target=broken --case="

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -74,6 +74,30 @@ def variables(more: Mapping[str, str | None] | None) -> dict[str, str]:
     """The environment of this process with these variables; without those that are None."""
     given = {**os.environ, **(more or {})}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def finished(
+    words: Iterable[object],
+    code: int | None = 0,
+    *,
+    environment: Mapping[str, str | None] | None = None,
+    seconds: float = 120.0,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """A program, not forked, that has ended with this exit code; None: any.
+
+    Args:
+      words: its command line.
+      code: the exit code.
+      environment: see `variables`.
+      seconds: in which it has to end.
+      **options: of `subprocess.run`.
+    """
+    command = [str(word) for word in words]
+    given = {"capture_output": True, "text": True, "env": variables(environment), **options}
+    done = subprocess.run(command, timeout=seconds, check=False, **given)
+    assert code in (done.returncode, None), done.stderr
+    return done
 
 
 LOADED = "import forked; forked.load()"
@@ -406,9 +430,28 @@ def gone(pid):
 
 
 def wait_for(path):
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text():
-            return path.read_text()
+    """What a file holds, once there is something in it."""
+    until(lambda: path.exists() and path.read_text())
+    return path.read_text()
+
+
+def until(
+    holds: Callable[[], object],
+    seconds: float = PATIENCE,
+    process: Any = None,
+    log: Path | None = None,
+) -> None:
+    """Waits until a condition holds.
+
+    Args:
+      holds: the condition.
+      seconds: in which it has to hold.
+      process: what has to live until then.
+      log: the path of what it prints, for the message of a failed test.
+    """
+    deadline = time.monotonic() + seconds
+    while not holds():
+        said = "" if log is None else log.read_text()
+        assert process is None or process.poll() is None, said
+        assert time.monotonic() < deadline, said
         time.sleep(0.02)
-    raise AssertionError(f"{path} did not come")

@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import check_install
 import pytest
+from forked import until
 from peers.process import Line, Process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,9 +156,7 @@ def test_sigterm_cleans_up(tmp_path):
         text=True,
     )
     try:
-        while not (tmp_path / "started").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "started").exists, 60, process)
         process.terminate()
         # The pipes are closed, so the hanging program is gone too.
         out, err = process.communicate(timeout=60)

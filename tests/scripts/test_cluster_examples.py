@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
+from forked import finished
 
 from cnnbench.flags import parse_args
 
@@ -42,16 +42,9 @@ def test_slurm(tmp_path):
     for name, text in (("srun", SRUN), ("cnnbench", CNNBENCH)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
-        ["bash", str(SLURM), "--model=lenet", "--cluster_ps=1"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-        cwd=SCRIPTS.parent,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CNNBENCH": "cnnbench"},
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CNNBENCH": "cnnbench"}
+    words = ("bash", SLURM, "--model=lenet", "--cluster_ps=1")
+    done = finished(words, cwd=SCRIPTS.parent, environment=environment)
     tasks = [json.loads(line) for line in done.stdout.splitlines()]
     assert [task for task, *_ in tasks] == ["worker:0", "ps:0"]
     assert len({json.dumps(rest) for _, *rest in tasks}) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import make_environment
 import pytest
+from forked import finished
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,15 +106,9 @@ def _finish(root: Path, extras: str) -> None:
 
 
 def _script(root: Path, name: str, *args: str, cwd: Path | None = None, **env: str):
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON",) and "CNNBENCH" not in k}
-    return subprocess.run(
-        [root / "scripts" / name, *args],
-        cwd=cwd or root.parent,
-        env={**kept, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    left_out = {key: None for key in os.environ if key == "PYTHON" or "CNNBENCH" in key}
+    words = (root / "scripts" / name, *args)
+    return finished(words, None, cwd=cwd or root.parent, environment={**left_out, **env})
 
 
 def test_finished_environment_runs_at_once_from_any_folder(checkout, tmp_path):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from forked import finished
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gate_pull_request"
@@ -36,15 +35,8 @@ def gate(repository, tmp_path):
     program.chmod(0o755)
 
     def run(*arguments, status=0, script=SCRIPT, **variables):
-        environment = {**os.environ, "CNNBENCH": str(program), "STATUS": str(status), **variables}
-        done = subprocess.run(
-            [str(script), *arguments],
-            cwd=repository,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {"CNNBENCH": str(program), "STATUS": str(status), **variables}
+        done = finished([script, *arguments], None, cwd=repository, environment=environment)
         given = tmp_path / "given"
         return done, given.read_text().splitlines() if given.exists() else []
 

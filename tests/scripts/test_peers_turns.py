@@ -11,7 +11,7 @@ from pathlib import Path
 
 import compare_peers
 import pytest
-from forked import gone
+from forked import finished, gone, until
 from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading
 from peers.options import Options
 from peers.process import Process, ProcessError, is_step_line, run, run_in_turn
@@ -52,8 +52,7 @@ def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
         "python = [sys.executable, '-c']\n"
         "print(*(run([*python, code], timeout=60).peak_bytes for code in ('', large, child)))\n"
     )
-    command = [sys.executable, "-c", code, SCRIPTS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = finished([sys.executable, "-c", code, SCRIPTS])
     none, own, of_child = map(int, done.stdout.split())
     assert none + 190e6 < min(own, of_child)
     assert max(own, of_child) < none + 300e6
@@ -173,13 +172,10 @@ def test_an_interrupt_ends_all_that_run_in_turn(tmp_path):
     helpers = str(Path(__file__).parents[1] / "helpers")
     command = [sys.executable, "-c", script, str(Path(__file__).parent), SCRIPTS, helpers]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while len(children := [int(path.name) for path in tmp_path.iterdir()]) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: len(list(tmp_path.iterdir())) >= 2, 60)
     process.send_signal(signal.SIGINT)
     process.wait(60)
-    assert all(map(gone, children))
+    assert all(gone(path.name) for path in tmp_path.iterdir())
 
 
 def test_a_matrix_product_takes_no_turns():

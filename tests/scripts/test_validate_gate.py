@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import validate_gate
+from forked import until
 from short_runs import run
 from validation import gates, simulation, slowed_plugin, tables
 from validation import pool as pools
@@ -343,10 +343,7 @@ def test_neighbours_compute_until_they_are_left(cpus, programs):
     with neighbour(cpus, 14):  # the first pause of the half one takes half a second
         started = [one for one in psutil.Process().children() if one not in before]
         assert len(started) == programs
-        deadline = time.monotonic() + 30
-        while any(one.cpu_times().user < 0.2 for one in started):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: all(one.cpu_times().user >= 0.2 for one in started), 30)
     assert not any(one.is_running() for one in started)
 
 

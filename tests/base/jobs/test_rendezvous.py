@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -15,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from forked import finished
 
 from cnnbench.base.jobs import rendezvous
 from cnnbench.base.jobs.ports import ReservedPorts
@@ -148,12 +147,8 @@ ALLOWING = dict.fromkeys((*ALLOW, "OMPI_MCA_rmaps_base_oversubscribe"), "1")
 def mpirun(program, count, *words):
     """The finished command, which has succeeded."""
     command = [program, "-np", str(count), sys.executable, *words]
-    environ = {**os.environ, **ALLOWING, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=220, check=False, env=environ
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+    environment = {**ALLOWING, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return finished(command, seconds=220, environment=environment)
 
 
 @pytest.mark.skipif(not LAUNCHERS, reason="needs mpirun of Open MPI or MPICH")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import finished
 
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.side import Side, measuring
@@ -65,8 +65,7 @@ def test_what_lies_in_the_working_directory_is_imported_from_a_checkout_only(che
     python, flag, launch, root, *_ = side.command(Path("r.json"))
     short = launch.replace(COMMAND_LINE, "import cnnbench; print(cnnbench.__file__)")
     assert short != launch
-    command = [python, flag, short, root]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    done = finished([python, flag, short, root], None, cwd=checkout)
     own = str(ROOT / "cnnbench" / "__init__.py\n")
     assert (done.stdout, done.stderr) == (("", "hostile\n") if of_checkout else (own, ""))
 

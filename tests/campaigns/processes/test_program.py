@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from forked import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def words_in(folder: Path, *start: str) -> list[str]:
     """What `program` returns in a Python that is started so."""
-    command = [sys.executable, *start]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
-    )
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = finished([sys.executable, *start], cwd=folder, environment=environment)
     found: list[str] = json.loads(done.stdout)
     return found
 
@@ -40,7 +38,5 @@ def test_a_side_starts_its_own_cnnbench_in_any_folder(tmp_path: Path) -> None:
     (tmp_path / "cnnbench").mkdir()
     (tmp_path / "cnnbench" / "__init__.py").write_text("raise SystemExit('hostile')")
     words[2] = words[2].partition("from cnnbench")[0] + "import cnnbench; print(cnnbench.__file__)"
-    done = subprocess.run(
-        [*words, folder], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = finished([*words, folder], None, cwd=tmp_path)
     assert done.stdout.strip() == str(ROOT / "cnnbench" / "__init__.py"), done.stderr

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import write_cifar10
-from forked import Forked, cnnbench
+from forked import Forked, cnnbench, until
 
 from cnnbench.cli import main
 
@@ -39,11 +38,7 @@ def interrupt(tmp_path):
     def run(words, number, once):
         out, err = tmp_path / "out", tmp_path / "err"
         with Forked(cnnbench, words, out, err) as process:
-            deadline = time.monotonic() + PATIENCE
-            while not any(map(once, out.read_text().splitlines())):
-                assert time.monotonic() < deadline
-                assert process.poll() is None, err.read_text()
-                time.sleep(0.02)
+            until(lambda: any(map(once, out.read_text().splitlines())), PATIENCE, process, err)
             process.send_signal(number)
             assert process.wait(PATIENCE) == 130
         assert err.read_text().splitlines()[-1] == "cnnbench: error: interrupted"

@@ -8,10 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from forked import until
 from step_profiles import Profiles, changed
 
 from cnnbench.campaigns.processes.results_dir import Journal
@@ -146,19 +146,15 @@ def test_a_kill_leaves_nothing_behind(repository, words, tmp_path, git, nothing_
     command = [sys.executable, "-m", "cnnbench", *words("main~1", "main")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE
         logs = tmp_path / "results"
-        while not any(log.stat().st_size for log in logs.glob("*/logs/*.log")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(
+            lambda: any(log.stat().st_size for log in logs.glob("*/logs/*.log")), PATIENCE, process
+        )
         assert len(git(folder, "worktree", "list").splitlines()) == 3
     finally:
         process.kill()
         process.wait()
-    while not nothing_is_left(folder) or running_in(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: nothing_is_left(folder) and not running_in(tmp_path), PATIENCE)
 
 
 def running_in(folder):

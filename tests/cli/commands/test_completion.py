@@ -6,11 +6,11 @@ import contextlib
 import io
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import finished
 
 from cnnbench import cli
 from cnnbench.cli.commands import COMMANDS
@@ -77,7 +77,7 @@ def test_values_are_those_that_a_flag_takes(proposed, words, expected):
 
 def test_words_are_read_from_stdin_and_have_a_line_of_help():
     command = [sys.executable, "-m", "cnnbench", "completion", "--words"]
-    done = subprocess.run(command, input="hist\n", capture_output=True, text=True, check=True)
+    done = finished(command, input="hist\n")
     assert done.stdout == f"history\t{COMMANDS['history']}\n"
 
 
@@ -89,7 +89,7 @@ def test_completing_loads_nothing_heavy():
         "assert list(proposals(['--model=']));"
         "assert not {'tensorflow', 'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    finished([sys.executable, "-c", code])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def path(tmp_path_factory):
 
 
 def environment(path):
-    return {**os.environ, "PATH": f"{path / 'bin'}:{os.environ['PATH']}"}
+    return {"PATH": f"{path / 'bin'}:{os.environ['PATH']}"}
 
 
 @pytest.fixture
@@ -117,16 +117,8 @@ def ask(path, tmp_path):
     def ask(*words):
         code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cnnbench; '
         code += 'printf "%s\\n" "${COMPREPLY[@]}"'
-        done = subprocess.run(
-            ["bash", "--norc", "-c", code, "bash", str(path / "bash"), "cnnbench", *words],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment(path),
-        )
-        return done.stdout.splitlines()
+        command = ["bash", "--norc", "-c", code, "bash", path / "bash", "cnnbench", *words]
+        return finished(command, cwd=tmp_path, environment=environment(path)).stdout.splitlines()
 
     return ask
 
@@ -169,12 +161,5 @@ while zpty -r box line; do if [[ $line == *DONE:* ]]; then print -r -- "$line"; 
     ],
 )
 def test_zsh_completes_too(path, line, completed):
-    done = subprocess.run(
-        ["zsh", "-f", "-c", ZSH],
-        env={**environment(path), "LINE": line, "SCRIPT": str(path / "zsh"), "TERM": "dumb"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert completed in done.stdout
+    box = {**environment(path), "LINE": line, "SCRIPT": str(path / "zsh"), "TERM": "dumb"}
+    assert completed in finished(["zsh", "-f", "-c", ZSH], None, environment=box).stdout

@@ -10,11 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from forked import gone
+from forked import gone, until
 
 from cnnbench import cli
 from cnnbench.base.lock import LOGS, FolderLock
@@ -292,11 +291,7 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         )
         try:
-            deadline = time.monotonic() + 200
-            while b"images/sec" not in out.read_bytes():
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            until(lambda: b"images/sec" in out.read_bytes(), 200, process)
             # The guards lead sessions of their own.
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
@@ -307,7 +302,4 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    deadline = time.monotonic() + 20
-    while _alive(children) or any(_listens(int(port)) for port in ports):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: not _alive(children) and not any(_listens(int(port)) for port in ports))

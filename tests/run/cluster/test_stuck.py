@@ -3,12 +3,11 @@
 import contextlib
 import json
 import os
-import time
 from types import SimpleNamespace
 
 import pytest
 from data_sets import write_random_cifar10
-from forked import Forked, cnnbench, impatient
+from forked import Forked, cnnbench, impatient, until
 from jobs import SECONDS, started
 from short_runs import NETWORKS
 
@@ -77,9 +76,8 @@ def ended(flags, tmp_path_factory):
         folder = tmp_path_factory.mktemp("alone")
         process = alone(folder, flags)
         stack.callback(process.kill)
-        while "\n20\t" not in (folder / "out").read_text():
-            assert process.poll() is None, (folder / "err").read_text()
-            time.sleep(0.02)
+        printed, log = folder / "out", folder / "err"
+        until(lambda: "\n20\t" in printed.read_text(), SECONDS, process, log)
         closed(folder)
         codes = {"alone": process.wait(SECONDS)}
         found["alone"] = outcome(folder, codes)

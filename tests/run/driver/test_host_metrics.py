@@ -2,15 +2,14 @@
 
 import io
 import os
-import subprocess
 import sys
-import time
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
+from forked import finished, until
 from short_runs import command
 
 from cnnbench.errors import BenchmarkError
@@ -104,9 +103,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     host = InProcess("own", "weather", plugin, WEATHER_PLUGIN)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
-    end = time.monotonic() + 30
-    while not (begun.is_file() and begun.read_text()) and time.monotonic() < end:
-        time.sleep(0.05)
+    until(lambda: begun.is_file() and begun.read_text(), 30)
     pid = int(begun.read_text())
     assert not waiting.done()
     host.close()
@@ -122,5 +119,4 @@ def test_the_process_loads_no_tensorflow():
         "get_model('ssd300', 'coco')\n"
         "print('tensorflow' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"
+    assert finished([sys.executable, "-c", code]).stdout == "False\n"

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
-from forked import Forked, cnnbench
+from forked import Forked, cnnbench, finished, gone
 
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -165,13 +164,7 @@ def test_a_child_does_not_outlive_its_parent(start):
     child = child_of(process)
     process.kill()
     process.wait(timeout=30)
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            break  # dead; whoever adopted it has not looked yet
-        time.sleep(0.02)
-    else:
-        assert not Path(f"/proc/{child}").exists()
+    assert gone(child)
 
 
 FATAL = "F0000 00:00:1795490572.139305    7 device_event_mgr.cc:228] {}"
@@ -328,18 +321,12 @@ NUMPY = "supervisor.watched()"
     ],
 )
 def test_planning_and_measuring_have_a_parent_each(first, planned, body, code, words):
-    finished = subprocess.run(
-        [sys.executable, "-c", PLANNED.format(first=first, planned=planned, body=body)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        start_new_session=True,
-    )
-    assert finished.returncode == code
-    told = finished.stderr.splitlines()
+    text = PLANNED.format(first=first, planned=planned, body=body)
+    done = finished([sys.executable, "-c", text], code, start_new_session=True)
+    told = done.stderr.splitlines()
     assert [line.startswith(f"cnnbench: error: {words}") for line in told] == [True] * bool(words)
-    assert finished.stdout.count("lost: ") == (words != "" and not planned)
-    assert finished.stdout.count("interrupted") == (code == 130)
+    assert done.stdout.count("lost: ") == (words != "" and not planned)
+    assert done.stdout.count("interrupted") == (code == 130)
 
 
 def test_nothing_forks_once_the_program_is_over():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 from unittest import mock
@@ -12,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from forked import Forked, cnnbench
+from forked import Forked, cnnbench, finished
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
@@ -198,5 +197,4 @@ def test_tensorflow_is_loaded_without_keras():
         print(*{"keras", "sklearn", "matplotlib", "pandas"} & sys.modules.keys())
         print(gc.isenabled(), gc.get_freeze_count() > 100_000)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split("\n") == ["", "True True", ""], done.stderr
+    assert finished([sys.executable, "-c", code]).stdout.split("\n") == ["", "True True", ""]
