@@ -246,13 +246,15 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
     return make
 
 
-def usable(place: ReduceContext) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
+def usable(
+    place: ReduceContext, in_cluster: bool
+) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     """The algorithms that work on these devices, and why the others do not."""
     specs, reasons = [], {}
     for name in names():
         try:
             registry.create(name, place)
-            if name == "collective" and len(groups_of(place.devices)) > 1:
+            if name == "collective" and in_cluster:
                 raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:
             reasons[name] = first_line(error)

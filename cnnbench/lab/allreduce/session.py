@@ -197,7 +197,8 @@ class AllReduceBench:
                 if (running := spec.running(groups_of(place.devices, group_size))) != spec
             )
             return dict.fromkeys(places, self.plan.specs)
-        found = {count: usable(place) for count, place in places.items()}
+        in_cluster = self.plan.job.in_cluster
+        found = {count: usable(place, in_cluster) for count, place in places.items()}
         left_out: dict[tuple[str, str], list[str]] = {}
         for count, (_, reasons) in found.items():
             for name, reason in reasons.items():

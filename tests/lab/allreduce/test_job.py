@@ -50,3 +50,17 @@ def test_two_processes(tmp_path, flags, specs):
         assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median)
     assert record.config["job_name"] == "worker"
     assert json.loads(path.read_text())["status"] == "ok"
+
+
+@pytest.mark.timeout(120)
+def test_all_algorithms_of_a_job_of_one_worker(tmp_path):
+    # The device names of the job would make a collective of the controller wait without end.
+    with ReservedPorts(1) as ports:
+        job = ["--job_name=worker", f"--worker_hosts=localhost:{ports.numbers[0]}"]
+        with processes([(cnnbench, ["allreduce", *SHORT, *job])], tmp_path, {}) as (process,):
+            assert process.wait(100) == 0, (tmp_path / "err0").read_text()
+    printed = (tmp_path / "out0").read_text()
+    assert "left out on 2 devices: collective: every worker runs it by itself" in printed
+    assert {"copy", "xring"} <= {
+        line.split()[5] for line in printed.splitlines() if line[:1] == " "
+    }
