@@ -252,7 +252,7 @@ def _accuracy(one: Configured) -> Row:
         "median evaluation images/sec": _median(
             one, lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None
         ),
-        "first loss": _median(one, lambda run: run.losses[0] if run.losses else None),
+        "first loss": _median(one, lambda run: None if run.last_loss is None else run.losses[0]),
         "last loss": _median(one, "final_loss"),
         "losses": TableCell(text, tone="bad" if broken else ""),
     }
