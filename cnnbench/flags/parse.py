@@ -230,7 +230,12 @@ def _unknown_flag(name: str, known: Mapping[str, FlagSpec]) -> str:
         return f"--{name} was removed; {REMOVED[name]}"
     if name in _OF_JOBS:
         return f"--{name} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
+    flag, space, value = name.partition(" ")
+    if space and flag in known:  # a line of a flag file is one word
+        return f"--{name}: a value in the same word follows an =, write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
     close = nearest(name, [*known, *switches])
-    hint = f"; did you mean --{close}?" if close else "; cnnbench run --help lists those of runs"
-    return f"unknown flag --{name}{hint}"
+    of_runs = ACCEPTED.keys() <= known.keys()
+    listed = "cnnbench run --help lists those of runs" if of_runs else "--help lists the others"
+    hint = f"did you mean --{close}?" if close else listed
+    return f"unknown flag --{name}; {hint}"

@@ -79,6 +79,8 @@ run --eval_during_training_at_specified_steps=1,,2 | *=1,,2: must be a comma-sep
 run --eval_during_training_at_specified_epochs=1,x | *=1,x: must be a comma-separated list of numbe
 run --result_json=                           | --result_json=: is empty; give a value or leave
 run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
+run '--num_batches 3'                        | *in the same word follows an =, write --num_batches=3
+compare --zzzzzz                             | unknown flag --zzzzzz; --help lists the others
 run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
 run --batch_size                             | --batch_size needs a value: write --batch_size=value
 run --flagfile                               | --flagfile needs a value
