@@ -20,6 +20,8 @@ SUITES = [path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.
 def sweep(call, tmp_path, monkeypatch):
     """sweep(TEXT, FLAG..., code=0): what the command prints about a suite."""
     monkeypatch.chdir(tmp_path)
+    # pytest-xdist begins as python -c, as sides of ab do, and child processes would, too.
+    monkeypatch.setattr("sys.argv", ["cnnbench"])
 
     def sweep(text, *flags, code=0):
         Path("suite.yaml").write_text(text)
