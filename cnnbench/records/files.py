@@ -15,11 +15,13 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cnnbench.base.charts import Chart
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import IMPLIED_KIND
+
+if TYPE_CHECKING:
+    from cnnbench.base.charts import Chart
 
 
 def real_path(flag: str, path: str) -> Path:
