@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.codec import OPTIONAL
 from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
@@ -45,11 +46,13 @@ class SkippedFile:
       path: path of the file or folder.
       reason: why it was skipped, in words that follow the path and a colon.
       defect: whether it is faulty, not another document or a second copy of a record.
+      differs: whether it is a copy of a record that holds less than the copy that was read.
     """
 
     path: str
     reason: str
     defect: bool = True
+    differs: bool = field(default=False, metadata=OPTIONAL)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -79,16 +82,16 @@ class Loaded:
 def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True) -> Loaded:
     """Reads the records of files, of folders with all below them, and of patterns.
 
-    A record that is found twice is returned once. PathError if a path does not exist, or a pattern
-    matches nothing.
+    Of the copies of one record, which have the same run_id, the most complete is returned: one with
+    the status "ok", then the one with the most steps or reductions, then the longest. PathError if
+    a path does not exist, or a pattern matches nothing.
 
     Args:
       paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
         ``?``, ``[...]`` and ``**``.
       hidden: whether to read names in a folder that begin with a dot.
     """
-    records: dict[str, RunRecord] = {}
-    reduced: dict[str, AllReduceRecord] = {}
+    runs: dict[str, tuple[RunRecord | AllReduceRecord, str]] = {}
     studies: list[Study] = []
     predictions: list[Predictions] = []
     skipped: list[SkippedFile] = []
@@ -108,19 +111,40 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
         elif isinstance(found, Study):
             # The process of a roofline may have left its record, too.
             studies += [found] if found not in studies else []
-        elif found.run_id in records or found.run_id in reduced:
-            skipped.append(SkippedFile(path, f"a second copy of run {found.run_id}", defect=False))
-        elif isinstance(found, RunRecord):
-            records[found.run_id] = found
+        elif found.run_id not in runs:
+            runs[found.run_id] = found, path
         else:
-            reduced[found.run_id] = found
+            skipped.append(_second(runs, found, path))
+    everything = [record for record, _ in runs.values()]
     return Loaded(
-        tuple(records.values()),
+        tuple(one for one in everything if isinstance(one, RunRecord)),
         tuple(skipped),
-        tuple(reduced.values()),
+        tuple(one for one in everything if isinstance(one, AllReduceRecord)),
         tuple(studies),
         tuple(predictions),
     )
+
+
+def _second(
+    runs: dict[str, tuple[RunRecord | AllReduceRecord, str]],
+    record: RunRecord | AllReduceRecord,
+    path: str,
+) -> SkippedFile:
+    """Keeps the more complete of two copies in `runs`; returns the file of the other."""
+    other, its_path = runs[record.run_id]
+    what = f"copy of run {record.run_id}"
+    if record == other:
+        return SkippedFile(path, f"a second {what}", defect=False)
+    if _extent(record) > _extent(other):
+        runs[record.run_id] = record, path
+        path, its_path = its_path, path
+    reason = f"a {what} that differs from {its_path}, which is more complete and counts"
+    return SkippedFile(path, reason, defect=False, differs=True)
+
+
+def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int]:
+    measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
+    return record.status == "ok", len(measured), len(repr(record))
 
 
 def load_run(path: str) -> RunRecord:

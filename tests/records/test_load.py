@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,36 @@ def test_a_record_counts_once_however_often_it_is_found(runs, reductions, tmp_pa
         f"{tmp_path}/e.json: a second copy of run two",
     ]
     assert loaded.defects == ()
+
+
+@pytest.mark.parametrize("first", ["cut", "whole"])
+@pytest.mark.parametrize("status", ["ok", "interrupted"])
+def test_the_most_complete_of_copies_that_differ_counts(
+    runs, reductions, tmp_path, first, status, call
+):
+    whole = runs(run_id="one", steps=12)
+    cut = replace(
+        whole, status=status, step_seconds=whole.step_seconds[:3], losses=whole.losses[:3]
+    )
+    reduced = reductions(6.0, 7.0, run_id="two")
+    copies = {"cut": (cut, replace(reduced, points=reduced.points[:-1])), "whole": (whole, reduced)}
+    names = sorted(copies, reverse=first == "whole")
+    for folder, name in zip("ab", names, strict=True):
+        for file, record in zip(("run", "reductions"), copies[name], strict=True):
+            write(tmp_path / "both" / folder / f"{file}.json", record)
+    loaded = load_records([tmp_path / "both"])
+    assert (loaded.records, loaded.allreduces) == ((whole,), (reduced,))
+    assert not loaded.defects
+    assert all(one.differs for one in loaded.skipped)
+    place = tmp_path / "both" / "ab"[names.index("cut")]
+    assert {one.path for one in loaded.skipped} == {
+        f"{place}/{file}.json" for file in ("run", "reductions")
+    }
+    other = tmp_path / "both" / "ab"[names.index("whole")] / "run.json"
+    copy = f"a copy of run one that differs from {other}, which is more complete and counts"
+    line = f"cnnbench: warning: skipped {place}/run.json: {copy}"
+    for command in (["history"], ["report", "--format=csv"], ["compare", str(tmp_path / "both")]):
+        assert line in call(*command, tmp_path / "both", code=None).err.splitlines()
 
 
 def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tmp_path):

@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]
-    warn_of_skipped(defects)
+    warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
     trends = _trends(options, found, metric, since, order)
     _write(options, trends, metric, found)
     setbacks = sum(len(one.setbacks) for one in trends)
