@@ -7,6 +7,7 @@ fixture, a `cnnbench.testing.Bench`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import re
 import sys
@@ -48,8 +49,11 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if kept is None:
         folder = tmp_path_factory.mktemp("cnnbench")
     else:
-        name = re.sub(r"[^\w.-]+", "-", request.node.nodeid).strip("-")[-120:]
-        folder = Path(kept).resolve() / name
+        test = request.node.nodeid
+        readable = re.sub(r"[^\w.-]+", "-", test).strip("-")[-100:]
+        # Several tests may have the same readable name.
+        digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:12]
+        folder = Path(kept).resolve() / f"{readable}-{digest}"
     text = request.config.getini(_TIMEOUT)
     try:
         timeout = parse_number(text)
@@ -57,6 +61,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         raise pytest.UsageError(f"{_TIMEOUT} = {text}: must be a number of seconds") from None
     return Bench(
         folder,
+        root=request.config.rootpath,
         timeout=timeout,
         update_baselines=request.config.getoption("cnnbench_update"),
         terminal=_terminal(request.config),

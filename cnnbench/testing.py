@@ -105,6 +105,7 @@ class Bench:
 
     Args:
       folder: takes records and logs.
+      root: folder that paths of baselines are relative to, such as pytest's root folder.
       timeout: seconds for each process, unless a call has its own.
       update_baselines: `compare` writes its baseline.
       terminal: where progress and the time left are shown, if anywhere.
@@ -114,11 +115,13 @@ class Bench:
         self,
         folder: Path,
         *,
+        root: Path,
         timeout: float,
         update_baselines: bool = False,
         terminal: TextIO | None = None,
     ) -> None:
         self.folder = folder
+        self._root = root
         self._reporter = Reporter(io.StringIO() if terminal is None else terminal)
         self._timeout = timeout
         self._update = update_baselines
@@ -153,7 +156,7 @@ class Bench:
         side = Side(flags=flags, python=python, variables=dict(env or {}))
         side = replace(side, resolved=_check(side, processes))
         if baseline is not None and not self._updates(baseline):
-            _baseline(baseline)
+            self._baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._calls += 1
         limit = self._timeout if timeout is None else timeout
@@ -214,8 +217,8 @@ class Bench:
         updating = self._updates(baseline)
         if updating:
             assert not isinstance(baseline, Result)
-            result.save(baseline)
-        base, label = _baseline(baseline)
+            result.save(self._root / baseline)
+        base, label = self._baseline(baseline)
         allowed = words(",".join(allow_different))
         check_facts(allowed, (*base, *result.records))
         comparison = compare_records(
@@ -237,6 +240,28 @@ class Bench:
             warnings.warn(_reasons(comparison), CnnbenchWarning, stacklevel=2)
         return comparison
 
+    def _baseline(self, baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
+        __tracebackhide__ = True
+        if isinstance(baseline, Result):
+            return baseline.records, "the baseline"
+        label, reason = os.fspath(baseline), "it holds no run records"
+        path = self._root / baseline
+        records: tuple[RunRecord, ...] | None = ()
+        try:
+            records = _saved(path)
+            if records is None:
+                loaded = load_records([path])
+                if loaded.defects:
+                    raise UsageError(str(loaded.defects[0]))
+                records = loaded.records
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", str(error))
+        if not records:
+            # Outside of the handler, so that pytest shows no chain of errors.
+            hint = "pytest --cnnbench-update writes it"
+            pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
+        return records, label
+
 
 def _check(side: Side, processes: int) -> Resolved:
     """Checks flags before anything is started; returns their resolved values."""
@@ -246,28 +271,6 @@ def _check(side: Side, processes: int) -> Resolved:
         if not {"eval", "forward_only"} & side.given.keys():
             refuse(side, ("train_dir",), "each process would resume what the one before has left")
     return check(side)
-
-
-def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
-    __tracebackhide__ = True
-    if isinstance(baseline, Result):
-        return baseline.records, "the baseline"
-    label, reason = os.fspath(baseline), "it holds no run records"
-    records: tuple[RunRecord, ...] | None = ()
-    try:
-        records = _saved(Path(label))
-        if records is None:
-            loaded = load_records([label])
-            if loaded.defects:
-                raise UsageError(str(loaded.defects[0]))
-            records = loaded.records
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", str(error))
-    if not records:
-        # Outside of the handler, so that pytest shows no chain of errors.
-        hint = "pytest --cnnbench-update writes it"
-        pytest.fail(f"baseline {label} cannot be used: {reason}; {hint}", pytrace=False)
-    return records, label
 
 
 def _saved(path: Path) -> tuple[RunRecord, ...] | None:

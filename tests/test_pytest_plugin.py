@@ -349,11 +349,44 @@ def test_two_results_and_folders_of_records_are_compared(session):
 def test_records_are_kept_where_asked(session, pytester):
     session(comparing(), "--cnnbench-update", "--cnnbench-results=kept")
     (folder,) = (pytester.path / "kept").iterdir()
-    assert folder.name.endswith("test_not_slower")
+    assert re.search(r"test_not_slower-[0-9a-f]{12}$", folder.name)
     assert sorted(path.name for path in folder.glob("*.json")) == [
         f"1-{n}.json" for n in range(1, 6)
     ]
     assert (folder / "1-1.log").read_text() == "about to measure\n"
+
+
+def test_tests_with_similar_names_have_folders_of_their_own(session, pytester):
+    session(
+        f"""
+        import pytest
+
+        def note(folder):
+            folder.mkdir(parents=True)  # fails where another test has made it
+
+        @pytest.mark.parametrize("name", ["a/b", "a:b", "a+b", "A/b"])
+        def test_it(cnnbench, name):
+            note(cnnbench.folder)
+
+        def test_one_{"x" * 130}(cnnbench):
+            note(cnnbench.folder)
+
+        def test_two_{"x" * 130}(cnnbench):
+            note(cnnbench.folder)
+        """,
+        "--cnnbench-results=kept",
+    ).assert_outcomes(passed=6)
+    assert len({path.name.lower() for path in (pytester.path / "kept").iterdir()}) == 6
+
+
+def test_baselines_are_relative_to_the_root_of_the_tests(session, pytester, monkeypatch):
+    (pytester.path / "pytest.ini").write_text("[pytest]\n")
+    session(comparing(), "--cnnbench-update")
+    elsewhere = pytester.mkdir("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    file = next(pytester.path.glob("test_*.py"))
+    session(comparing(), f"--rootdir={pytester.path}", str(file)).assert_outcomes(passed=1)
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_the_entry_point_names_the_plug_in():
