@@ -280,7 +280,7 @@ def _document(kind: str) -> Callable[[bytes], bool]:
     return _begins(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
 
 
-_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?(candidate|configuration|run_id|mode|workers|layer),|""\s')
+_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?"?(candidate|configuration|run_id|mode|workers|layer)"?,|""\s')
 _PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
 
 KINDS: dict[str, Callable[[bytes], bool]] = {

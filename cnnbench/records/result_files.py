@@ -19,9 +19,11 @@ from itertools import takewhile
 
 from cnnbench.base.lock import NO_LOCKS
 from cnnbench.base.reading import parse_json
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.table import csv_cell
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from cnnbench.records.codec import IMPLIED_KIND, Document, Json, encode
+from cnnbench.records.codec import IMPLIED_KIND, Document, encode
 from cnnbench.records.files import (
     Output,
     check_outputs,
@@ -163,7 +165,10 @@ class CsvTable:
     def cells(self, row: Mapping[str, object]) -> dict[str, str]:
         """The text of every cell of a row, in the order of the columns."""
         values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
-        return {name: _cell(encode(values[name])) for name in self.columns}
+        # One row is one line, whatever an error message contains.
+        return {
+            name: " ".join(plain(csv_cell(encode(values[name]))).split()) for name in self.columns
+        }
 
     def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
         """End of the complete rows, separator before the next one, and columns of the file."""
@@ -198,7 +203,10 @@ class CsvTable:
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             return self.columns  # empty, or torn while the very first row was written
-        names = text.split(",")  # no name of a column needs quotes
+        try:
+            names = next(csv.reader([text])) or [""]  # other programs put names in quotes
+        except csv.Error:  # such as a NUL byte, or a line that is no header at all
+            names = [""]
         ours = tuple(name for name in self.columns if name in names)
         if tuple(names) != ours or names[0] != self.columns[0] or names[-1] != self.columns[-1]:
             places = zip(names, self.columns, strict=False)
@@ -210,19 +218,6 @@ class CsvTable:
                 "columns; give a new file",
             )
         return ours
-
-
-def _cell(value: Json) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ";".join(_cell(item) for item in value)
-    if isinstance(value, str):
-        # One row is one line, whatever an error message contains.
-        return " ".join("".join(c if c.isprintable() else " " for c in value).split())
-    return repr(value)
 
 
 def _line(cells: Iterable[str]) -> bytes:

@@ -259,10 +259,13 @@ def test_a_table_of_an_earlier_version_is_continued_with_its_columns(path):
     assert list(table["model"]) == ["1", "lenet"]
 
 
-def test_what_a_spreadsheet_saved_can_be_continued(path):
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_what_a_spreadsheet_saved_can_be_continued(path, quoting):
     append(path, a_run().record())
-    saved = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n")
-    path.write_bytes(saved)
+    cells = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, quoting=quoting).writerows(cells)
+    saved = path.read_bytes()
     RUNS.prepare(str(path))
     append(path, a_run().record())
     assert path.read_bytes().startswith(saved)

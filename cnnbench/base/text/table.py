@@ -181,13 +181,28 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
     return [*found, line.rstrip()] if line.strip() or not found else found
 
 
+def csv_cell(value: object) -> str:
+    """The text of a value in every CSV file: numbers unrounded, true or false, "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ";".join(map(csv_cell, value))
+    return str(value)
+
+
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV file with a line per row, numbers unrounded; texts like formulas are escaped."""
+    """A CSV file with a line per row of `csv_cell`; texts like formulas are escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for row in rows:
-        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
+        # A negative number is no formula.
+        writer.writerow(
+            csv_cell(value) if isinstance(value, (int, float)) else spreadsheet(csv_cell(value))
+            for value in row
+        )
     return file.getvalue()
 
 

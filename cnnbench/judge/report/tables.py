@@ -1,4 +1,4 @@
-"""Numbers of a report as tables for other programs, made with pandas.
+"""Numbers of a report as tables for other programs.
 
 Column names have the unit: seconds, bytes, images per second; shares are not scaled. Unknown values
 are empty cells. Text that a spreadsheet would take for a formula begins with an apostrophe.
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.text.escape import spreadsheet
+from cnnbench.base.text.table import csv_text
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
@@ -156,11 +156,7 @@ def frame(results: ReportSubject, table: str) -> DataFrame:
 
 
 def csv(results: ReportSubject, table: str) -> str:
-    """A table of `frame` as CSV with a header, in which no cell is a formula."""
-    return str(frame(results, table).map(_escaped).to_csv(index=False, lineterminator="\n"))
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        value = ";".join(map(str, value))
-    return spreadsheet(value) if isinstance(value, str) else value
+    """A table of `TABLES` as CSV with a header, in which no cell is a formula."""
+    rows = TABLES[table](results)
+    header = list(dict.fromkeys(name for row in rows for name in row)) or [""]
+    return csv_text(header, (map(row.get, header) for row in rows))

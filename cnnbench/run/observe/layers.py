@@ -6,8 +6,6 @@ backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,7 +16,7 @@ from typing import Any
 from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.text.numbers import binary, number, percent
-from cnnbench.base.text.table import aligned
+from cnnbench.base.text.table import aligned, csv_text
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.step_profile import INPUT_OPERATIONS, REST
 from cnnbench.run.observe.operations import TIMES, Operation, is_transfer, source
@@ -200,10 +198,6 @@ def _rate(layer: Layer) -> float | None:
 
 
 def _csv(layers: Iterable[Layer]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["layer", "forward_seconds", "backward_seconds", "memory_bytes", "flops"])
-    for one in layers:
-        row = (one.name, one.forward_seconds, one.backward_seconds, one.memory_bytes, one.flops)
-        writer.writerow(row)
-    return text.getvalue()
+    header = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
+    rows = ((one.name, *(getattr(one, name) for name in header)) for one in layers)
+    return csv_text(("layer", *header), rows)

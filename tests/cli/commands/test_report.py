@@ -1,8 +1,12 @@
 """`cnnbench report`: what it writes, where, and how it ends."""
 
+import csv
 import json
+import sys
 
 import pytest
+
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture
@@ -23,6 +27,24 @@ def test_other_formats_go_to_stdout_unless_told_otherwise(call, records, tmp_pat
     assert call("report", records, "--format=csv", "--table=runs").out.count("\n") == 6
     call("report", records, "--format=csv", f"--output={tmp_path}/t.csv")
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize("table", ["configurations", "runs", "comparison"])
+def test_cells_of_csv_files_have_one_form(call, save, tmp_path, table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # not imported for it
+    subject = Subject(repository="r", revision="a" * 40, dirty=True)
+    folder = save(tmp_path / "new", subject=subject, flags={"xla": False})
+    file = tmp_path / "t.csv"
+    words = ("report", folder, f"--baseline={folder}", "--format=csv", f"--table={table}")
+    text = call(*words).out
+    cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
+    assert not {"True", "False", "None", "nan"} & set(cells)
+    assert table == "comparison" or "true" in cells
+    # Another program may have saved it with all cells in quotes.
+    with file.open("w", newline="") as saved:
+        csv.writer(saved, quoting=csv.QUOTE_ALL).writerows(csv.reader(text.splitlines()))
+    call(*words, f"--output={file}")
+    assert file.read_text() == text
 
 
 def test_a_regression_is_shown_and_is_no_failure(call, save, records, tmp_path):

@@ -73,7 +73,7 @@ def test_markdown_of_the_page_is_golden(trends):
 def test_table_of_rows(trends):
     rows = list(csv.DictReader(io.StringIO(csv_text(trends, SPEED))))
     assert len(rows) == 20
-    assert [row["point"] for row in rows if row["step"] == "True"] == ["c008"]
+    assert [row["point"] for row in rows if row["step"] == "true"] == ["c008"]
     assert float(rows[0]["value"]) == pytest.approx(100, rel=0.02)
     low, value, high = (float(rows[0][name]) for name in ("low", "value", "high"))
     assert low < value < high
@@ -121,7 +121,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     assert found.outliers[9] == pytest.approx(-0.25, abs=0.03)
     assert "? outlier -2" in table_text([found], SPEED)
     rows = list(csv.DictReader(io.StringIO(csv_text([found], SPEED))))
-    assert [row["point"] for row in rows if row["outlier"] == "True"] == ["c009"]
+    assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
     (series,) = json.loads(json_text([found], SPEED))["series"]
     assert [one["index"] for one in series["outliers"]] == [9]
     report = page.page([found], SPEED)
