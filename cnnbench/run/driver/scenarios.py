@@ -76,7 +76,8 @@ def _observing(
         assert built.step is not None
         observers.append(TrainingSummaries(params, built.step, built.manager))
     if outputs.summarizes_evaluations(params):
-        observers.append(EvaluationSummaries(params.eval_dir))
+        one = not plan.trains and checkpoint_folder.is_prefix(params.train_dir or "")
+        observers.append(EvaluationSummaries(params.eval_dir, newest=not one))
     if params.benchmark_log_dir:
         config, facts = run.measurements.config, run.measurements.environment
         folder, test_id = params.benchmark_log_dir, params.benchmark_test_id

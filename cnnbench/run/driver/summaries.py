@@ -1,13 +1,16 @@
 """TensorBoard summaries of training and evaluations, by --summary_verbosity.
 
-`tf.summary.write` takes any tensor; the dashboard's name and the tensor's form make it a scalar,
-histogram or image. `tf.summary.scalar` and its like need the package tensorboard, which TensorFlow
-no longer installs.
+An event file is a TFRecord file of `Event` messages. The dashboard's name and the tensor's form
+make a value a scalar, histogram or image. `tf.summary` is not used: it cannot write the events that
+hide the values of an earlier run, and its `scalar` and the like need the package tensorboard, which
+TensorFlow no longer installs.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ _BUCKETS = 30
 _MOST_IMAGES = 3
 # Values of DataClass.
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
+# Value of SessionLog.SessionStatus.
+_SESSION_START = 1
 
 
 class EventFile:
@@ -33,15 +38,20 @@ class EventFile:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._writer: tf.summary.SummaryWriter | None = None
+        self._writer: Any = None
+        self._start: int | None = None
+
+    def hide(self, step: int) -> None:
+        """Makes the next value hide those of this step and later ones in all earlier events."""
+        self._start = step if self._start is None else min(step, self._start)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Writes a number."""
-        self._write(tag, tf.constant(value, tf.float32), step, "scalars", _SCALAR)
+        self._write(tag, np.float32(value), step, "scalars", _SCALAR)
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
         """Writes a histogram of the finite values."""
-        self._write(tag, tf.constant(buckets(values)), step, "histograms", _TENSOR)
+        self._write(tag, buckets(values), step, "histograms", _TENSOR)
 
     def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
         """Writes the first images of a batch, [n, height, width, channels] of 1, 3 or 4 channels.
@@ -50,13 +60,13 @@ class EventFile:
         """
         rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
         height, width = rows.shape[1:3]
-        content = [str(width), str(height)]
+        content = [str(width).encode(), str(height).encode()]
         for row in rows:
             shown = np.nan_to_num(row)
             low, high = shown.min(), shown.max()
             scaled = np.round((shown - low) * (255.0 / max(high - low, 1e-12)))
             content.append(tf.io.encode_png(scaled.astype(np.uint8)).numpy())
-        self._write(tag, tf.constant(content), step, "images", _BLOBS)
+        self._write(tag, content, step, "images", _BLOBS)
 
     def flush(self) -> None:
         """Writes buffered values to disk."""
@@ -76,11 +86,21 @@ class EventFile:
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         if self._writer is None:
             os.makedirs(self._folder, exist_ok=True)
-            self._writer = tf.summary.create_file_writer(self._folder)
-        plugin = {"name": dashboard.encode()}
-        metadata = message("SummaryMetadata")(plugin=plugin, data_class=data_class)
-        with self._writer.as_default():
-            tf.summary.write(tag, value, step=step, metadata=metadata.SerializeToString())
+            # The dashboard reads the files of a folder in order of their names.
+            name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+            self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+            self._event(file_version=b"brain.Event:2")
+        if self._start is not None:
+            self._event(step=min(self._start, step), session={"status": _SESSION_START})
+            self._start = None
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
+        summary = message("Summary")()
+        summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
+        self._event(step=step, summary=summary)
+
+    def _event(self, **fields: Any) -> None:
+        self._writer.write(message("Event")(wall_time=time.time(), **fields).SerializeToString())
 
 
 def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -119,6 +139,11 @@ class TrainingSummaries(Observer):
         if self._verbosity >= _GRADIENTS:
             self._last_gradients = step.last_gradients()
 
+    def begins(self, global_step: int, steps: int) -> None:
+        """Hides what an earlier run wrote after the checkpoint that this one continues from."""
+        del steps
+        self._file.hide(global_step + 1)
+
     def due(self, step: int) -> bool:
         """Every --save_summaries_steps timed steps."""
         return step % self._every == 0
@@ -156,13 +181,28 @@ class TrainingSummaries(Observer):
 
 
 class EvaluationSummaries(Observer):
-    """Writes the results of evaluations into --eval_dir."""
+    """Writes the results of evaluations into --eval_dir.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+      newest: whether newest checkpoints are evaluated: results of later steps are obsolete then.
+    """
+
+    def __init__(self, folder: str, newest: bool) -> None:
         self._file = EventFile(folder)
+        self._newest = newest
+        self._last: int | None = None
+
+    def begins(self, global_step: int, steps: int) -> None:
+        """As in `TrainingSummaries`."""
+        del steps
+        self._file.hide(global_step + 1)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Writes the result of an evaluation."""
+        step = evaluation.global_step
+        if self._newest and (self._last is None or step <= self._last):
+            self._file.hide(step)
+        self._last = step
         scalars = {
             "eval/Accuracy@1": evaluation.top_1,
             "eval/Accuracy@5": evaluation.top_5,
@@ -172,7 +212,7 @@ class EvaluationSummaries(Observer):
         }
         for tag, value in scalars.items():
             if value is not None:
-                self._file.scalar(tag, value, evaluation.global_step)
+                self._file.scalar(tag, value, step)
         self._file.flush()
 
     def close(self) -> None:

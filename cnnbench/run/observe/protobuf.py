@@ -21,9 +21,11 @@ _MESSAGES = {
     "Entry": "int64 key 1, Metadata value 2",
     "Metadata": "bytes name 2",
     # Of event files, and of what `tf.summary.trace_export` writes into one.
-    "Event": "Summary summary 5",
+    "Event": "double wall_time 1, int64 step 2, bytes file_version 3, Summary summary 5, "
+    "SessionLog session 7",
+    "SessionLog": "int32 status 1",
     "Summary": "SummaryValue* values 1",
-    "SummaryValue": "Tensor tensor 8",
+    "SummaryValue": "bytes tag 1, Tensor tensor 8, SummaryMetadata metadata 9",
     "Tensor": "bytes* strings 8",
     "RunMetadata": "FunctionGraphs* functions 4",
     "FunctionGraphs": "bytes* partitions 1",

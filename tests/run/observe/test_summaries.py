@@ -112,6 +112,54 @@ def test_evaluations_go_to_their_own_folder(run, tmp_path):
     assert again["eval/loss"][4] == values["eval/loss"][4]
 
 
+def _shown(folder):
+    """Steps of each tag as TensorBoard shows them: a session's start hides what is there after."""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = event_pb2.Event.FromString(record.numpy())
+            if event.session_log.status == event_pb2.SessionLog.START:
+                found = {tag: [s for s in steps if s < event.step] for tag, steps in found.items()}
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(event.step)
+    return found
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_no_step_of_a_resumed_training_is_shown_twice(run, tmp_path, lost):
+    train, evaluations = tmp_path / "train", tmp_path / "evaluations"
+    flags = (
+        *(f"--train_dir={train}", f"--eval_dir={evaluations}", "--summary_verbosity=1"),
+        *("--save_summaries_steps=1", "--num_eval_batches=1", "--num_warmup_batches=0"),
+        "--eval_during_training_every_n_steps=2",
+    )
+    run(*flags, "--num_batches=4")
+    run(*flags, "--num_batches=7")
+    if lost:  # as if the second run had been killed before it saved
+        for path in train.glob("*ckpt-7*"):
+            path.unlink()
+    run(*flags, "--num_batches=9")
+    assert _shown(train)["total_loss"] == list(range(1, 10))
+    # Steps of evaluations count from where each run began.
+    expected = [2, 4, 6, 8, 9] if lost else [2, 4, 6, 7, 9]
+    assert _shown(evaluations)["eval/loss"] == expected
+
+
+def test_evaluations_of_the_newest_checkpoint_hide_later_ones(run, tmp_path):
+    train, found = tmp_path / "train", tmp_path / "found"
+    flags = [f"--train_dir={train}", "--summary_verbosity=1", "--num_warmup_batches=0"]
+    run(*flags, "--num_batches=2", "--save_model_steps=1", "--num_eval_batches=1")
+    evaluation = ["--summary_verbosity=1", "--eval", f"--eval_dir={found}", "--num_eval_batches=1"]
+    run(f"--train_dir={train}", *evaluation)
+    # One checkpoint of several: the others are not obsolete.
+    run(f"--train_dir={train}/model.ckpt-1", *evaluation)
+    assert _shown(found)["eval/loss"] == [2, 1]
+    for path in train.glob("*ckpt-2*"):
+        path.unlink()
+    run(f"--train_dir={train}", *evaluation)
+    assert _shown(found)["eval/loss"] == [1]
+
+
 def test_buckets_against_numbers():
     values = np.arange(61.0)
     rows = buckets(values)
