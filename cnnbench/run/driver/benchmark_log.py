@@ -20,6 +20,7 @@ from cnnbench.run.driver.observer import Observer
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
 _RATE = "examples per second"
 _KINDS = {bool: "bool_value", int: "long_value", float: "float_value"}
+_ACCURACIES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -28,6 +29,7 @@ class BenchmarkLog(Observer):
 
     Args:
       config: every parameter of the run, resolved, as plain JSON values.
+      parameters: `cnnbench.run.driver.describe.log_parameters`.
       facts: facts about machine and software, as in records; unknown ones are absent.
     """
 
@@ -35,31 +37,34 @@ class BenchmarkLog(Observer):
         self,
         folder: str,
         config: Mapping[str, Any],
+        parameters: Mapping[str, Any],
         facts: Mapping[str, Any],
         test_id: str | None,
     ) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        about = run_info(config, facts, test_id)
+        about = run_info(config, parameters, facts, test_id)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
-    def displayed(self, global_step: int, images_per_sec: float) -> None:
-        """A row of the table."""
-        self._metric("current_examples_per_sec", images_per_sec, global_step, _RATE)
+    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+        """A row of the table; steps are numbered as there."""
+        self._metric("current_examples_per_sec", images_per_sec, step, _RATE)
+        for name, value in metrics.items():
+            self._metric(_ACCURACIES.get(name, name), value, step)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Accuracies and rate of an evaluation."""
         step = evaluation.global_step
-        found = {"top_1_accuracy": evaluation.top_1, "top_5_accuracy": evaluation.top_5}
+        found = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
         for name, value in {**found, **evaluation.metrics}.items():
             if value is not None:
-                self._metric(f"eval_{name}", value, step)
+                self._metric(f"eval_{_ACCURACIES.get(name, name)}", value, step)
         rate = evaluation.images_per_sec
         self._metric("eval_average_examples_per_sec", rate, step, _RATE)
 
-    def ended(self, global_step: int, images_per_sec: float) -> None:
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """The average of the timed loop."""
-        self._metric("average_examples_per_sec", images_per_sec, global_step, _RATE)
+        self._metric("average_examples_per_sec", images_per_sec, steps, _RATE)
 
     def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
@@ -76,14 +81,18 @@ class BenchmarkLog(Observer):
 
 
 def run_info(
-    config: Mapping[str, Any], facts: Mapping[str, Any], test_id: str | None
+    config: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    test_id: str | None,
 ) -> dict[str, Any]:
     """Content of benchmark_run.log; arguments as for `BenchmarkLog`."""
     gpus = facts.get("gpu_names") or []
     cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
+    parameters = {**config, **parameters}
     return {
-        "model_name": config["model"],
-        "dataset": {"name": config["data_name"]},
+        "model_name": parameters["model"],
+        "dataset": {"name": parameters["dataset"]},
         "test_id": test_id,
         "run_date": datetime.now(timezone.utc).strftime(_TIME),
         "tensorflow_version": {
@@ -95,7 +104,7 @@ def run_info(
             "gpu_info": {"count": len(gpus), "model": gpus[0] if gpus else None},
             "memory_total": facts.get("memory_bytes"),
         },
-        "run_parameters": [_parameter(name, config[name]) for name in sorted(config)],
+        "run_parameters": [_parameter(name, parameters[name]) for name in sorted(parameters)],
     }
 
 

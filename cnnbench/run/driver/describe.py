@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text.numbers import count
 from cnnbench.flags import Params
@@ -102,15 +102,12 @@ def header(
     params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
     """The header on standard output; `device` is the kind of the devices, as in the record."""
-    mode, synthetic = params.update_mode, " (synthetic)" if params.data_dir is None else ""
-    # tf_cnn_benchmarks counted parameter servers as sessions of their own.
-    is_single_session = mode.processes is Processes.CONTROLLER and not mode.uses_ps
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
         f"Model:       {plan.model.name}",
-        f"Dataset:     {plan.dataset.name}{synthetic}",
+        f"Dataset:     {_dataset(params, plan)}",
         f"Mode:        {plan.mode}",
-        f"SingleSess:  {is_single_session and plan.job.in_cluster}",
+        f"SingleSess:  {_is_single_session(params, plan)}",
         f"Batch size:  {plan.global_batch} global",
         f"             {plan.batch_per_device} per device",
         f"Num batches: {plan.num_batches}",
@@ -129,6 +126,35 @@ def header(
     if params.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]
+
+
+def log_parameters(params: Params, plan: Plan, devices: runtime.Devices) -> dict[str, Any]:
+    """The run parameters of tf_cnn_benchmarks' benchmark log that are not flags of this name."""
+    return {
+        "model": plan.model.name,
+        "dataset": _dataset(params, plan),
+        "mode": plan.mode,
+        "single_sess": _is_single_session(params, plan),
+        "devices": _labels(devices, devices.kind),
+        "batch_size": plan.global_batch,
+        "batch_size_per_device": plan.batch_per_device,
+        "num_batches": plan.num_batches,
+        "num_epochs": plan.num_epochs,
+        "rewrite_config": None,
+        "session_config": f"intra_op_parallelism_threads: {devices.intra_threads}\n"
+        f"inter_op_parallelism_threads: {devices.inter_threads}\n",
+    }
+
+
+def _dataset(params: Params, plan: Plan) -> str:
+    return plan.dataset.name + (" (synthetic)" if params.data_dir is None else "")
+
+
+def _is_single_session(params: Params, plan: Plan) -> bool:
+    # tf_cnn_benchmarks counted parameter servers as sessions of their own.
+    mode = params.update_mode
+    is_single = mode.processes is Processes.CONTROLLER and not mode.uses_ps
+    return is_single and plan.job.in_cluster
 
 
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:

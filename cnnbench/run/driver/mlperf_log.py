@@ -95,7 +95,7 @@ class MLPerfLog(Observer):
             samples_count=global_step * self._plan.global_batch,
         )
 
-    def ended(self, global_step: int, images_per_sec: float) -> None:
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
         """Logs the end of the training, after its last evaluation."""
         self._finished = True
 

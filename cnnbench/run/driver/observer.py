@@ -30,8 +30,8 @@ class Observer:
     def begins(self, global_step: int, steps: int) -> None:
         """The training begins, with the warm-up; `steps` are timed after it, at most."""
 
-    def displayed(self, global_step: int, images_per_sec: float) -> None:
-        """A row of the table was printed."""
+    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+        """The row of a timed step was printed; the first step is 1. Metrics as in `Moment`."""
 
     def due(self, step: int) -> bool:
         """Whether `paused` is to be called after the timed step of this number."""
@@ -50,8 +50,8 @@ class Observer:
     def resuming(self, global_step: int) -> None:
         """The training continues after an evaluation."""
 
-    def ended(self, global_step: int, images_per_sec: float) -> None:
-        """The training has ended, with its last evaluation; the rate is that of the timed loop."""
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+        """The training has ended, with its last evaluation; steps and rate of the timed loop."""
 
     def close(self) -> None:
         """The run has ended, successfully or not."""

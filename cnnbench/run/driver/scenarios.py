@@ -14,6 +14,7 @@ from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
+from cnnbench.run.driver.describe import log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stage, time_whole
 from cnnbench.run.driver.membership import Interrupts
@@ -80,8 +81,9 @@ def _observing(
         observers.append(EvaluationSummaries(params.eval_dir, newest=not one))
     if params.benchmark_log_dir:
         config, facts = run.measurements.config, run.measurements.environment
+        parameters = log_parameters(params, plan, built.devices)
         folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
-        observers.append(BenchmarkLog(folder, config, facts, test_id))
+        observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
     if params.ml_perf_compliance_logging and plan.trains:
         observers.append(MLPerfLog(params, plan, run.messages.plain))
     with ExitStack() as stack:

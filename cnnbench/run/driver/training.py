@@ -301,7 +301,9 @@ class Training:
             speed = self._speed.current()
             self._console.row(step, speed, values.loss, values.metrics)
             for observer in self._observers:
-                observer.displayed(self._before_loop + step, speed.mean)
+                names = self._plan.model.metric_names
+                metrics = dict(zip(names, values.metrics, strict=False))  # none without the flag
+                observer.displayed(step, speed.mean, metrics)
         self._progress.update(step)
 
     def _check_stop(self, values: StepValues) -> None:
@@ -447,7 +449,7 @@ class Training:
         images = len(self._measurements.step_seconds) * self._plan.global_batch
         total = images / elapsed
         for observer in self._observers:
-            observer.ended(self.global_step, total)
+            observer.ended(self.global_step, steps, total)
         return None if self._evaluator is not None else total
 
     def _read(self, result: StepResult, events: ReadEvents) -> StepValues:

@@ -17,24 +17,31 @@ def _lines(path):
 def test_the_log_of_official_models(run, tmp_path):
     folder = tmp_path / "logs"
     flags = [f"--benchmark_log_dir={folder}", "--benchmark_test_id=nightly", "--num_batches=4"]
-    out, _ = run(*flags, "--display_every=2", *DURING)
+    out, _ = run(*flags, "--num_gpus=2", "--display_every=2", "--print_training_accuracy", *DURING)
     (about,) = _lines(folder / "benchmark_run.log")
-    assert (about["model_name"], about["dataset"]) == ("trivial", {"name": "cifar10"})
+    assert (about["model_name"], about["dataset"]) == ("trivial", {"name": "cifar10 (synthetic)"})
     assert about["test_id"] == "nightly"
     parameters = {one.pop("name"): one for one in about["run_parameters"]}
-    assert parameters["batch_size"] == {"long_value": 2}
+    assert parameters["batch_size"] == {"long_value": 4}
+    assert parameters["batch_size_per_device"] == {"long_value": 2}
+    assert parameters["devices"] == {"string_value": "['/cpu:0', '/cpu:1']"}
+    assert parameters["mode"] == {"string_value": "training + evaluation"}
+    assert {"dataset", "single_sess", "rewrite_config", "session_config"} < parameters.keys()
     assert parameters["forward_only"] == {"bool_value": False}
     assert parameters["optimizer"] == {"string_value": "sgd"}
     rows = _lines(folder / "metric.log")
     rates = [row for row in rows if row["name"] == "current_examples_per_sec"]
-    # A row for step 1 and for every second; two steps of warm-up come first.
-    assert [row["global_step"] for row in rates] == [3, 4, 6]
+    # A row for step 1 and for every second, as printed; two steps of warm-up come first.
+    assert [row["global_step"] for row in rates] == [1, 2, 4]
+    of_steps = [row for row in rows if row["name"] == "top_5_accuracy"]
+    assert [row["global_step"] for row in of_steps] == [1, 2, 4]
     printed = [line.split()[2] for line in out.splitlines() if "images/sec: " in line]
     assert [f"{row['value']:.1f}" for row in rates] == printed
     accuracies = [row for row in rows if row["name"] == "eval_top_1_accuracy"]
     assert [row["global_step"] for row in accuracies] == [4, 6]
     (average,) = [row for row in rows if row["name"] == "average_examples_per_sec"]
     assert average["value"] > 0
+    assert average["global_step"] == 4
     assert average["unit"] == "examples per second"
     # Another run adds its metrics and replaces what is known of the run.
     run(f"--benchmark_log_dir={folder}")
@@ -44,8 +51,8 @@ def test_the_log_of_official_models(run, tmp_path):
 
 
 def test_a_value_that_is_not_finite_stays_json(tmp_path):
-    log = BenchmarkLog(str(tmp_path), {"model": "m", "data_name": "d"}, {}, None)
-    log.displayed(1, float("nan"))
+    log = BenchmarkLog(str(tmp_path), {"model": "m"}, {"dataset": "d"}, {}, None)
+    log.displayed(1, float("nan"), {})
     (row,) = _lines(tmp_path / "metric.log")
     assert row["value"] == "nan"
 
