@@ -40,8 +40,10 @@ _PREFIXES = (
     *("TF_CPP_", "TF_CUDNN_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
     *("TF_LAYOUT_", "TF_MKL_", "TF_NUM_", "TF_ONEDNN_", "TF_USE_", "TF_XLA_"),
     *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
+    *("HOROVOD_", "OMPI_"),
 )
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
+# The last is Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
 
 
@@ -113,7 +115,7 @@ def speed_variables(host: Host) -> Facts:
         if name in _NAMES or name.startswith(_PREFIXES):
             words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
             only_a_place = value.strip() and not words
-            if not only_a_place and not any(word in name for word in _SECRET):
+            if not only_a_place and not any(word in name.upper() for word in _SECRET):
                 facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
     return facts
 

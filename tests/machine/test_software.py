@@ -77,11 +77,12 @@ def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed,
 SPEED = (
     *("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "TF_GPU_THREAD_MODE", "XLA_FLAGS", "NCCL_ALGO"),
     *("OMP_NUM_THREADS", "KMP_BLOCKTIME", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),
-    "LD_PRELOAD",
+    *("LD_PRELOAD", "HOROVOD_FUSION_THRESHOLD", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_btl"),
 )
 OTHERS = (
     *("HOME", "AWS_SECRET_ACCESS_KEY", "TF_VAR_db_password", "TF_TOKEN_app_terraform_io"),
     *("NVIDIA_API_KEY", "NCCL_SECRET_KEY", "OMP_AUTH", "TF_USE_TOKEN"),
+    *("OMPI_MCA_orte_precondition_transports", "HOROVOD_SECRET_KEY", "OMPI_MCA_some_token"),
 )
 
 

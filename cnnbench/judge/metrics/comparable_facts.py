@@ -209,6 +209,8 @@ FACTS: dict[str, Fact] = {
 PATTERNS: dict[str, Fact] = {
     "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
     "env_TF_CONFIG": _mentioned("addresses", NOTHING),
+    "env_HOROVOD_*": _mentioned("no Horovod reduces gradients here; workers are facts", NOTHING),
+    "env_OMPI_*": _mentioned("starts processes; their number is a fact", NOTHING),
     "env_NCCL_DEBUG*": _mentioned("verbosity of NCCL", NOTHING),
     "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
     "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
