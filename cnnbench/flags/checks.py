@@ -253,7 +253,10 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
 def check_labels(text: str | None) -> None:
     """Raises FlagError for a malformed --result_label."""
     try:
+        (text or "").encode()
         labels.parse(text or "")
+    except UnicodeEncodeError:
+        raise FlagError(labels.FLAG, text, "must be text in UTF-8") from None
     except ValueError as error:
         raise FlagError(labels.FLAG, text, str(error)) from None
 

@@ -14,8 +14,9 @@ def parse(text: str) -> dict[str, str]:
     """The labels in ``key=value,key=value``; ValueError names the part that is not a label.
 
     Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values contain
-    anything but commas.
+    anything but commas. Undecodable bytes of earlier records become escapes.
     """
+    text = text.encode("utf-8", "backslashreplace").decode()
     found: dict[str, str] = {}
     for part in text.split(","):
         if not part.strip():

@@ -13,7 +13,7 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
-from cnnbench.judge.metrics.measurement import Origin, readable_fact, titles
+from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
@@ -173,27 +173,19 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
 
 def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
     """A figure for each point of each series, in their order."""
-    found = [(one.series, point) for one in trends for point in one.series.points]
-    alike: dict[tuple[object, ...], list[Origin]] = {}
-    for series, point in found:
-        alike.setdefault((series, point.origin.code), []).append(point.origin)
-    details = {key: titles(origins, without=("machine",)) for key, origins in alike.items()}
     return [
         Figure(
             metric=metric,
             sample=ProcessValues(point.values),
-            configuration=series.configuration,
-            key=series.key,
-            flags=point.runs[0].configuration.not_default(),
+            configuration=point.runs[0].configuration,
             origin=point.origin,
-            machine=series.machine,
             started=point.started,
             point=point.name,
-            detail=details[series, point.origin.code][point.origin],
             labels=shared_labels(run.labels for run in point.runs),
             current=point.newest,
         )
-        for series, point in found
+        for one in trends
+        for point in one.series.points
     ]
 
 

@@ -194,7 +194,7 @@ def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origi
     taken: set[str] = set()
     for origin in distinct:
         parts = origin.parts()
-        words = [_word(name, parts[name]) for name in names]
+        words = [part_text(name, parts[name]) for name in names]
         if "machine" not in without and len(set(machines.values())) > 1:
             words.append(machines[origin])
         text, number = ", ".join(words), 1
@@ -235,7 +235,8 @@ def machine_name(facts: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _word(part: str, text: str) -> str:
+def part_text(part: str, text: str) -> str:
+    """A part of `Origin.parts` as it is named beside others."""
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,14 +10,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from cnnbench.base.text.escape import plain
+from cnnbench.base.text.escape import one_line, plain
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judge import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
-from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, machine_names, titles
+from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.codec import started
@@ -33,25 +35,19 @@ class Figure:
 
     Attributes:
       sample: one value per process; at least one.
-      flags: those that are not at their defaults.
       started: start of the first process, in UTC.
       role: BASE or NEW of a comparison; "" elsewhere.
       point: name of the point of a history: a commit, day, run or label; "" elsewhere.
-      detail: difference of the origin from those of other figures, or "".
       current: whether it is of the newest subject: NEW, or the last revision of a history.
     """
 
     metric: Metric
     sample: ProcessValues
-    configuration: str
-    key: str
-    flags: Mapping[str, Any]
+    configuration: Configuration
     origin: Origin
-    machine: str
     started: datetime
     role: str = ""
     point: str = ""
-    detail: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     current: bool = True
     judgement: Judgement | None = None
@@ -64,9 +60,17 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """Configuration, machine and detail in one line, the same for every commit."""
-        parts = (f"{self.configuration} on {self.machine}", self.detail)
-        return plain(", ".join(filter(None, parts)))
+        """The name of the value's series in other programs, the same for every commit.
+
+        It depends on the configuration and the origin without its revision, never on other figures:
+        the usual parts of the configuration, side, TensorFlow and machine, and a hash of all flags,
+        the origin's repository too.
+        """
+        parts = self.origin.parts() | {"revision": ""}
+        shown = (part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name])
+        words = ", ".join((label(self.configuration), *shown))
+        digest = _digest(self.configuration.key, *parts.values(), self.origin.machine)
+        return plain(f"{words} on {parts['machine']} [{digest}]")
 
     def statistics(self) -> dict[str, float]:
         """Known numbers by name: the median as "", its interval, the processes, and the change."""
@@ -86,8 +90,8 @@ class Figure:
         """The known facts about the measured code, by name."""
         origin = self.origin
         found = {
-            "configuration": self.configuration,
-            "configuration_key": self.key,
+            "configuration": label(self.configuration),
+            "configuration_key": self.configuration.key,
             "role": self.role,
             "point": "" if self.point == origin.revision else self.point,
             "repository": origin.repository,
@@ -95,9 +99,14 @@ class Figure:
             "dirty": "" if origin.dirty is None else str(origin.dirty).lower(),
             "side": origin.side,
             "tensorflow_version": origin.tensorflow,
-            "machine": self.machine,
+            "machine": origin.parts()["machine"],
+            "machine_key": _digest(origin.machine),
         }
         return {name: text for name, value in found.items() if (text := plain(value))}
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -112,15 +121,11 @@ def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 def of_comparison(comparison: Comparison) -> list[Figure]:
     """Values of both sides, by configuration and origin; new ones with their verdict."""
-    everything = [
-        one for entry in comparison.entries for side in (entry.base, entry.new) for one in side
-    ]
-    machines = machine_names(map(Origin.of, everything))
     return [
         figure
         for entry in comparison.entries
         for role, records in ((BASE, entry.base), (NEW, entry.new))
-        for figure in _of_side(entry, role, records, machines)
+        for figure in _of_side(entry, role, records)
     ]
 
 
@@ -128,10 +133,8 @@ def _of_side(
     entry: ComparedConfiguration,
     role: str,
     records: tuple[Measurement, ...],
-    machines: Mapping[Origin, str],
 ) -> Iterable[Figure]:
     origins = Group(entry.configuration, records).origins()
-    details = titles(origins, without=("machine",))
     for origin, members in origins.items():
         good = [one for one in members if one.status == "ok"]
         for result in entry.results:
@@ -141,14 +144,10 @@ def _of_side(
             yield Figure(
                 metric=result.metric,
                 sample=ProcessValues(values),
-                configuration=entry.name,
-                key=entry.configuration.key,
-                flags=entry.configuration.not_default(),
+                configuration=entry.configuration,
                 origin=origin,
-                machine=machines[origin],
                 started=min(started(one.started_at) for one in good),
                 role=role,
-                detail=details[origin],
                 labels=shared_labels(labels_of(one.config) for one in good),
                 current=role == NEW,
                 judgement=result.judgement if role == NEW and len(origins) == 1 else None,
@@ -274,7 +273,7 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
     """
     runs: dict[tuple[object, ...], list[Figure]] = {}
     for one in figures:
-        identity = (one.configuration, one.role, one.point, one.origin, one.machine)
+        identity = (one.configuration.key, one.role, one.point, one.origin)
         runs.setdefault(identity, []).append(one)
     return _json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
@@ -301,7 +300,8 @@ def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
         for one in figures
         for part, value in one.statistics().items()
     ]
-    params = _pairs({name: fact_text(value) for name, value in first.flags.items()})
+    flags = first.configuration.not_default()
+    params = _pairs({name: one_line(fact_text(value)) for name, value in flags.items()})
     further = range(_PARAMS, len(params), _PARAMS)
     return {
         "create": {"run_name": name, "start_time": time, "tags": _pairs(tags)},

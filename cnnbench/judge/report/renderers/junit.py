@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as xml
 
 from cnnbench.base.text.escape import plain
+from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.judge import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
 from cnnbench.judge.metrics.registry import Metric
@@ -42,7 +43,9 @@ def _suite(
         value = str(comparison.repeated_pairs)
         xml.SubElement(properties, "property", name="repeated_pairs", value=value)
     for entry, result in cases:
-        case = _case(suite, f"cnnbench.{metric.name}", entry.name)
+        # The same whatever else is compared, since programs follow cases by their names.
+        name = f"{label(entry.configuration)} [{entry.configuration.key}]"
+        case = _case(suite, f"cnnbench.{metric.name}", name)
         tag = _tag(comparison, entry, result)
         if tag is not None:
             message = plain(wording.explained(result))

@@ -74,10 +74,60 @@ def test_no_figure_is_of_two_subjects(full_runs):
         {"b": 100.1, "c": 1001.0}
     )
     assert all(one.judgement is None for one in speeds.values())
-    assert len({one.title for one in speeds.values()}) == 2
+    # One series of two commits; formats of one commit name what they leave out.
+    assert len({one.title for one in speeds.values()}) == 1
+    assert "1 other value left out" in exports.bencher(found)[1]
     for format in FORMATS:
         numbers = re.findall(r"\d+\.\d+", FORMATS[format](found)[0])
         assert not any(101 < float(number) < 990 for number in numbers)
+
+
+FACTS = {"cpu_model": "Fast CPU", "architecture": "x86_64", "tensorflow_version": "2.21.0"}
+NAMES = {
+    "bencher": lambda text: set(json.loads(text)),
+    "github-action-benchmark": lambda text: {one["name"] for one in json.loads(text)},
+    "mlflow": lambda text: {one["create"]["run_name"] for one in json.loads(text)["runs"]},
+    "openmetrics": lambda text: {
+        re.sub(r'verdict="\w+",', "", line.partition("}")[0])
+        for line in text.splitlines()
+        if line.startswith("cnnbench_throughput_images")
+    },
+    "junit": lambda text: set(re.findall('name="([^"]*[]])"', text)),
+}
+"""Names of series in a document."""
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        {"flags": {"num_intra_threads": 1}},
+        {"environment": {"tensorflow_version": "2.18.0"}},
+        {"environment": {"architecture": "arm64"}},
+        {"subject": Subject(repository="example.org/others", revision="b" * 40)},
+        {"subject": Subject(repository="example.org/nets", revision="b" * 40, side="a")},
+    ],
+    ids=lambda neighbour: "-".join(neighbour),
+)
+@pytest.mark.parametrize("format", NAMES)
+def test_names_do_not_depend_on_what_else_is_there(
+    lenet_runs, saved, tmp_path, call, format, neighbour
+):
+    subject = Subject(repository="example.org/nets", revision="b" * 40)
+    runs = lenet_runs(FACTS)
+    others = runs.of(*SPEEDS, **{"subject": subject, **neighbour})
+    own = runs.of(*SPEEDS, subject=subject)
+    found = []
+    for folder, records in (("alone", own), ("together", [*others, *own])):
+        stored = saved(tmp_path / folder, records)
+        texts = [call("compare", stored, stored, f"--format={format}", code=None).out]
+        if format != "junit":
+            texts.append(call("history", stored, f"--format={format}").out)
+        found.append([NAMES[format](text) for text in texts])
+    for alone, together in zip(*found, strict=True):
+        assert alone
+        assert alone <= together
+        # Others hold one subject, the newest.
+        assert format not in ("openmetrics", "mlflow") or len(together) == 2 * len(alone)
 
 
 def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
