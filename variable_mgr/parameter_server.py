@@ -73,18 +73,24 @@ class ParameterServerVariableMgr(VariableMgr):
         spec: VariableMgrSpec,
         variables: Sequence[VariableLike],
         created: Mapping[str, TowerVariable] | None = None,
+        stagings: list[Staging] | None = None,
     ) -> None:
-        """Makes a manager of new variables, or of those that another manager has `created`."""
+        """Makes a manager of new variables, or of those that another manager has `created`.
+
+        Each manager of the same variables has values of its own in `stagings`.
+        """
         super().__init__(spec, variables)
         self._facades.update(created or {})
         self._place = spec.home_chooser()
         self._values = PerTrace()
         self._staging = Staging() if spec.staged else None
+        self._stagings = [] if stagings is None else stagings
+        self._stagings += [] if self._staging is None else [self._staging]
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
         """A manager of the same variables that reduces over the towers of one worker alone."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
-        return ParameterServerVariableMgr(spec, self._declared, self._facades)
+        return ParameterServerVariableMgr(spec, self._declared, self._facades, self._stagings)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """See `VariableMgr.read`; one read, cast, and copy per caching device in a traced step."""
@@ -125,8 +131,8 @@ class ParameterServerVariableMgr(VariableMgr):
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
         """See `VariableMgr.after_restore`; discards staged values."""
         super().after_restore(slots)
-        if self._staging is not None:
-            self._staging.refill()
+        for staging in self._stagings:
+            staging.refill()
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; there is one apply device."""

@@ -118,8 +118,6 @@ def _check_async(params: Params) -> Refusals:
         others = _names_of(lambda other: other.asynchronous)
         reason = f"--variable_update={mode.name} waits for all workers; only {others} does not"
         yield "cross_replica_sync", f"{reason}, so leave it true"
-    if params.staged_vars:
-        yield "staged_vars", "cannot go with --nocross_replica_sync, where every worker is stale"
     if params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
         reason = "needs the gradients of all workers, so leave out --nocross_replica_sync"
         yield "fp16_enable_auto_loss_scale", reason

@@ -298,7 +298,6 @@ run COORDINATED CHIEF --staged_vars          | --staged_vars=*needs --variable_u
 run COORDINATED CHIEF --input_distribution=strategy | --input_dist*read their own part
 run COORDINATED CHIEF --use_fp16 --fp16_enable_auto_loss_scale | --fp16*cannot go with
 run ME ASYNCHRONOUS --variable_update=distributed_replicated | --cross_replica_sync=
-run ME ASYNCHRONOUS --staged_vars            | --staged_vars=
 run ME ASYNCHRONOUS --use_fp16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=
 run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
 run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import threading
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from data_sets import write_random_cifar10
 from forked import impatient
 from jobs import SECONDS, record_of, started
+from short_runs import TINY, run
 from towers import create_slots, optimizer_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
@@ -96,6 +99,19 @@ def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
 
     assert [int(step(others)) for others in (0, 0, 2, 0)] == [0, 0, 2, 0]
     assert counter.begin() == 6
+
+
+def test_staged_variables_of_a_worker_are_those_of_one_process(tmp_path):
+    """Also after a checkpoint, whose values replace those read before it."""
+    flags = {**TINY, "optimizer": "momentum", "weight_decay": 0.0625, "staged_vars": True}
+    run(**flags, train_dir=str(tmp_path / "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "job")
+    resumed = {**flags, "num_batches": 9, "num_warmup_batches": 0}
+    alone = run(**resumed, train_dir=str(tmp_path / "one")).record.losses
+    given = {**resumed, "train_dir": tmp_path / "job", "cross_replica_sync": "false"}
+    made = record_of(tmp_path, given, ("ps:0", "worker:0"))["losses"]
+    assert made == pytest.approx(alone, rel=1e-5)
+    assert made[0] == made[1] != made[2]
 
 
 def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_path):
