@@ -353,7 +353,6 @@ allreduce --peers=nobody                     | --peers=nobody: there is no 'nobo
 allreduce --device=cpu --num_gpus=3 --peers=hierarchical_copy_all_reduce --quiet_conditions=all \
     | --peers=*leaves out the last of 3
 allreduce --model=resnet1                    | --model=resnet1: unknown
-allreduce --data_name=cifar10                | --data_name=cifar10: needs --model
 allreduce --dtype=float16 --wire_dtype=bfloat16 | --wire_dtype=bfloat16: is for float32
 allreduce --wire_dtype=int8                  | --wire_dtype=int8: must be of same, float16, bfloat16
 allreduce --compact_gradient_transfer --wire_dtype=bfloat16 | --compact*=true: means float16
@@ -449,11 +448,12 @@ ab lenet                                     | stray argument 'lenet': flags of 
 ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
 ab --b_checkout=--help                       | is neither a folder nor a revision
-ab --a_env=NAME                              | --a_env=NAME: must be NAME=VALUE
-ab --b_env=NAME --a_checkout=nothing         | --b_env=NAME: must be NAME=VALUE
-ab "--a_env=''" --a_env=SECRET=x              | --a_env=: must be NAME=VALUE
-ab --a_env==secret                           | --a_env=: must be NAME=VALUE
-ab --flagfile=variables                      | --a_env=NAME: must be NAME=VALUE
+ab --a_env=NAME                              | --a_env=...: must be NAME=VALUE
+ab --b_env=NAME --a_checkout=nothing         | --b_env=...: must be NAME=VALUE
+ab "--a_env=''" --a_env=SECRET=x              | --a_env=...: must be NAME=VALUE
+ab --a_env=X=1 MY_TOKEN=secret               | stray argument 'MY_TOKEN=...': flags
+ab --a_env==secret                           | --a_env=...: must be NAME=VALUE
+ab --flagfile=variables                      | --a_env=...: must be NAME=VALUE
 ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
 ab --b=--checkpoint_directory=x              | --train_dir=x: cannot go with ab
 ab "--b=-train_dir x"                        | --train_dir=x: cannot go with ab
@@ -578,7 +578,8 @@ launch --ps=1 -- --cluster=mpi               | --cluster=mpi:
 launch --ps=1 -- --rendezvous=a:1            | --rendezvous=a:1:
 launch --ps=1 --towers=3 -- --num_gpus=2     | --num_gpus=2:
 launch --workers=2 -- allreduce --sizes=x    | --sizes=x
-launch --workers=2 -- allreduce --batch_size=3 | unknown flag --batch_size
+launch --workers=2 -- allreduce --link=hdr   | unknown flag --link
+allreduce --cluster=slurm                    | unknown flag --cluster
 launch --ps=1 -- allreduce                   | --ps=1:
 launch --workers=2 -- --variable_update=replicated | --variable*with launch use one of
 launch --workers=2 --ps=1 -- --batch_size=-1 | --batch_size=-1

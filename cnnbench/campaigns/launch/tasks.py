@@ -93,7 +93,7 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
     where a process would name those it was given for them; BenchmarkError is for unusable data.
     """
     command, flags = command_of(flags)
-    given = parse_flags(flags, flags_of(command).values())
+    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *flags_of(command).values()))
     for name, reason in _RESERVED.items():
         if name in given:
             raise FlagError(name, given[name], reason)
@@ -113,7 +113,7 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
 def check_files(flags: Sequence[str], chief: Params) -> None:
     """Refuses output files that the chief, with parameters from `check`, could not write."""
     command, flags = command_of(flags)
-    given = parse_flags(flags, flags_of(command).values())
+    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *flags_of(command).values()))
     reduces = command == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
@@ -174,7 +174,7 @@ def _params(command: str, flags: Sequence[str]) -> Params:
         if params.job.task.job != PS or params.data_dir is None:  # a ps task needs no data
             make_plan(params)
         return params
-    given = parse_flags(flags, ALLREDUCE_FLAGS)
+    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *ALLREDUCE_FLAGS))
     return allreduce.make_plan(params_of(given), tuple(given)).run
 
 

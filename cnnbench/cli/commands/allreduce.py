@@ -14,35 +14,24 @@ from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.cluster import agreed_facts, digest_of
-from cnnbench.flags.declare import sections_of
-from cnnbench.flags.groups.allreduce import (
-    ALLREDUCE_FLAGS,
-    ALLREDUCE_TITLES,
-    AllReduceParams,
-    params_of,
-)
+from cnnbench.flags.declare import parted, sections_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.lab.allreduce.plan import make_plan
+from cnnbench.flags.retired import obsolete_notices
+from cnnbench.lab.allreduce.plan import WITHOUT_EFFECT, make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.lab.predict import command
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 
-# Flags for measurements that --predict uses, too.
+_ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALLREDUCE_FLAGS, *PREDICT_FLAGS)}
+_MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALLREDUCE_FLAGS)))
+# The flags of --predict, and those for measurements that it uses, too.
 _PREDICTED_FROM = (
-    "model",
-    "data_name",
-    "model_plugin",
-    "dtype",
-    "wire_dtype",
-    "all_reduce_spec",
-    "all_reduce_group_size",
-    "gradient_repacking",
-    "agg_small_grads_max_bytes",
-    "agg_small_grads_max_group",
-    "gradient_bucket_bytes",
-    "result_json",
-    "result_csv",
+    *(spec.name for spec in PREDICT_FLAGS),
+    *("model", "data_name", "model_plugin", "dtype", "wire_dtype", "all_reduce_spec"),
+    *("all_reduce_group_size", "gradient_repacking", "agg_small_grads_max_bytes"),
+    *("agg_small_grads_max_group", "gradient_bucket_bytes", "result_json", "result_csv"),
 )
 
 _ABOUT = """\
@@ -52,8 +41,8 @@ Reduces tensors between devices, checks every sum, and prints a row for each siz
 of devices, algorithm and packing: median and p99 time of one reduction (the longest, of fewer
 than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of what
 copying memory would allow; then the fastest of each size.
-docs/all_reduce_benchmark.md explains every column. Exit code 4 if any sum is wrong or any
-row fails.
+docs/all_reduce_benchmark.md explains every column. Other flags of cnnbench run have no effect.
+Exit code 4 if any sum is wrong or any row fails.
 
   cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
   cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
@@ -69,21 +58,23 @@ HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces; a wrong sum is an exception."""
-    given = parse_flags(argv, (*ALLREDUCE_FLAGS, *PREDICT_FLAGS))
-    params = params_of(given)
-    refused, reason = PREDICT_FLAGS, "is for --predict; add that"
+    given = parse_flags(argv, _ACCEPTED.values())
+    params, others = parted(AllReduceParams, given)
+    taken, reason = _MEASURED_WITH, "is for --predict; add that"
     if given.get("predict"):
-        refused = tuple(spec for spec in ALLREDUCE_FLAGS if spec.name not in _PREDICTED_FROM)
-        reason = "is for measuring; --predict measures nothing"
-    for spec in refused:
-        if spec.name in given and spec.name != "predict":
-            raise FlagError(spec.name, spec.text(given[spec.name]), reason)
+        taken, reason = _PREDICTED_FROM, "is for measuring; --predict measures nothing"
+    for name, value in given.items():
+        if name not in taken:
+            raise FlagError(name, _ACCEPTED[name].text(value), reason)
     if given.get("predict"):
         return command.main(given)
     progress = Progress(sys.stderr, params.progress)
     interrupt_on_signals()
     messages = Messages(sys.stderr, progress)
-    plan, facts = make_plan(params, tuple(given)), {}
+    for notice in obsolete_notices(others):
+        messages.notice(notice)
+    explicit = [n for n, v in given.items() if n not in others or v or v != _ACCEPTED[n].default]
+    plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
         facts = agreed_facts(params, ALLREDUCE_FLAGS)
         facts["digest of the tensors"] = digest_of(plan.workloads)
@@ -103,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         plan,
         LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
         command=["cnnbench", "allreduce", *argv],
-        explicit_flags=tuple(given),
+        explicit_flags=explicit,
         messages=messages if plan.job.is_chief else Messages.silent(),
         progress=progress,
         membership=Membership(plan.job, plan.run, messages.notice, lost, facts),

@@ -44,8 +44,8 @@ class PredictParams:
     )
     batch_size: int | None = flag(
         None,
-        "Images per device and step; if not given, those of --record, or the default of --model.",
-        minimum=1,
+        "Images per device and step; if not given or 0, those of --record, or those of --model.",
+        minimum=0,
     )
     plot: str | None = flag(
         None,

@@ -25,7 +25,7 @@ from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_labels
-from cnnbench.flags.declare import specs_of, words
+from cnnbench.flags.declare import FlagSpec, specs_of, words
 from cnnbench.flags.groups.allreduce import (
     ALLREDUCE_FLAGS,
     AllReduceParams,
@@ -36,12 +36,23 @@ from cnnbench.flags.groups.allreduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused
+from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.flags.reductions import check_all_reduce
 from cnnbench.lab.allreduce import peers
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
+
+WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
+    spec
+    for name, spec in ACCEPTED.items()
+    if name not in vars(AllReduceParams()) and name not in ("cluster", "cluster_ps", "rendezvous")
+)
+"""Flags of runs that are accepted, as all_reduce_benchmark.py did, and change nothing.
+
+Without those that make this process one of several.
+"""
 
 _DEFAULT_SIZES = "1K:64M:x4"
 _MOST_SIZES = 1000
@@ -135,10 +146,9 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
 
 def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     if params.model is None:
-        for name in ("data_name", "model_plugin"):
-            value = getattr(params, name)
-            if value is not None:
-                raise FlagError(name, value, "needs --model, whose gradients are reduced")
+        if params.model_plugin is not None:
+            reason = "needs --model, whose gradients are reduced"
+            raise FlagError("model_plugin", params.model_plugin, reason)
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
     _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
@@ -268,6 +278,12 @@ def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
 
 
 UNUSED: tuple[Unused[AllReducePlan], ...] = (
+    Unused(
+        tuple(spec.name for spec in WITHOUT_EFFECT if spec.name in SPECS),
+        lambda plan: True,
+        "in cnnbench allreduce, which runs no network",
+    ),
+    Unused(("data_name",), lambda plan: plan.params.model is None, "without --model"),
     Unused(
         ("num_batches", "iterations", "num_warmup_batches", "verbose"),
         lambda plan: plan.params.build_only,

@@ -1,9 +1,14 @@
 """`cnnbench allreduce`: its table and files, and what an interruption leaves behind."""
 
 import json
+import re
 import signal
+from pathlib import Path
+
+from forked import Forked, cnnbench
 
 from cnnbench.cli import main
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine.repository import of_work
 from cnnbench.records.codec import encode
 
@@ -47,6 +52,44 @@ def test_a_table_and_nothing_else(tmp_path, capfd):
     assert document["environment"]["tensorflow_version"]
     assert document.get("subject") == encode(of_work({}).labelled({}))
     assert len(table.read_text().splitlines()) == 1 + len(rows)
+
+
+ANCESTOR = json.loads((Path(__file__).parents[2] / "flags" / "ancestor_flags.json").read_text())
+ANOTHER = {"boolean": True, "integer": 3, "float": 0.5, "string": "x", "list": "3,5"}
+"""A value by type of flag."""
+USABLE = {
+    **{"num_gpus": 2, "device": "cpu", "model": "resnet20", "all_reduce_spec": "pscpu:32K:xring"},
+    **{"data_name": "cifar10", "piecewise_learning_rate_schedule": "0.1;5;0.01"},
+    **{"gpu_indices": "0,1", "worker_hosts": "", "task_index": 0, "trt_mode": "INT8"},
+    **{"job_name": "", "controller_host": "''", "iters_per_step": 1, "num_batches": 1},
+}
+"""Values of flags of which any other, or the default, needs more."""
+
+
+def test_every_flag_of_the_ancestor_is_accepted(call, tmp_path, monkeypatch):
+    """Each at its default and at another value, before anything is measured; and all together."""
+    monkeypatch.chdir(tmp_path)
+    together = []
+    for row in ANCESTOR:
+        name = row["name"]
+        another = [*ACCEPTED[name].choices, ANOTHER.get(row["type"])][0]
+        values = [USABLE[name]] if name in USABLE else [another, row["default"]]
+        texts = [json.dumps(one).strip('"') for one in values if one not in (None, [])]
+        for text in texts:
+            err = call(*COMMAND, f"--{name}={text}", "--result_json=no/r.json", code=2).err
+            told = err.splitlines()
+            assert "error: --result_json=no/r.json: there is no folder" in told.pop(), (name, text)
+            assert all(re.search("no (effect|meaning)|changes only", one) for one in told), told
+        if name != "ml_perf_compliance_logging":  # of the other script
+            together += [f"--{name}={texts[-1]}"]
+    assert len(together) == 138
+    out, err = Path("out"), Path("err")
+    words = ["allreduce", *together, "--result_json=r.json"]
+    with Forked(cnnbench, words, out, err) as process:
+        assert process.wait(120) == 0, err.read_text()
+    assert "# Wrong values: 0 of " in out.read_text()
+    assert "--variable_update, " in err.read_text()
+    assert json.loads(Path("r.json").read_text())["config"].keys() >= {"model", "all_reduce_spec"}
 
 
 def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):

@@ -105,6 +105,7 @@ def told(flags):
         ("--agg_small_grads_max_group=3", "", "--agg_small_grads_max_bytes=0,4K"),
         ("--network_topology=dgx1", "SPEC=xring", "SPEC=copy,copy:4K:hierarchical_copy"),
         ("--local_parameter_device=cpu", "SPEC=xring", "SPEC=copy"),
+        ("--data_name=cifar10", "", "--model=resnet20"),
         ("--all_reduce_group_size=2", "", "SPEC=copy,pscpu/xring --num_gpus=3,4"),
         (
             "--local_parameter_device=cpu --num_gpus=4",
