@@ -23,9 +23,13 @@ _SECONDS = 10.0
 PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
 """Flags with a file whose repository is measured."""
 
-# git@host:owner/name, and scheme://user:password@host:port/owner/name.
-_SHORT = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
-_LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
+# scheme://user:password@host:port/owner/name, user@host:owner/name, and the host in other forms.
+# Whatever else an address has may be a secret: a query, a fragment, a password with a slash.
+_HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
+_PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
+_LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST}(?::\d+)?/{_PATH}")
+_SHORT = re.compile(rf"(?:[^/:@]+@)?{_HOST}:{_PATH}")
+_OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>)(?:[/?#][^@]*)?")
 
 _NO_PROGRAMS = (
     *("-c", "core.hooksPath=/dev/null"),
@@ -134,14 +138,16 @@ def _name(folder: str | Path | None) -> str | None:
     return None
 
 
-def address(url: str) -> str:
+def address(url: str) -> str | None:
     """A repository's address as host/path, equal for all protocols and without secrets.
 
-    Of a local path only the last part is returned.
+    Of a local path only the last part is returned, of an address in another form only the host, or
+    None where that is unknown.
     """
-    found = _LONG.fullmatch(url) or _SHORT.fullmatch(url)
-    text = url.rstrip("/").removesuffix(".git")
+    found = _LONG.fullmatch(url) or _SHORT.fullmatch(url) or _OTHER.fullmatch(url)
+    if found is None and ":" in url.partition("/")[0]:
+        return None
+    path = (url if found is None else found["path"]).strip("/").removesuffix(".git")
     if found is None or not found["host"]:
-        return Path(text).name
-    host = found["host"].partition(":")[0].lower()
-    return f"{host}/{found['path'].strip('/').removesuffix('.git')}"
+        return Path(path).name or None
+    return f"{found['host'].lower()}/{path}".rstrip("/")

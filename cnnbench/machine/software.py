@@ -108,15 +108,20 @@ def commit(host: Host) -> Facts:
     return {} if found is None else {"git_commit": found[0], "git_dirty": found[1]}
 
 
+def may_be_shown(variable: str) -> bool:
+    """Whether records list an environment variable: one that changes speed and is no secret."""
+    listed = variable in _NAMES or variable.startswith(_PREFIXES)
+    return listed and not any(word in variable.upper() for word in _SECRET)
+
+
 def speed_variables(host: Host) -> Facts:
     """Allowed environment variables as facts env_NAME, without the folder of --xla_cache_dir."""
     facts = {}
     for name, value in sorted(host.environ.items()):
-        if name in _NAMES or name.startswith(_PREFIXES):
-            words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
-            only_a_place = value.strip() and not words
-            if not only_a_place and not any(word in name.upper() for word in _SECRET):
-                facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
+        words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
+        only_a_place = value.strip() and not words
+        if may_be_shown(name) and not only_a_place:
+            facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
     return facts
 
 

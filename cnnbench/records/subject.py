@@ -15,7 +15,7 @@ class Subject:
     """The code that was measured.
 
     Attributes:
-      repository: address without a password, or name of the folder; None if unknown.
+      repository: host and path without secrets, or name of the folder; None if unknown.
       revision: commit; None if unknown.
       dirty: whether tracked files differed from the commit; None if unknown.
       side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.

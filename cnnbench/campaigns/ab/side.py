@@ -52,7 +52,7 @@ class Side:
     python: str | None = None
     checkout: Path | None = None
     revision: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     resolved: Resolved = field(default_factory=Resolved)
     subject: Subject | None = None
 

@@ -108,7 +108,7 @@ class Command:
 
     words: Sequence[str]
     log: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
 
 

@@ -169,8 +169,8 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
     given, stray, common = sides.parse(command, _SPECS, "ab ...")
     if stray:
         raise UsageError(
-            f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
-            "side into --a or --b"
+            f"stray argument {sides.shown(stray[0])!r}: flags of both sides go behind --, those of "
+            "one side into --a or --b"
         )
     return given, common
 

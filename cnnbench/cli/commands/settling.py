@@ -12,7 +12,7 @@ from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
+from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED, shown
 from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
@@ -92,9 +92,9 @@ def resumption(
     earlier: Begun,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that continues an experiment; values of variables not given are "..."."""
+    """The command that continues an experiment; see `shown` for values of variables."""
     own = [
-        f"--{side}_env={name}={(variables or {}).get(side, {}).get(name, '...')}"
+        f"--{side}_env={shown(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
         for side in SIDES
         for name in earlier.facts["sides"][side]["variables"]
     ]

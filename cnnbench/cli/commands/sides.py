@@ -20,6 +20,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec, flag
 from cnnbench.flags.parse import split, split_at_dashes
+from cnnbench.machine.software import may_be_shown
 
 MOST_PAIRS = 1000
 """Largest number of pairs of an experiment."""
@@ -64,7 +65,7 @@ class SideFlags:
             for text in getattr(self, name) or ():
                 variable, equals, value = text.partition("=")
                 if not equals or not variable:
-                    raise FlagError(name, variable, "must be NAME=VALUE")
+                    raise FlagError(name, "...", "must be NAME=VALUE")
                 found[name[0]][variable] = value
         return found
 
@@ -97,17 +98,30 @@ def parse(
     return given, arguments, tuple(common)
 
 
+def shown(text: str) -> str:
+    """NAME=VALUE for a message; the value is "..." unless records list that variable."""
+    name, equals, _ = text.partition("=")
+    return text if not equals or may_be_shown(name) else f"{name}=..."
+
+
 def without(
     argv: Sequence[str],
     specs: Sequence[FlagSpec],
     names: Collection[str],
     added: Sequence[str] = (),
 ) -> list[str]:
-    """A command line without some of its flags before the dashes, and with others added there."""
+    """A command line without some of its flags before the dashes, and with others added there.
+
+    Those of environment variables are as by `shown`.
+    """
     own, behind = split_at_dashes(argv)
-    words = split(own, {spec.name: spec for spec in specs})
-    kept = [word for name, _, typed in words if name not in names for word in typed]
-    before = [*kept, *added]
+    before = [
+        word
+        for name, text, typed in split(own, {spec.name: spec for spec in specs})
+        if name not in names
+        for word in ([f"--{name}={shown(text)}"] if name in VARIABLES else typed)
+    ]
+    before += added
     return [*before, "--", *behind] if behind else before
 
 

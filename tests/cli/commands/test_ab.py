@@ -380,13 +380,13 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     pairs = int(words[4].removeprefix("--pairs="))
     assert 8 < pairs <= 1000
     assert pairs % 4 == 0
-    assert words[5:] == told(**NOISY)
-    # Whoever compares the records advises the same, without the values of variables.
+    assert words[5:] == ["--a_env=FAKE=...", "--b_env=FAKE=..."]
+    # Whoever compares the records advises the same.
     again = call(*from_files(done), code=3)
     (advice,) = re.findall(r"to settle it: (.*)", again.err)
-    assert shlex.split(advice) == [*words[:5], "--a_env=FAKE=...", "--b_env=FAKE=..."]
+    assert shlex.split(advice) == words
     # It goes on where it was.
-    done = call(*words[1:], code=None)
+    done = call(*words[1:5], *told(**NOISY), code=None)
     assert "pair 8 " not in done.err
     assert "pair 9 " in done.err
     first, again = journal("ab")
@@ -400,6 +400,41 @@ def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, call):
     assert len(both) > 16
     assert all(one == other for one, other in both)
     assert {one[-1] for one, _ in both[::2]} == {"a", "b"}
+
+
+REMOTE = "hg::https://me:swordfish@example.com/nets?private_token=swordfish#swordfish"
+
+
+@pytest.mark.parametrize("flags", [(), ("--nosequential",)])
+def test_secrets_are_in_no_output_and_no_file(ab, call, git, tmp_path, flags):
+    for words in ("init -q", "add .", "commit -q --allow-empty -m first"):
+        git(tmp_path, *words.split())
+    git(tmp_path, "config", "remote.origin.url", REMOTE)
+    own = (
+        "--b_env=MY_API_TOKEN=swordfish",
+        "--b_env",
+        "OMP_TOKEN=swordfish",
+        "--b_env=OMP_STACKSIZE=4M",
+    )
+    done = ab("--pairs=8", "--seed=5", "--explain=never", *own, *flags, **NOISY, code=3)
+    compared = call(*from_files(done), "--format=json", "--output=compared.json", code=3)
+    shown = [call("report", "results", *words, code=0) for words in ((), ("--format=csv",))]
+    said = [text for one in (done, compared, *shown) for text in (one.out, one.err)]
+    said += [path.read_text() for path in Path().rglob("*") if path.suffix and path.is_file()]
+    assert len(said) > 20
+    assert not [text for text in said if "swordfish" in text]
+    assert json.loads(Path("results/a/0001-a.json").read_text())["subject"]["repository"] == (
+        "example.com"
+    )
+    # A command to go on has the values that records have, too.
+    (advice,) = re.findall(r"to settle it .*?: (.*)", done.err)
+    variables = [word for word in shlex.split(advice) if word.startswith("--b_env=")]
+    assert sorted(variables) == [
+        "--b_env=FAKE=...",
+        "--b_env=MY_API_TOKEN=...",
+        "--b_env=OMP_STACKSIZE=4M",
+        "--b_env=OMP_TOKEN=...",
+    ]
 
 
 def test_an_experiment_goes_on_until_it_is_decided(ab, call):
