@@ -36,7 +36,7 @@ def test_a_good_path_leaves_no_trace(tmp_path, monkeypatch):
         ("fifo", "is not a regular file"),
         (os.devnull, "is not a regular file"),
         ("x" * 300, "cannot be written: File name too long"),
-        ("nul\0byte", "cannot be used: embedded null byte"),
+        ("nul\0byte", "embedded null "),  # byte or character, by Python's version
         ("loop", "is a symbolic link that leads back to itself"),
         ("there", "is a symbolic link that leads back to itself"),
         ("loop/r.json", "there is no folder"),

@@ -301,9 +301,12 @@ def _tick_text(format: str, value: float) -> str:
 
 def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> None:
     """Replaces styles by presentation attributes, and removes unused ids."""
-    for declaration in filter(None, one.attrib.pop("style", "").split(";")):
+    # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is no attribute.
+    short = r"font: (?:(\d+) )?([\d.]+px)[^;]*"
+    style = re.sub(short, r"font-weight: \1; font-size: \2", one.attrib.pop("style", ""))
+    for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name != "font-family":
+        if value and name != "font-family":
             one.set(name, variables.get(value, value))
     one.attrib.pop("clip-path", None)
     if one.tag == "g" and one.attrib.pop("id", "").startswith("xtick_"):
