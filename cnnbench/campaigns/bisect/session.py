@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.escape import one_line
@@ -215,7 +216,9 @@ def _culprit(found: Bisection) -> list[str]:
     step = found.of(commit)
     assert step is not None  # a single suspect was measured
     sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
-    again = ["cnnbench", "ab", *sides, "--", *found.setting.flags]
+    again = shlex.join(["cnnbench", "ab", *sides, "--", *found.setting.flags])
+    if not Path.cwd().is_relative_to(history.repository):
+        again = f"cd {shlex.quote(str(history.repository))} && {again}"
     what = word(step, found.differ)
     if not is_about_work(found.differ) and step.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
@@ -225,7 +228,7 @@ def _culprit(found: Bisection) -> list[str]:
         f"      {history.show(commit)}",
         f"      {history.show(commit, '%an, %as')}",
         f"      {what}",
-        f"      against the commit before it: {shlex.join(again)}",
+        f"      against the commit before it: {again}",
     ]
 
 

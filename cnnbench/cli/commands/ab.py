@@ -320,10 +320,10 @@ def _run(
         for line in spread_lines(pairs.comparison, experiment.policy):
             reporter.notice(line)
         reporter.notice(
-            f"to judge with it: cnnbench compare BASE NEW --baseline_aa={results.folder}"
+            f"to judge with it: cnnbench compare BASE NEW --baseline_aa={shlex.quote(folder)}"
         )
-    command = shlex.join(_same_from_files(pairs, options))
-    reporter.notice(f"the same from the files: {command}")
+    if pairs.comparison.entries:
+        reporter.notice(f"the same from the files: {shlex.join(_same_from_files(pairs, options))}")
     if next_step:
         seconds = pairs.seconds_per_pair
         more = enough - len(pairs.records["a"]) if earlier is not None else enough

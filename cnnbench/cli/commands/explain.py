@@ -149,5 +149,6 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
                 steps=options.steps,
                 timeout=options.timeout,
             ).explain()
-        reporter.notice(f"the same from the files: cnnbench explain {name}/a {name}/b")
+        words = (f"{name}/a", f"{name}/b")
+        reporter.notice(f"the same from the files: {sides.again('explain', words, ())}")
         return found

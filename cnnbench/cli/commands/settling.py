@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -116,13 +118,17 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
         return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *job, *sides, "--", *common])
     # Records do not tell what makes the sides differ, so only the user can measure more of each.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
-    base_file, new_file = (
-        f"{shlex.quote(label)}/more-$i.json"
-        for label in (comparison.base_label, comparison.new_label)
-    )
+    base_files = _more_files("base", comparison.base_label)
+    new_files = _more_files("new", comparison.new_label)
     more = pairs - min(len(entry.main.base), len(entry.main.new))
-    loop = f"for i in $(seq {more}); do {run} --result_json={new_file}; done"
-    return f"{loop}  # and in turn with these as many of the other side, to {base_file}"
+    loop = f"for i in $(seq {more}); do {run} --result_json={new_files}; done"
+    return f"{loop}  # and in turn with these as many of the other side, to {base_files}"
+
+
+def _more_files(side: str, label: str) -> str:
+    """New files, as words of the shell, in a side's folder, or beside its file or its pattern's."""
+    stem = f"{label}/" if os.path.isdir(label) else re.split(r"[*?[]|\.json$", label)[0]
+    return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 
 
 def _flags(measurement: Measurement) -> list[str]:

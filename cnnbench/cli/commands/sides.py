@@ -121,8 +121,7 @@ def without(
         if name not in names
         for word in ([f"--{name}={shown(text)}"] if name in VARIABLES else typed)
     ]
-    before += added
-    return [*before, "--", *behind] if behind else before
+    return [*before, *added, *(("--", *behind) if behind else ())]
 
 
 def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:

@@ -93,10 +93,18 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
     assert nothing_is_left(folder)
 
 
-def test_records_of_all_steps_are_ordinary_ones(call, repository, bisect, tmp_path, git):
+def test_records_of_all_steps_are_ordinary_ones(
+    call, repository, bisect, tmp_path, git, monkeypatch
+):
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1}, {"speed": 50, "salt": 2})
-    bisect("main~2", "main")
+    out = bisect("main~2", "main").out
     good, same, bad = git(folder, "rev-list", "--reverse", "main").splitlines()
+    # Its commits are unknown outside of the repository.
+    again = f"cnnbench ab --a_checkout={same[:12]} --b_checkout={bad[:12]} -- --model=lenet\n"
+    assert f"against the commit before it: cd {folder} && {again}" in out
+    with monkeypatch.context() as patch:
+        patch.chdir(folder)
+        assert f"against the commit before it: {again}" in bisect("main~2", "main", "--resume").out
     loaded = load_records([tmp_path / "results"])
     assert loaded.skipped == ()
     counts = {}

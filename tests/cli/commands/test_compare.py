@@ -1,6 +1,9 @@
 import contextlib
 import json
+import os
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -84,7 +87,7 @@ def test_unlike_machines_and_how_to_allow_them(call, save, base, tmp_path):
         (
             [{}, {}],
             "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
-            "--result_json={new}/more-$i.json; done  # and in turn with these as many",
+            "--result_json={new}/new-$(date +%s)-$i.json; done  # and in turn with these as many",
         ),
     ],
 )
@@ -105,6 +108,32 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
     assert shown.startswith(command.format(new=sides[1]))
     assert err == f"cnnbench: to settle it: {next_step}\n"
+
+
+@pytest.mark.parametrize(
+    "place", ["{0}", "{0}/{0}1.json", "{0}/*.json", "*/{0}*.json", "{0}/[a-z]*"]
+)
+def test_the_command_that_settles_works_and_replaces_no_record(
+    call, save, tmp_path, monkeypatch, place
+):
+    monkeypatch.chdir(tmp_path)
+    sides = ("base of it", "new")
+    for side, factor in zip(sides, (1, 0.972), strict=True):
+        save(tmp_path / side, factor)
+    call("compare", *map(place.format, sides), "--format=json", "--output=c.json", code=3)
+    command = json.loads(Path("c.json").read_text())["next_step"]
+    first, other = command.split("  # and in turn with these as many of the other side, to ")
+    again = re.sub("--result_json=.*; done", lambda _: f"--result_json={other}; done", first)
+    # A cnnbench that makes the file, and fails if it is there.
+    program = tmp_path / "bin" / "cnnbench"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh -eC\nfor word; do :; done\necho {} > "${word#--result_json=}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    before = {*tmp_path.rglob("*.json")}
+    subprocess.run(["sh", "-ec", f"{first}\n{again}"], check=True, timeout=60)
+    made = {*tmp_path.rglob("*.json")} - before
+    assert len(made) == 2 * int(re.search(r"seq (\d+)", command)[1])
 
 
 def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):

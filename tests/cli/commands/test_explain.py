@@ -56,14 +56,16 @@ def test_two_files_are_explained(call, profiles, tmp_path, holds):
 
 def test_processes_of_both_sides_are_profiled_in_turn(call, sides, tmp_path):
     trace = tmp_path / "trace"
-    out, err = call("explain", *sides(trace=str(trace)), "--results=why", "--", "--model=lenet")
+    out, err = call("explain", *sides(trace=str(trace)), "--results=so why", "--", "--model=lenet")
     assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
     order = [name[-1] for name in trace.read_text().split()]
     assert "".join(order) == "abbaab"
     command = re.search(r"the same from the files: (.*)", err).group(1)
     again = call(*shlex.split(command)[1:]).out
     assert again.splitlines()[0] == out.splitlines()[0]
-    flags = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())["command"]
+    flags = json.loads((tmp_path / "so why" / "discarded" / "0001-a.discarded").read_text())[
+        "command"
+    ]
     assert {"--profile_steps=20", "--num_warmup_batches=25", "--num_batches=20"} <= set(flags)
 
 
