@@ -32,6 +32,7 @@ class Dataset:
       open: `InputSpec` to the `Pipeline` that reads its files.
       check: (files, number of classes) to the findings of a check of every record.
       missing: names of files that the subset lacks, judging by those present.
+      left_out: files that are named like those of the subset but are not read.
       preprocessors: values of ``--input_preprocessor`` that its pipeline supports.
       skips_bad_records: whether its pipeline supports ``--on_bad_record=skip``.
       elements: parts of one example; by default an image and its class.
@@ -46,6 +47,7 @@ class Dataset:
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
     missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=lambda _: (), repr=False)
+    left_out: Callable[[Sequence[Path]], Sequence[Path]] = field(default=lambda _: (), repr=False)
     preprocessors: tuple[str, ...] = ("default",)
     skips_bad_records: bool = False
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
@@ -74,14 +76,15 @@ class Dataset:
             raise DataError(f"{data_dir}: the {subset} files hold no records")
         return examples
 
-    def gap(self, subset: str, data_dir: str) -> str | None:
-        """Number of missing files of a subset, in words; None if it is complete."""
-        files = self._files(data_dir, subset)
-        missing = self.missing(files)
-        if not missing:
-            return None
-        count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
-        return f"--data_dir={data_dir}: {count}, the first {missing[0]}; epochs are shorter"
+    def gaps(self, subset: str, data_dir: str) -> list[str]:
+        """Lines about files that a subset lacks, and about files beside it that are not read."""
+        files, notices = self._files(data_dir, subset), []
+        if missing := self.missing(files):
+            count = f"{len(missing)} of {len(missing) + len(files)} {subset} files are missing"
+            notices.append(f"{count}, the first {missing[0]}; epochs are shorter")
+        if extra := self.left_out(files):
+            notices.append(f"{subset} files not read: {len(extra)}, the first {extra[0].name}")
+        return notices
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
         """Files of every subset in a directory."""

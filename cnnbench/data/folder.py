@@ -13,6 +13,9 @@ from cnnbench.errors import DataError, FlagError, PathError
 UNFINISHED = "unfinished-"
 """Prefix of the folder that holds the files until the whole data set is written."""
 
+SUBSET_FOLDERS = {"train": ("train",), "validation": ("validation", "val")}
+"""Folders that may hold the files of a subset, in the order of their precedence."""
+
 # Number of files; ImageNet has 1152.
 _REMEMBERED = 4096
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base.reading import read_text
-from cnnbench.data.folder import reason
+from cnnbench.data.folder import SUBSET_FOLDERS, reason
 from cnnbench.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-_SPLITS = {"train": ("train",), "validation": ("validation", "val")}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def scan(
         if name not in by_name:
             raise UsageError(f"--labels={labels_file}: class folder {name!r} is not listed")
     chosen = random.Random(seed)
-    subsets: dict[str, list[tuple[Path, ImageClass]]] = {name: [] for name in _SPLITS}
+    subsets: dict[str, list[tuple[Path, ImageClass]]] = {name: [] for name in SUBSET_FOLDERS}
     for split, folders in found.items():
         for class_folder, images in folders.items():
             files = [(path, by_name[class_folder.name]) for path in images]
@@ -87,11 +86,11 @@ def scan(
 def _split_roots(folder: Path) -> dict[str, Path]:
     roots = {
         split: folder / name
-        for split, names in _SPLITS.items()
+        for split, names in SUBSET_FOLDERS.items()
         for name in names
         if (folder / name).is_dir() and _class_folders(folder / name, [])
     }
-    return roots if len(roots) == len(_SPLITS) else {"train": folder}
+    return roots if len(roots) == len(SUBSET_FOLDERS) else {"train": folder}
 
 
 def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import UNFINISHED, once_per_content, readable
+from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, once_per_content, readable
 from cnnbench.errors import FlagError
 
-SHARD_NAME = re.compile(r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)")
+_SHARD = re.compile(
+    r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)((?:\.tfrecords?)?(?:\.gz)?)"
+)
+# Indexes (of DALI, for example), checksums and backups lie beside shards as a matter of course.
+_COMPANION = re.compile(r".*(~|\.(idx|index|crc\w*|md5|sha\d+|txt|json))")
 
 PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 # The number of files the published ImageNet is always cut into.
@@ -22,26 +26,47 @@ count_records = once_per_content(tfrecord.count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
-    """The files ``<prefix><subset>-*-of-*`` of a directory, in order; FlagError if none."""
+    """The shards ``<prefix><subset>-i-of-n`` of a subset, in order; FlagError if there are none.
+
+    They are in the directory itself or else in its folder of the subset (`SUBSET_FOLDERS`).
+    """
     with readable(data_dir):
-        # Not glob, which takes a folder that cannot be read for an empty one.
-        entries = sorted(Path(data_dir).iterdir())
-        unfinished = [path for path in entries if path.name.startswith(UNFINISHED)]
-        partial = any(path.is_dir() and any(path.iterdir()) for path in unfinished)
-        paths = [path for path in entries if path.is_file()]
-    found = [path for path in paths if _is_of(path, prefix + subset)]
-    if found and partial:
-        problem = f"its data set was not finished ({unfinished[0].name}); make it again"
-        raise FlagError("data_dir", data_dir, problem)
-    if found:
-        return found
-    others = [name for name in SUBSETS if any(_is_of(path, prefix + name) for path in paths)]
+        shards = _shards(Path(data_dir), subset, prefix)
+        others = [] if shards else [n for n in SUBSETS if _shards(Path(data_dir), n, prefix)]
+        for unfinished in sorted(shards[0].parent.glob(f"{UNFINISHED}*")) if shards else []:
+            if unfinished.is_dir() and any(unfinished.iterdir()):
+                problem = f"its data set was not finished ({unfinished.name}); make it again"
+                raise FlagError("data_dir", data_dir, problem)
+    if shards:
+        return shards
     hint = f"; it has {others[0]} files only" if others else ""
-    raise FlagError("data_dir", data_dir, f"holds no files {prefix}{subset}-*-of-*{hint}")
+    raise FlagError(
+        "data_dir", data_dir, f"holds no files {prefix}{subset}-*-of-* (* is a number){hint}"
+    )
 
 
-def _is_of(path: Path, start: str) -> bool:
-    return fnmatchcase(path.name, f"{start}-*-of-*")
+def _shards(data_dir: Path, subset: str, prefix: str) -> list[Path]:
+    for folder in (data_dir, *(data_dir / name for name in SUBSET_FOLDERS[subset])):
+        paths = _named(folder, f"{prefix}{subset}-*-of-*") if folder.is_dir() else []
+        names = {path.name for path in paths if _SHARD.fullmatch(path.name)}
+        # Of a shard and the same with another suffix, as ``gunzip --keep`` leaves them, the former.
+        if shards := [
+            p for p in paths if p.name in names and (not p.suffix or p.stem not in names)
+        ]:
+            return shards
+    return []
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    # Not glob, which takes a folder that cannot be read for an empty one.
+    return sorted(p for p in folder.iterdir() if fnmatchcase(p.name, pattern) and p.is_file())
+
+
+def left_out(shards: Sequence[Path]) -> list[Path]:
+    """Files beside the shards of a subset with names like theirs, except for their companions."""
+    match = _SHARD.fullmatch(shards[0].name)
+    alike = _named(shards[0].parent, f"{match[1]}-*-of-*") if match else []
+    return [p for p in alike if p not in set(shards) and not _COMPANION.fullmatch(p.name)]
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
@@ -65,10 +90,10 @@ def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
 
 def missing_shards(files: Sequence[Path]) -> list[str]:
     """Names of missing files according to the numbering ``-i-of-n``."""
-    matches = [match for path in files if (match := SHARD_NAME.fullmatch(path.name))]
+    matches = [match for path in files if (match := _SHARD.fullmatch(path.name))]
     present = {match[0] for match in matches}
     promised = {
-        f"{match[1]}-{i:0{len(match[2])}}-of-{match[3]}"
+        f"{match[1]}-{i:0{len(match[2])}}-of-{match[3]}{match[4]}"
         for match in matches
         for i in range(int(match[3]))
     }

@@ -59,6 +59,7 @@ def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
         "find": partial(imagenet_files.find_files, prefix=prefix),
         "count": imagenet_files.count_examples,
         "missing": imagenet_files.missing_shards,
+        "left_out": imagenet_files.left_out,
         "open": _of(pipeline),
         "check": _of(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,

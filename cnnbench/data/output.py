@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cnnbench.base.lock import FolderLock
-from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import UNFINISHED, reason
+from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, reason
 from cnnbench.errors import DataError, UsageError, first_line
 
 Item = TypeVar("Item")
@@ -41,7 +40,9 @@ def write_set(
       What `write` returned for each file.
     """
     results: list[Result] = []
-    with unfinished_folder(out, [f"{prefix}{subset}-*-of-*" for subset in SUBSETS]) as folder:
+    places = ("", *(f"{name}/" for names in SUBSET_FOLDERS.values() for name in names))
+    patterns = [f"{place}{prefix}{subset}-*-of-*" for subset in SUBSET_FOLDERS for place in places]
+    with unfinished_folder(out, patterns) as folder:
         written: list[Path] = []
         for subset, items in subsets.items():
             count = min(shards[subset], len(items))
@@ -85,7 +86,7 @@ def _clear(out: Path, patterns: Sequence[str]) -> None:
     left = sorted(out.glob(f"{UNFINISHED}*"))
     existing = min((path for pattern in patterns for path in out.glob(pattern)), default=None)
     if existing:
-        state = "an unfinished data set" if left else existing.name
+        state = "an unfinished data set" if left else existing.relative_to(out)
         raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
     for folder in left:
         shutil.rmtree(folder)

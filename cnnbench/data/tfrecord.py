@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from cnnbench.data.folder import reason
-from cnnbench.errors import DataError
+from cnnbench.errors import DataError, UsageError
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
 _OVERHEAD = HEADER_BYTES + _FOOTER.size
+# First bytes of gzip and of zlib at its four levels, as tf.io.TFRecordOptions writes them.
+_COMPRESSED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
 _CASTAGNOLI = 0x82F63B78
 
 
@@ -52,6 +54,10 @@ def frames(path: Path) -> Iterator[Frame]:
                 raise FramingError(path, record, "truncated within its header")
             length, checksum = _HEADER.unpack(header)
             if masked_crc32c(header[:8]) != checksum:
+                if not record and header.startswith(_COMPRESSED):
+                    raise UsageError(
+                        f"{path}: is compressed (gzip or zlib); decompress the data set"
+                    )
                 raise FramingError(path, record, "the checksum of its length is wrong")
             if offset + _OVERHEAD + length > size:
                 missing = offset + _OVERHEAD + length - size

@@ -218,7 +218,7 @@ def _check(folder: str, options: CheckFlags) -> None:
         lines.append(
             f"{subset}: {found.records} valid records in {len(files)} files, {size:,} bytes"
         )
-        lines += [f"  {line}" for line in found.details]
+        lines += [f"  {line}" for line in (*found.details, *dataset.gaps(subset, folder))]
         defects += found.defects
     LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])
     if defects:

@@ -328,9 +328,8 @@ class BenchmarkCNN:
             return
         used = {"train": not self.params.eval, "validation": self.plan.num_eval_batches > 0}
         for subset in (name for name, is_used in used.items() if is_used):
-            gap = self.plan.dataset.gap(subset, self.params.data_dir)
-            if gap is not None:
-                self._messages.warning(gap)
+            for gap in self.plan.dataset.gaps(subset, self.params.data_dir):
+                self._messages.warning(f"--data_dir={self.params.data_dir}: {gap}")
 
     def _warn(self, conditions: Sequence[ConditionNote]) -> None:
         quiet = parse_quiet(self.params.quiet_conditions)
