@@ -69,6 +69,7 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
         variables=tuple(net.variables),
         forward_flops_per_image=alone.forward_flops,
         training_flops_per_image=net.training_flops,
+        flattened=net.flattened,
     )
 
 
@@ -105,6 +106,7 @@ class ShapeNetwork(Network[Shaped]):
     one.
 
     Attributes:
+      flattened: see `ModelSpec`.
       peak: most values of one example that exist at one time, without variables.
     """
 
@@ -115,6 +117,7 @@ class ShapeNetwork(Network[Shaped]):
         self.forward_flops = 0
         self.training_flops = 0
         self.scope_flops: dict[str, Flops] = {"": Flops()}
+        self.flattened: dict[str, tuple[int, int, int]] = {}
         self.peak = 0
         self._kept = 0
         self._kept_values: set[Shaped] = set()
@@ -200,6 +203,9 @@ class ShapeNetwork(Network[Shaped]):
         return self._value(x.shape, x, keeps="x", trained=True)
 
     def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
+        image = self._buffers.get(x, x).shape
+        if len(x.shape) == 1 and len(image) == 3:
+            self.flattened[self.variables[-1].name] = image
         self._count(2 * math.prod(x.shape[:-1]) * math.prod(kernel.shape), x.differentiated)
         return self._value((*x.shape[:-1], units), x, keeps="x", trained=True)
 

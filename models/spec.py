@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from cnnbench.errors import UsageError
@@ -179,6 +179,8 @@ class ModelSpec:
         layers and attention.
       training_flops_per_image: forward and backward pass: three times the forward count,
         without the input gradient of layers that are fed by the images alone.
+      flattened: height, width and channels of what `Network.flatten` made the input of an affine
+        layer, by the name of its kernel.
     """
 
     name: str
@@ -188,6 +190,7 @@ class ModelSpec:
     variables: tuple[VariableSpec, ...]
     forward_flops_per_image: int
     training_flops_per_image: int
+    flattened: Mapping[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def input_shape(self) -> str:

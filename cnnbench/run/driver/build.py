@@ -17,7 +17,7 @@ from cnnbench.data.source import TowerBatch
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.run.driver.checkpoints import Checkpoints
+from cnnbench.run.driver.checkpoints import Checkpoints, check_old
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
@@ -134,6 +134,8 @@ class Assembly:
     def build(self, console: Console) -> BuiltRun:
         """Creates variables and input and traces the functions of the run."""
         params, plan, devices = self.params, self.plan, self.devices
+        if params.train_dir is not None and devices.job.is_chief:
+            check_old(params.train_dir, plan.spec)
         console.lines(f"Generating {'evaluation' if params.eval else 'training'} model")
         manager = create(self._manager_spec(), plan.spec.variables)
         manager.create_variables()
@@ -161,6 +163,7 @@ class Assembly:
                 global_batch=plan.global_batch,
                 # A worker with a step of its own knows only its own input.
                 inputs=None if plan.asynchronous or manager.workers is not None else inputs,
+                spec=plan.spec,
             )
         exporter = None
         if params.export_dir is not None:

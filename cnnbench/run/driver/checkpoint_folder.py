@@ -66,13 +66,14 @@ def tidy(folder: str, keep: int) -> None:
     """Removes obsolete files after a checkpoint has been written.
 
     Deletes all complete checkpoints but the newest `keep` (0 keeps all), torn ones before these,
-    and what killed runs left behind; writes the file ``checkpoint``.
+    and what killed runs left behind, nothing of other programs; writes the file ``checkpoint``.
     """
     clean(folder)
     complete, torn, _ = _look_into(Path(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
-        if step < kept[0]:
+        # tf_cnn_benchmarks, whose checkpoints a training can begin with, writes a .meta file too.
+        if step < kept[0] and not (Path(folder) / f"{NAME}-{step}.meta").exists():
             # The index first: without it the rest is no checkpoint, whenever the process is killed.
             (Path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
             for path in Path(folder).glob(f"{NAME}-{step}.data-*"):

@@ -8,16 +8,19 @@ the name of the optimizer. The format is tf.train's; checkpoint_folder.py knows 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from cnnbench.data.source import InputSource
-from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.models.spec import ModelSpec
 from cnnbench.run.driver import checkpoint_folder
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -56,6 +59,7 @@ class Checkpoints:
       global_batch: examples per step. Their number is stored, since the steps before a restored
         checkpoint may have had another batch.
       inputs: inputs whose skipped records are stored; None if steps do not determine these.
+      spec: the network, by which checkpoints of tf_cnn_benchmarks are read.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class Checkpoints:
         optimizer: str | None = None,
         global_batch: int = 0,
         inputs: InputSource | None = None,
+        spec: ModelSpec | None = None,
     ) -> None:
         self._manager = manager
+        self._spec = spec
         self._variables = manager.savable_variables()
         self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
         self._slots = dict(slots or {})
@@ -137,8 +143,9 @@ class Checkpoints:
 
         Raises:
           BenchmarkError: unreadable, or it does not fit the variables of this model.
+          FlagError: the latter, of a checkpoint of tf_cnn_benchmarks.
         """
-        stored = _Stored(path, "it was written for another --model or --data_name")
+        stored = _Stored(path, "it was written for another --model or --data_name", self._spec)
         model = {_key("model", name): v.primary for name, v in self._variables.items()}
         stored.check({**model, _GLOBAL_STEP: self._global_step})
         slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
@@ -146,25 +153,19 @@ class Checkpoints:
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
         has_scale = stored.has(scale)
-        stored.read_into(
-            {
-                _GLOBAL_STEP: self._global_step,
-                **model,
-                **(slots if has_slots else {}),
-                **(scale if has_scale else {}),
-            }
-        )
+        stored.read_into({_GLOBAL_STEP: self._global_step, **model})
+        stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
         self._manager.after_restore(self._slots.values() if has_slots else ())
         global_step = int(self._global_step.numpy())
+        by_this_batch = global_step * self._global_batch
         # Checkpoints of earlier versions do not have the number of examples.
-        self._examples.assign(global_step * self._global_batch)
-        if stored.has([_EXAMPLES]):
-            stored.read_into({_EXAMPLES: self._examples})
-        examples = int(self._examples.numpy())
-        self._examples_before = examples - global_step * self._global_batch
+        examples = int(stored.tensor(_EXAMPLES)) if stored.has([_EXAMPLES]) else by_this_batch
+        self._examples_before = examples - by_this_batch
         self._first_step = global_step
         notices = []
-        if before != self._optimizer:
+        if stored.is_old:
+            notices.append(f"{path} is of tf_cnn_benchmarks: no state of an optimizer is restored")
+        elif before != self._optimizer:
             notices.append(
                 f"{path} was written with --optimizer={before}; the state of "
                 f"{self._optimizer} starts afresh"
@@ -201,6 +202,13 @@ class Checkpoints:
         value = tower_variable.read(variable)
         with tf.device(self._host):
             return tf.Variable(tf.identity(value), trainable=False)
+
+
+def check_old(folder: str, spec: ModelSpec) -> None:
+    """Raises FlagError if the newest checkpoint is an unusable one of tf_cnn_benchmarks."""
+    with contextlib.suppress(BenchmarkError):  # others are reported when they are restored
+        if path := checkpoint_folder.latest(folder):
+            _Stored(path, "", spec)
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
@@ -240,14 +248,34 @@ class _Stored:
 
     Args:
       mismatch: the error message if variables are missing or have other shapes.
+      spec: the network, by which a checkpoint of tf_cnn_benchmarks is read; FlagError if it is of
+        another one.
     """
 
-    def __init__(self, path: str, mismatch: str) -> None:
+    def __init__(self, path: str, mismatch: str, spec: ModelSpec | None = None) -> None:
         self._path = path
-        self._mismatch = mismatch
         with self._readable():
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = self._reader.get_variable_to_shape_map()
+        # tf.train.Checkpoint stores a graph of objects too, tf.compat.v1.train.Saver does not.
+        written_here = "_CHECKPOINTABLE_OBJECT_GRAPH" in self.shapes
+        self.is_old = not written_here and any(re.match("v0?/", key) for key in self.shapes)
+        old = "those of tf_cnn_benchmarks are read from --train_dir alone"
+        self._mismatch = old if self.is_old else mismatch
+        self._old_keys: dict[str, str] = {}
+        self._channels_first: dict[str, tuple[int, int, int]] = {}
+        if self.is_old and spec is not None:
+            self._old_keys = _old_keys(path, self.shapes, spec)
+            self.shapes = {key: self.shapes[old] for key, old in self._old_keys.items()}
+            if spec.flattened:
+                meta = f"{path}.meta"
+                match = tf.io.gfile.exists(meta) and _FORMAT.search(tf.io.read_file(meta).numpy())
+                if not match:
+                    problem = f"is of tf_cnn_benchmarks, and {meta} does not show its data format"
+                    raise FlagError("train_dir", path, f"{problem} (docs/migrating.md)")
+                if match[1] == b"NCHW":
+                    for name, (height, width, channels) in spec.flattened.items():
+                        self._channels_first[_key("model", name)] = channels, height, width
 
     def has(self, variables: Iterable[str]) -> bool:
         """Whether it holds all these keys."""
@@ -256,7 +284,10 @@ class _Stored:
     def tensor(self, key: str) -> Any:
         """The stored value, a NumPy array."""
         with self._readable():
-            return self._reader.get_tensor(key)
+            value = self._reader.get_tensor(self._old_keys.get(key, key))
+        if image := self._channels_first.get(key):
+            value = value.reshape(*image, -1).transpose(1, 2, 0, 3).reshape(value.shape)
+        return value
 
     def passed_over(self) -> tuple[int, ...]:
         """See `Restored`; none where no record was skipped."""
@@ -275,22 +306,18 @@ class _Stored:
         """Raises BenchmarkError for the first variable that is not there or has another shape."""
         missing = [key for key in variables if key not in self.shapes]
         if missing:
-            raise BenchmarkError(
-                f"checkpoint {self._path} lacks {len(missing)} of {len(variables)} variables "
-                f"(first: {_name(missing[0])}); {self._mismatch}"
-            )
+            gap = f"lacks {len(missing)} of {len(variables)} variables (first: {_name(missing[0])})"
+            raise BenchmarkError(f"checkpoint {self._path} {gap}; {self._mismatch}")
         for key, variable in variables.items():
-            if list(variable.shape) != self.shapes[key]:
-                raise BenchmarkError(
-                    f"checkpoint {self._path} holds {_name(key)} with the shape "
-                    f"{self.shapes[key]}, not {list(variable.shape)}; {self._mismatch}"
-                )
+            shape, wanted = self.shapes[key], list(variable.shape)
+            if shape != wanted:
+                held = f"holds {_name(key)} with the shape {shape}, not {wanted}"
+                raise BenchmarkError(f"checkpoint {self._path} {held}; {self._mismatch}")
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
         """Assigns the stored values to variables by key."""
-        with self._readable():
-            for key, variable in variables.items():
-                variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))
+        for key, variable in variables.items():
+            variable.assign(tf.cast(self.tensor(key), variable.dtype))
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -318,3 +345,32 @@ def _name(key: str) -> str:
     """The canonical name, for messages."""
     escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
     return escaped.replace(".S", "/").replace("..", ".")
+
+
+# Checkpoints of tf_cnn_benchmarks. There, layers of a kind are numbered through the whole network
+# in the order of their creation: ``v/cg/resnet_v10/conv1/batchnorm1/beta`` is of the second batch
+# norm. It is the order of declaration here, except in the networks that docs/migrating.md names, of
+# which at least one shape differs then. ``v0/`` is the first device's copy; slots have a part more.
+_OLD_NAME = re.compile(r"v0?/(?:.+/)?(conv|batchnorm|affine)(\d+)/(?:conv2d/)?(\w+)")
+# Of the first convolution in a graph (a serialized NodeDef): operation and attribute.
+_FORMAT = re.compile(rb"\x12\x06Conv2D.*?data_format\x12\x06\x12\x04(NCHW|NHWC)", re.DOTALL)
+
+
+def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -> dict[str, str]:
+    """Keys in tf_cnn_benchmarks by key; FlagError if the layers are not those of the network."""
+    matches = filter(None, map(_OLD_NAME.fullmatch, shapes))
+    there = {(m[1], int(m[2]), m[3]): m[0] for m in matches}
+    found, layers = {_GLOBAL_STEP: "global_step"}, defaultdict[str, dict[str, int]](dict)
+    for variable in spec.variables:
+        layer, _, name = variable.name.rpartition("/")
+        kind = layer.rpartition("/")[2].rstrip("0123456789")
+        number = layers[kind].setdefault(layer, len(layers[kind]))
+        name = {"bias": "biases", "kernel": "weights" if kind == "affine" else name}.get(name, name)
+        old = there.pop((kind, number, name), "")
+        if shapes.get(old) != list(variable.shape):
+            there[kind, number, name] = variable.name
+        found[_key("model", variable.name)] = old
+    if there:
+        problem = f"is of tf_cnn_benchmarks, but none of --model={spec.name} that can be read"
+        raise FlagError("train_dir", path, f"{problem} (docs/migrating.md): {min(there.values())}")
+    return found
