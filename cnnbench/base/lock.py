@@ -20,6 +20,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
 
 FILE = ".cnnbench-lock"
@@ -56,6 +57,8 @@ class FolderLock:
     """
 
     def __init__(self, folder: str | Path, patience: float = 0.0, file: str = FILE) -> None:
+        if is_url(folder):
+            raise OSError(errno.EOPNOTSUPP, "URLs have no locks")
         self._path = Path(folder) / file
         self._descriptor = self._locked(time.monotonic() + patience)
         host = socket.gethostname()

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnnbench.base.annotations import shown
+from cnnbench.base.urls import place
 from cnnbench.data.findings import Findings, ImageFacts, ImageTally
 from cnnbench.data.folder import content_of, once_per_content, readable
 from cnnbench.errors import DataError, FlagError
@@ -48,7 +49,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     Searches ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``; pickles
     are preferred where a folder holds both formats.
     """
-    root = Path(data_dir)
+    root = place(data_dir)
     with readable(data_dir):
         for folder in _FOLDERS:
             found = _matches(root / folder, subset)

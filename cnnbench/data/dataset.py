@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
+from cnnbench.base.urls import place
 from cnnbench.data.findings import Findings
+from cnnbench.data.folder import readable
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.models import registry
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
@@ -94,7 +95,7 @@ class Dataset:
         return found
 
     def _files(self, data_dir: str, subset: str) -> list[Path]:
-        files = [Path(path) for path in self.find(data_dir, subset)]
+        files = [place(path) for path in self.find(data_dir, subset)]
         absent = next((path for path in files if not path.exists()), None)
         if absent is not None:
             who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
@@ -165,11 +166,10 @@ def _of_model(model: str | None) -> Dataset:
 
 def detect(data_dir: str) -> Dataset:
     """The data set whose files are in a directory; the last registered, if several match."""
-    if not os.path.isdir(data_dir):  # no error for a name that is too long
-        raise FlagError("data_dir", data_dir, "there is no such directory")
-    for dataset in reversed(_DATASETS.values()):
-        if dataset._look_into(data_dir):
-            return dataset
+    with readable(data_dir):
+        for dataset in reversed(_DATASETS.values()):
+            if dataset._look_into(data_dir):
+                return dataset
     known = "; ".join(f"{name}: {dataset.files}" for name, dataset in _DATASETS.items())
     raise FlagError("data_dir", data_dir, f"holds files of no data set ({known})")
 

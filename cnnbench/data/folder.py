@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cnnbench.base.reading import read_file
+from cnnbench.base.urls import UrlPath, place
 from cnnbench.errors import DataError, FlagError, PathError
 
 UNFINISHED = "unfinished-"
@@ -28,16 +29,18 @@ def reason(error: OSError) -> str:
 def content_of(path: Path) -> bytes:
     """The content of a file of examples; DataError if it cannot be read."""
     try:
-        return read_file(path)
+        return path.read_bytes() if isinstance(path, UrlPath) else read_file(path)
     except PathError as error:
         raise DataError(str(error)) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from error
 
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
     """A block that reads a directory; FlagError if it is missing, or for an OSError inside."""
     try:
-        if not Path(data_dir).is_dir():
+        if not place(data_dir).is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")
         yield
     except OSError as error:

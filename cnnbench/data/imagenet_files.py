@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from cnnbench.base.urls import place
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, once_per_content, readable
@@ -31,9 +32,9 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     They are in the directory itself or else in its folder of the subset (`SUBSET_FOLDERS`).
     """
     with readable(data_dir):
-        shards = _shards(Path(data_dir), subset, prefix)
-        others = [] if shards else [n for n in SUBSETS if _shards(Path(data_dir), n, prefix)]
-        for unfinished in sorted(shards[0].parent.glob(f"{UNFINISHED}*")) if shards else []:
+        shards = _shards(place(data_dir), subset, prefix)
+        others = [] if shards else [n for n in SUBSETS if _shards(place(data_dir), n, prefix)]
+        for unfinished in _named(shards[0].parent, f"{UNFINISHED}*") if shards else []:
             if unfinished.is_dir() and any(unfinished.iterdir()):
                 problem = f"its data set was not finished ({unfinished.name}); make it again"
                 raise FlagError("data_dir", data_dir, problem)

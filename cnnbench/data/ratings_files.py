@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cnnbench.base.urls import place
 from cnnbench.data.findings import Findings
 from cnnbench.data.folder import once_per_content, readable
 from cnnbench.errors import DataError, FlagError
@@ -33,7 +34,7 @@ Integers = npt.NDArray[np.int64]
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
     """The file of a subset; FlagError if there is none."""
-    path = Path(data_dir) / f"ratings-{subset}.npz"
+    path = place(data_dir) / f"ratings-{subset}.npz"
     with readable(data_dir):
         found = path.is_file()
     if not found:
@@ -56,7 +57,7 @@ def load(path: Path) -> dict[str, Integers]:
 
 def _read(path: Path) -> dict[str, Integers]:
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays = dict(content)
     except Exception as error:  # zipfile, zlib and NumPy raise many types
         raise DataError(f"{path}: is no file of arrays: {' '.join(str(error).split())}") from error

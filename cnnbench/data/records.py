@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.base.urls import place
 from cnnbench.data import tfrecord
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.imagenet_files import count_records, records_by_file
@@ -50,7 +51,7 @@ class RecordPipeline(Pipeline):
         self, spec: InputSpec, files: Sequence[Path] = (), num_examples: int | None = None
     ) -> None:
         assert spec.data_dir is not None
-        files = files or [Path(path) for path in spec.dataset.find(spec.data_dir, spec.subset)]
+        files = files or [place(path) for path in spec.dataset.find(spec.data_dir, spec.subset)]
         if num_examples is None:
             num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)

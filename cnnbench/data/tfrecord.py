@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +44,7 @@ Frame: TypeAlias = tuple[int, int, int]
 def frames(path: Path) -> Iterator[Frame]:
     """Iterates over the records of a file without reading their data; FramingError for damage."""
     with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = path.stat().st_size
         offset = record = 0
         while offset < size:
             file.seek(offset)
@@ -160,7 +159,7 @@ def _table() -> tuple[int, ...]:
 def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         # Unbuffered: a buffer would read 8 KiB around every 12-byte header.
-        with open(path, "rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             yield file
     except OSError as error:
         raise DataError(f"{path}: {reason(error)}") from error

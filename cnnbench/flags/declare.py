@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cnnbench.base import urls
 from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.errors import FlagError
 
@@ -81,7 +82,9 @@ class FlagSpec:
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
       lower: the value is stored in lower case.
-      path: "file" or "folder" for shell completion; "" for other values.
+      path: "file" or "folder" for a path, or a list of them; "" for other values. ``file://`` URLs
+        become paths.
+      urls: whether other URLs are values, too, for the file systems of TensorFlow.
       empty_is_none: an empty value on the command line means None instead of being refused.
       known: values, or items of a list, for shell completion where there are no choices.
       alone: value of a flag with choices that is given without one.
@@ -103,6 +106,7 @@ class FlagSpec:
     below: float | None = None
     lower: bool = False
     path: str = ""
+    urls: bool = False
     empty_is_none: bool = False
     known: Callable[[], Iterable[str]] | None = None
     alone: str = ""
@@ -149,6 +153,7 @@ class FlagSpec:
         if isinstance(value, str) and self.kind == "string":
             if value == "" and self.optional:
                 return None
+            value = urls.without_file_scheme(value) if self.path else value
             return value.lower() if self.lower else value
         return self._as_float(value)
 
@@ -187,6 +192,8 @@ class FlagSpec:
         """The allowed values in words, or ""."""
         if self.choices:
             return _one_of(self.choices)
+        if self.urls:
+            return "a path or a URL"
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:.10g} to {self.maximum:.10g}"
         bounds = ((getattr(self, name), words) for name, _, words in _RANGE)
@@ -204,6 +211,8 @@ class FlagSpec:
         is_finite = type(item) is not float or math.isfinite(item)
         if type(item) is not self._single.type or not is_finite:
             return f"must be {self._kind_text}"
+        if self.path and (reason := urls.fault(item, self.urls)):
+            return reason
         if (
             self.maximum is None
             and isinstance(item, int | float)

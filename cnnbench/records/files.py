@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cnnbench.base.urls import UrlPath, is_url, place
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import IMPLIED_KIND
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 def real_path(flag: str, path: str) -> Path:
     """A path with symbolic links resolved; raises a FlagError where that is impossible."""
+    if is_url(path):
+        return UrlPath(path)
     with refusing(flag, path, "used"):
         target = Path(os.path.realpath(path))
         if os.path.islink(target):
@@ -58,8 +61,9 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 def prove_folder(flag: str, path: str) -> None:
     """Makes a folder; raises a FlagError if no files can be written in it."""
     try:
-        os.makedirs(path, exist_ok=True)
-        _prove(path)
+        if not is_url(path):
+            os.makedirs(path, exist_ok=True)
+        _prove(place(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
@@ -79,7 +83,8 @@ def resolve_saved_model(path: str) -> Path:
         if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
             raise FlagError(flag, path, f"holds files, but no {marker}; name another folder")
     try:
-        prove_folder(flag, str(target.parent))
+        # Behind a URL it is written in place: renaming copies every file.
+        prove_folder(flag, str(target if is_url(path) else target.parent))
     except FlagError as error:
         raise FlagError(flag, path, f"{target.parent} {error.reason}") from error
     return target
@@ -91,6 +96,9 @@ def write_whole(target: Path, data: bytes) -> None:
     The target has symbolic links resolved. Also removes temporary files that killed writers left in
     the folder. After an OSError nothing is changed.
     """
+    if isinstance(target, UrlPath):  # an object store shows the whole file or none
+        target.write_bytes(data)
+        return
     remove_abandoned(target.parent)
     # Of fixed length, so that a name the file system just allows has a neighbour.
     temporary = target.with_name(f".cnnbench-{os.getpid()}-{secrets.token_hex(6)}.tmp")
@@ -162,7 +170,13 @@ def remove_abandoned(folder: Path) -> None:
                 path.unlink()
 
 
-def _prove(folder: str | Path) -> None:
+def _prove(folder: Path) -> None:
+    if isinstance(folder, UrlPath):
+        folder.mkdir()
+        probe = folder / f".cnnbench-{secrets.token_hex(6)}.tmp"
+        probe.write_bytes(b"\n")
+        probe.unlink()
+        return
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\n")  # on a full disk files can be created but not written
 

@@ -1,5 +1,6 @@
 import io
 import struct
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -84,6 +85,6 @@ def test_a_file_that_cannot_be_opened_or_read(tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
 
     (tmp_path / "broken").write_bytes(bytes(100))
-    monkeypatch.setattr("builtins.open", lambda path, mode, buffering: Broken(path, mode))
+    monkeypatch.setattr(Path, "open", lambda path, mode, buffering: Broken(path, mode))
     with pytest.raises(DataError, match=r"broken: Input/output error$"):
         count_records(tmp_path / "broken")

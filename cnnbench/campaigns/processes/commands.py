@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args, parse_flags
 from cnnbench.flags.declare import FlagSpec
@@ -194,7 +195,7 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
     for name in _PATHS:
-        if identity.get(name):
+        if identity.get(name) and not is_url(identity[name]):
             identity[name] = os.path.abspath(identity[name])
     for name in PLUGINS:
         if identity.get(name):

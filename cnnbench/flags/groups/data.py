@@ -17,7 +17,10 @@ class DataParams:
     """Data sets and image preparation."""
 
     data_dir: str | None = flag(
-        None, "Folder with the data set; without it, synthetic images are used.", path="folder"
+        None,
+        "Folder with the data set; without it, synthetic images are used.",
+        path="folder",
+        urls=True,
     )
     data_name: str | None = flag(
         None,

@@ -27,6 +27,7 @@ class ModelParams:
         "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
         "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
         path="file",
+        urls=True,
     )
     precision: str = flag(
         "fp32",

@@ -40,12 +40,14 @@ class OutputParams:
         None,
         "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
         path="folder",
+        urls=True,
     )
     export_dir: str | None = flag(
         None,
         "When the run ends, write the network with its weights as a SavedModel to this folder, for "
         "TensorFlow Serving and tf.saved_model.load.",
         path="folder",
+        urls=True,
     )
     save_model_secs: int = flag(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
@@ -56,6 +58,7 @@ class OutputParams:
         "/tmp/tf_cnn_benchmarks/eval",
         "Folder for event files of evaluations, with --summary_verbosity.",
         path="folder",
+        urls=True,
     )
     summary_verbosity: int = flag(
         0,

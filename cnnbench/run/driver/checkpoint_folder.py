@@ -14,6 +14,7 @@ import re
 import shutil
 from pathlib import Path
 
+from cnnbench.base.urls import is_url, place
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import remove_abandoned, write_whole
 
@@ -44,10 +45,13 @@ def latest(path: str) -> str | None:
         of another program.
     """
     if is_prefix(path):
-        return path if Path(f"{path}.index").exists() else None
-    complete, _, parts = _look_into(Path(path))
+        try:
+            return path if place(f"{path}.index").exists() else None
+        except OSError as error:
+            raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
+    complete, _, parts = _look_into(place(path))
     if complete:
-        return str(Path(path) / f"{NAME}-{complete[-1]}")
+        return str(place(path) / f"{NAME}-{complete[-1]}")
     if parts:
         raise BenchmarkError(
             f"{path} holds no complete checkpoint {NAME}-*, but {parts[0]}; restore the "
@@ -58,7 +62,7 @@ def latest(path: str) -> str | None:
 
 def holds(folder: str, step: int) -> bool:
     """Whether a complete checkpoint of that step is there."""
-    complete, _, _ = _look_into(Path(folder))
+    complete, _, _ = _look_into(place(folder))
     return step in complete
 
 
@@ -69,18 +73,19 @@ def tidy(folder: str, keep: int) -> None:
     and what killed runs left behind, nothing of other programs; writes the file ``checkpoint``.
     """
     clean(folder)
-    complete, torn, _ = _look_into(Path(folder))
+    complete, torn, _ = _look_into(place(folder))
     kept = complete[-keep:]
     for step in (*complete, *torn):
         # tf_cnn_benchmarks, whose checkpoints a training can begin with, writes a .meta file too.
-        if step < kept[0] and not (Path(folder) / f"{NAME}-{step}.meta").exists():
+        if step < kept[0] and not (place(folder) / f"{NAME}-{step}.meta").exists():
             # The index first: without it the rest is no checkpoint, whenever the process is killed.
-            (Path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
-            for path in Path(folder).glob(f"{NAME}-{step}.data-*"):
-                path.unlink(missing_ok=True)
+            (place(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
+            for path in place(folder).iterdir():
+                if path.name.startswith(f"{NAME}-{step}.data-"):
+                    path.unlink(missing_ok=True)
     lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
-    write_whole(Path(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
+    write_whole(place(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
 
 
 def clean(folder: str) -> None:
@@ -89,6 +94,8 @@ def clean(folder: str) -> None:
     To be called by its only writer, see `cnnbench.base.lock`: files that another writer is saving
     look the same.
     """
+    if is_url(folder):
+        return
     remove_abandoned(Path(folder))
     with contextlib.suppress(FileNotFoundError):
         for path in Path(folder).iterdir():

@@ -12,11 +12,11 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.base.urls import place
 from cnnbench.data.source import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -99,7 +99,7 @@ class Checkpoints:
         self._examples.assign(self._examples_before + global_step * self._global_batch)
         if self._inputs is not None:
             self._passed_over = self._inputs.passed_over(global_step - self._first_step)
-        prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
+        prefix = str(place(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
             self._write(prefix, directory, global_step)
             checkpoint_folder.tidy(directory, self._max_to_keep)

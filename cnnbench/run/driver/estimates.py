@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import binary
+from cnnbench.base.urls import is_url, place
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -154,7 +154,9 @@ def _file_bytes(params: Params, plan: Plan) -> int:
         return 0
     subset = "validation" if params.eval else "train"
     files = plan.dataset.find(params.data_dir, subset)
-    size = sum(Path(file).stat().st_size for file in files)
+    # Behind a URL, where each takes a request, shards are taken to be equal.
+    asked = files[:1] if is_url(params.data_dir) else files
+    size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
     if params.datasets_use_caching or not plan.dataset.skips_bad_records:
         return size
     share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.train_examples))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from cnnbench.base.urls import UrlPath
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.graph import GraphNetwork
@@ -75,17 +76,20 @@ class Exporter:
         """Replaces the SavedModel in `directory` by one with the current weights.
 
         Raises:
-          BenchmarkError: it cannot be written; an earlier SavedModel is unchanged.
+          BenchmarkError: it cannot be written; an earlier SavedModel is unchanged, except
+            behind a URL.
         """
         for name, source in self._sources.items():
             self._module.weights[name].assign(tower_variable.read(source.primary))
         try:
             target = resolve_saved_model(directory)
+            signatures = {SIGNATURE: self._serving}
+            if isinstance(target, UrlPath):
+                tf.saved_model.save(self._module, str(target), signatures=signatures)
+                return
             temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             try:
-                tf.saved_model.save(
-                    self._module, str(temporary), signatures={SIGNATURE: self._serving}
-                )
+                tf.saved_model.save(self._module, str(temporary), signatures=signatures)
                 if target.exists():
                     shutil.rmtree(target)
                 os.rename(temporary, target)

@@ -38,6 +38,7 @@ from cnnbench.run.driver.plan_checks import (
     check_int8,
     check_model,
     check_shards,
+    check_urls,
     set_aux_head,
 )
 from cnnbench.run.step.update_plan import UpdatePlan, plan_update
@@ -296,6 +297,7 @@ def _declared(params: Params, mode: str) -> tuple[Dataset, Model, ModelSpec]:
         load_plugin(params.dataset_plugin)
     if params.model_plugin:
         registry.load_plugin(params.model_plugin)
+    check_urls(params)
     dataset = find_dataset(params.data_name, params.data_dir, params.model)
     model = registry.get_model(params.model, dataset.name)
     set_aux_head(params, model)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
+from cnnbench.base import plugins
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.text.numbers import binary
+from cnnbench.base.urls import is_url, place
 from cnnbench.data.dataset import Dataset
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
+from cnnbench.flags.params import FLAGS
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 from cnnbench.models.elements import Element
@@ -18,10 +22,46 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.run.driver import checkpoint_folder
 
+FILE_SYSTEMS = "cnnbench.file_systems"
+"""Group of entry points that register file systems with TensorFlow."""
+
+_ANSWER_SECONDS = 60.0
 _LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, less room for operations
 
 # Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def check_urls(params: Params) -> None:
+    """Refuses URLs that TensorFlow does not reach; loads it if there are any."""
+    paths = {spec.name: getattr(params, spec.name) or "" for spec in FLAGS if spec.urls}
+    for flag, path in ((flag, path) for flag, path in paths.items() if is_url(path)):
+        for prepare in plugins.before_loading:
+            prepare()
+        import tensorflow as tf
+
+        if path.partition(":")[0] not in tf.io.gfile.get_registered_schemes():
+            plugins.load_entry_points(FILE_SYSTEMS)
+        if reason := _unreachable(path):
+            raise FlagError(flag, path, f"cannot be reached: {reason}")
+
+
+def _unreachable(path: str) -> str:
+    """The reason why a URL is not reached, or ""."""
+    reasons = [f"no answer within {_ANSWER_SECONDS:g} s"]
+
+    def ask() -> None:
+        try:
+            place(path).exists()
+            reasons.append("")
+        except OSError as error:
+            reasons.append(str(error.strerror))
+
+    # In a thread: TensorFlow retries for many minutes, in which no signal would be handled.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_ANSWER_SECONDS)
+    return reasons[-1]
 
 
 def check_model(params: Params, model: Model, mode: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from cnnbench.base.urls import place
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.parts import Evaluation
@@ -85,7 +86,7 @@ class EventFile:
 
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         if self._writer is None:
-            os.makedirs(self._folder, exist_ok=True)
+            place(self._folder).mkdir(parents=True, exist_ok=True)
             # The dashboard reads the files of a folder in order of their names.
             name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
             self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
