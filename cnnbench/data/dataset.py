@@ -96,7 +96,7 @@ class Dataset:
 
     def _files(self, data_dir: str, subset: str) -> list[Path]:
         files = [place(path) for path in self.find(data_dir, subset)]
-        absent = next((path for path in files if not path.exists()), None)
+        absent = next((path for path in files if not (path.is_file() or path.exists())), None)
         if absent is not None:
             who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
             raise UsageError(f"{who}: find names {absent}, which does not exist")

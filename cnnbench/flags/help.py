@@ -64,10 +64,10 @@ Made from the declarations in `cnnbench/flags/` by `python -m cnnbench.flags.hel
 
 Write `--flag=value` or `--flag value`, with one dash or two; for a boolean also `--flag` and
 `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. Of repeated flags the last
-one counts. Paths are local and may be written as `file:///PATH`; "a path or a URL" says that URLs of
-TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data.md](data.md#urls)).
-[migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks, and which of its
-flags are accepted and change nothing.
+one counts. Paths are local and may be written as `file:///PATH`; "a path or a URL" says that URLs
+of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data.md](data.md#urls)).
+[migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks, and which of its flags are
+accepted and change nothing.
 """
 
 

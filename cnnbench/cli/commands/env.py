@@ -14,6 +14,7 @@ from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import RunFlags, parse_quiet
 from cnnbench.machine.host import Host
@@ -109,7 +110,9 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 def main(argv: Sequence[str]) -> int:
     """Prints the facts of this machine, or checks its conditions."""
-    given, run_flags = parse_command(argv, _SPECS)
+    words, behind = split_at_dashes(argv)
+    given, strays = parse_command(words, _SPECS)
+    run_flags = (*strays, *behind)
     flags = EnvFlags(**given)
     quiet = parse_quiet(flags.quiet_conditions)
     if not flags.check:
