@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Measures in fresh processes; see `cnnbench.testing.Bench`."""
     from cnnbench.base.text.numbers import parse_number
-    from cnnbench.base.urls import fault, without_file_scheme
+    from cnnbench.base.urls import local
     from cnnbench.testing import Bench
 
     kept = request.config.getoption("cnnbench_results")
@@ -54,9 +54,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         readable = re.sub(r"[^\w.-]+", "-", test).strip("-")[-100:]
         # Several tests may have the same readable name.
         digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()[:12]
-        if reason := fault(kept := without_file_scheme(kept), allowed=False):
-            raise pytest.UsageError(f"--cnnbench-results={kept}: {reason}")
-        folder = Path(kept).resolve() / f"{readable}-{digest}"
+        folder = Path(local(kept, "cnnbench-results")).resolve() / f"{readable}-{digest}"
     text = request.config.getini(_TIMEOUT)
     try:
         timeout = parse_number(text)

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path, PosixPath
 from typing import Any, ClassVar, TypeVar
 
-from cnnbench.errors import first_line
+from cnnbench.errors import FlagError, PathError, first_line
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?=/(?!/))")
@@ -41,6 +41,14 @@ def fault(text: str, allowed: bool) -> str:
     if allowed:
         return "must be a path, file:///PATH or a URL such as gs://bucket/folder"
     return "must be a local path or file:///PATH; copy files from or to a URL, as with gsutil cp"
+
+
+def local(text: str, flag: str = "") -> str:
+    """A path, possibly given as a ``file://`` URL; PathError, or FlagError, for another URL."""
+    path = without_file_scheme(text)
+    if reason := fault(path, allowed=False):
+        raise FlagError(flag, path, reason) if flag else PathError(path, reason)
+    return path
 
 
 def place(path: str | os.PathLike[str]) -> Path:

@@ -82,9 +82,8 @@ class FlagSpec:
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
       lower: the value is stored in lower case.
-      path: "file" or "folder" for a path, or a list of them; "" for other values. ``file://`` URLs
-        become paths.
-      urls: whether other URLs are values, too, for the file systems of TensorFlow.
+      path: "file" or "folder" if the value is a path or a list of paths, with " or URL" where it may
+        be a URL of a file system of TensorFlow; "" for other values. Shells complete it.
       empty_is_none: an empty value on the command line means None instead of being refused.
       known: values, or items of a list, for shell completion where there are no choices.
       alone: value of a flag with choices that is given without one.
@@ -106,7 +105,6 @@ class FlagSpec:
     below: float | None = None
     lower: bool = False
     path: str = ""
-    urls: bool = False
     empty_is_none: bool = False
     known: Callable[[], Iterable[str]] | None = None
     alone: str = ""
@@ -115,6 +113,11 @@ class FlagSpec:
     @property
     def _single(self) -> _Kind:
         return _SINGLE[_LISTS.get(self.kind, self.kind)]
+
+    @property
+    def takes_urls(self) -> bool:
+        """Whether the value may be a URL."""
+        return "URL" in self.path
 
     @property
     def _kind_text(self) -> str:
@@ -192,7 +195,7 @@ class FlagSpec:
         """The allowed values in words, or ""."""
         if self.choices:
             return _one_of(self.choices)
-        if self.urls:
+        if self.takes_urls:
             return "a path or a URL"
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:.10g} to {self.maximum:.10g}"
@@ -211,7 +214,7 @@ class FlagSpec:
         is_finite = type(item) is not float or math.isfinite(item)
         if type(item) is not self._single.type or not is_finite:
             return f"must be {self._kind_text}"
-        if self.path and (reason := urls.fault(item, self.urls)):
+        if self.path and (reason := urls.fault(item, self.takes_urls)):
             return reason
         if (
             self.maximum is None

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cnnbench.base import urls
 from cnnbench.base.jobs.resolve import mpi_ranks
 from cnnbench.base.reading import read_text
 from cnnbench.base.text.messages import nearest
-from cnnbench.errors import FlagError, PathError, UsageError
+from cnnbench.base.urls import local
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
 from cnnbench.flags.declare import FlagSpec, parted
@@ -97,11 +97,7 @@ def parse_command(
     texts = _texts(_read(argv, by_name), by_name)
     if "" in texts[""]:
         raise UsageError("an argument is empty; is a variable of the shell not set?")
-    arguments = tuple(map(urls.without_file_scheme, texts[""]))
-    for text in arguments:
-        if reason := urls.fault(text, allowed=False):
-            raise PathError(text, reason)
-    return _given(texts, by_name), arguments
+    return _given(texts, by_name), tuple(map(local, texts[""]))
 
 
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -213,7 +209,7 @@ def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
     """The flags in a file; `around` are the files that include it, the outermost first."""
     if not path:
         return
-    file = os.path.expanduser(urls.without_file_scheme(path))
+    file = os.path.expanduser(local(path, FLAG_FILE))
     if len(around) >= _MOST_NESTED:
         raise FlagError(FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
     text = read_text(file, flag=FLAG_FILE)

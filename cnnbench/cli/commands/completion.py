@@ -186,7 +186,7 @@ def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[st
     if spec is None:
         return
     if spec.path:
-        yield f":{spec.path}", ""
+        yield f":{spec.path.split()[0]}", ""
         return
     begun, comma, item = value.rpartition(",")
     for one in spec.choices or (spec.known() if spec.known else ()):

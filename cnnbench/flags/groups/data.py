@@ -19,8 +19,7 @@ class DataParams:
     data_dir: str | None = flag(
         None,
         "Folder with the data set; without it, synthetic images are used.",
-        path="folder",
-        urls=True,
+        path="folder or URL",
     )
     data_name: str | None = flag(
         None,

@@ -26,8 +26,7 @@ class ModelParams:
         None,
         "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
         "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
-        path="file",
-        urls=True,
+        path="file or URL",
     )
     precision: str = flag(
         "fp32",

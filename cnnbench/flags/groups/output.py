@@ -39,15 +39,13 @@ class OutputParams:
     train_dir: str | None = flag(
         None,
         "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
-        path="folder",
-        urls=True,
+        path="folder or URL",
     )
     export_dir: str | None = flag(
         None,
         "When the run ends, write the network with its weights as a SavedModel to this folder, for "
         "TensorFlow Serving and tf.saved_model.load.",
-        path="folder",
-        urls=True,
+        path="folder or URL",
     )
     save_model_secs: int = flag(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
@@ -57,8 +55,7 @@ class OutputParams:
     eval_dir: str = flag(
         "/tmp/tf_cnn_benchmarks/eval",
         "Folder for event files of evaluations, with --summary_verbosity.",
-        path="folder",
-        urls=True,
+        path="folder or URL",
     )
     summary_verbosity: int = flag(
         0,

@@ -34,7 +34,7 @@ _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 def check_urls(params: Params) -> None:
     """Refuses URLs that TensorFlow does not reach; loads it if there are any."""
-    paths = {spec.name: getattr(params, spec.name) or "" for spec in FLAGS if spec.urls}
+    paths = {spec.name: getattr(params, spec.name) or "" for spec in FLAGS if spec.takes_urls}
     for flag, path in ((flag, path) for flag, path in paths.items() if is_url(path)):
         for prepare in plugins.before_loading:
             prepare()
