@@ -356,6 +356,13 @@ def test_records_are_kept_where_asked(session, pytester):
     assert (folder / "1-1.log").read_text() == "about to measure\n"
 
 
+def test_results_behind_a_url_are_refused(session, pytester):
+    result = session(comparing(), "--cnnbench-results=gs://bucket/kept")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines("*--cnnbench-results=gs://bucket/kept: must be a local path *")
+    assert [path.name for path in pytester.path.glob("gs*")] == []
+
+
 def test_tests_with_similar_names_have_folders_of_their_own(session, pytester):
     session(
         f"""

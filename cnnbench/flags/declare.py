@@ -82,7 +82,7 @@ class FlagSpec:
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
       lower: the value is stored in lower case.
-      path: "file" or "folder" if the value is a path or a list of paths, with " or URL" where it may
+      path: "file" or "folder" if the value is a path or a list of paths, with " or URL" if it may
         be a URL of a file system of TensorFlow; "" for other values. Shells complete it.
       empty_is_none: an empty value on the command line means None instead of being refused.
       known: values, or items of a list, for shell completion where there are no choices.
