@@ -252,6 +252,17 @@ def test_refusals_of_the_file_system(store, monkeypatch, capsys):
     assert line.endswith("holds files, but no saved_model.pb; name another folder")
 
 
+def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over(store, monkeypatch, capsys):
+    assert command(train_dir="store://bucket/run", save_model_steps=1) == 0
+    before = {path: path.read_bytes() for path in (store / "bucket/run").iterdir()}
+    capsys.readouterr()
+    monkeypatch.setenv("STORE_BREAKS", "model.ckpt-6.index")
+    assert command(train_dir="store://bucket/run", num_batches=9) == 4
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line == ("cnnbench: error: store://bucket/run cannot be read: the connection is lost")
+    assert {path: path.read_bytes() for path in (store / "bucket/run").iterdir()} == before
+
+
 def test_a_file_system_that_does_not_answer(store, monkeypatch, capsys):
     monkeypatch.setenv("STORE_DELAY", "1")
     monkeypatch.setattr(plan_checks, "_ANSWER_SECONDS", 0.1)

@@ -1,7 +1,8 @@
 // A file system plug-in of TensorFlow for URLs store://NAME/PATH: the files are in the folder that
 // the environment variable STORE names. Like an object store it makes folders on demand, and a
 // file is there as a whole when it has been closed or synchronized. URLs with the text in
-// STORE_REFUSES cannot be written; with STORE_DELAY questions take that many seconds.
+// STORE_REFUSES cannot be written, files with that in STORE_BREAKS not be read, and with STORE_DELAY
+// questions take that many seconds.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,11 +42,21 @@ bool Found(const char* url, TF_Status* status) {
   return found;
 }
 
+bool Names(const char* variable, const std::string& path) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && path.find(text) != std::string::npos;
+}
+
 char* Copied(const std::string& text) { return strdup(text.c_str()); }
 
 int64_t Read(const TF_RandomAccessFile* file, uint64_t offset, size_t n, char* buffer,
              TF_Status* status) {
-  std::ifstream stream(*static_cast<fs::path*>(file->plugin_file), std::ios::binary);
+  const auto& path = *static_cast<fs::path*>(file->plugin_file);
+  if (Names("STORE_BREAKS", path.string())) {
+    Set(status, TF_UNAVAILABLE, "the connection is lost");
+    return -1;
+  }
+  std::ifstream stream(path, std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(offset));
   stream.read(buffer, static_cast<std::streamsize>(n));
   const int64_t got = stream.gcount();
@@ -61,8 +72,7 @@ void Save(const TF_WritableFile* file, TF_Status* status) {
 }
 
 void Begin(const char* url, const std::string& content, TF_WritableFile* file, TF_Status* status) {
-  const char* broken = std::getenv("STORE_REFUSES");
-  if (broken != nullptr && std::strstr(url, broken) != nullptr) {
+  if (Names("STORE_REFUSES", url)) {
     return Set(status, TF_PERMISSION_DENIED, std::string(url) + " is not for you");
   }
   file->plugin_file = new Written{Local(url), content};

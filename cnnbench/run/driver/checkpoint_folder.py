@@ -9,7 +9,6 @@ must not start over because that file is torn, stale or gone. No TensorFlow here
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 from pathlib import Path
@@ -44,12 +43,12 @@ def latest(path: str) -> str | None:
       BenchmarkError: the folder cannot be read, or it holds parts of checkpoints only, or those
         of another program.
     """
-    if is_prefix(path):
-        try:
+    try:
+        if is_prefix(path):
             return path if place(f"{path}.index").exists() else None
-        except OSError as error:
-            raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
-    complete, _, parts = _look_into(place(path))
+        complete, _, parts = _look_into(place(path))
+    except OSError as error:
+        raise BenchmarkError(f"{path} cannot be read: {error.strerror}") from error
     if complete:
         return str(place(path) / f"{NAME}-{complete[-1]}")
     if parts:
@@ -112,17 +111,14 @@ def _look_into(folder: Path) -> tuple[list[int], list[int], list[str]]:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return [], [], []
-    except OSError as error:
-        raise BenchmarkError(f"{folder} cannot be read: {error.strerror}") from error
     indexed: set[int] = set()
     data: dict[int, set[tuple[int, int]]] = {}
     for match in filter(None, map(_PART.fullmatch, names)):
         step = int(match[1])
         if match[2] is None:
-            with contextlib.suppress(OSError), (folder / match[0]).open("rb") as file:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 # TensorFlow writes an index in place, piece by piece.
-                file.seek(-len(_TABLE_END), os.SEEK_END)
-                if file.read() == _TABLE_END:
+                if (folder / match[0]).read_bytes().endswith(_TABLE_END):
                     indexed.add(step)
         else:
             data.setdefault(step, set()).add((int(match[2]), int(match[3])))
