@@ -1,27 +1,31 @@
 """Exchange of addresses between processes that know only their ranks; no TensorFlow.
 
-Uses MPI where mpi4py is installed. Otherwise rank 0 listens on an address that all know,
-collects all addresses and sends the list to all. As in the handshake, nothing is authenticated, and
-lines are bounded.
+Uses MPI where mpi4py is installed. Otherwise rank 0 listens on an address that all know, confirms
+each call, and sends the list to all when all have called. Until then a connection that closes is a
+process that has ended; rank 0 tells the others, also those that start later. As in the handshake,
+nothing is authenticated, and lines are bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import Callable
 from importlib.util import find_spec
 
 from cnnbench.base.jobs import loop
-from cnnbench.base.jobs.job import host_and_port
+from cnnbench.base.jobs.job import host_and_port, is_address
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.base.jobs.resolve import Ranks
+from cnnbench.base.reading import parse_json
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
+_SEND_SECONDS = 10.0  # for the list, to one process
 
 _held: list[ReservedPorts] = []
 
@@ -36,7 +40,8 @@ def exchange(
 
     Raises:
       FlagError: --rendezvous is needed.
-      BenchmarkError: a process is missing after `timeout` seconds, or the port is in use.
+      BenchmarkError: a process is missing after `timeout` seconds, has ended or is there twice, or
+        the port is in use.
     """
     _held.append(ReservedPorts(1))
     (port,) = _held[-1].numbers
@@ -45,7 +50,11 @@ def exchange(
         from mpi4py import MPI
 
         address = f"{'localhost' if one_machine else socket.gethostname()}:{port}"
-        return tuple(map(str, MPI.COMM_WORLD.allgather(address)))
+        hosts = tuple(map(str, MPI.COMM_WORLD.allgather(address)))
+        if len(hosts) != ranks.size:
+            reason = f"mpi4py sees {len(hosts)} of the {ranks.size} processes of {ranks.launcher}"
+            raise BenchmarkError(f"{reason}; give --rendezvous=HOST:PORT to do without it")
+        return hosts
     if rendezvous is None and not one_machine:
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
@@ -62,74 +71,116 @@ class _Rendezvous:
         self._found: dict[int, str] = {}
         self._writers: list[asyncio.StreamWriter] = []
         self._all = asyncio.Event()
+        self._failure = ""
 
     async def run(self, timeout: float) -> tuple[str, ...]:
         report = asyncio.create_task(loop.report(self._tell, self._missing))
         try:
-            work = self._serve() if self._ranks.rank == 0 else self._ask()
-            return await asyncio.wait_for(work, timeout)
+            if self._ranks.rank == 0:
+                return await self._serve(timeout)
+            return await asyncio.wait_for(self._ask(), timeout)
         except asyncio.TimeoutError:
             message = f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}"
             raise BenchmarkError(message) from None
         finally:
             report.cancel()
 
-    async def _serve(self) -> tuple[str, ...]:
+    async def _serve(self, timeout: float) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
         try:
             server = await asyncio.start_server(
-                self._take, host, port, limit=_LONGEST_LINE, reuse_address=True
+                self._visited, host, port, limit=_LONGEST_LINE, reuse_address=True
             )
-        except OSError as error:
-            reason = f"rank 0 cannot listen there: {error.strerror or error}; give --rendezvous"
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            reason = f"rank 0 cannot listen there: {reason}; give --rendezvous"
             raise BenchmarkError(f"{self._place}: {one_line(reason)}") from error
         self._found[0] = f"{self._host(self._place)}:{self._port}"
         try:
             if self._ranks.size > 1:
-                await self._all.wait()
-            hosts = [self._found[rank] for rank in range(self._ranks.size)]
-            for writer in self._writers:
-                writer.write(json.dumps({_GREETING: 1, "hosts": hosts}).encode() + b"\n")
-                await writer.drain()
-                writer.close()
+                await asyncio.wait_for(self._all.wait(), timeout)
+        except asyncio.TimeoutError:
+            self._fail(f"rank 0 waited {timeout:g} s for {self._missing()}")
         finally:
             server.close()
-        return tuple(hosts)
+        if self._failure:
+            raise BenchmarkError(self._failure)
+        hosts = tuple(self._found[rank] for rank in range(self._ranks.size))
+        for writer in self._writers:
+            self._answer(writer, hosts=hosts)
+            writer.close()
+        for writer in self._writers:
+            # The handshake names who has ended, or hangs, by now.
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), _SEND_SECONDS)
+        return hosts
+
+    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._take(reader, writer)
+        except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError):
+            pass  # another program
+        except asyncio.CancelledError:
+            pass  # the exchange is over; Python 3.11 would print a traceback
+        finally:
+            writer.close()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Receives the address of a process; ignores connections of other programs."""
-        try:
-            card = json.loads(await asyncio.wait_for(reader.readline(), 10))
-            rank, port = int(card["rank"]), int(card["port"])
-            size, job = int(card["size"]), str(card[_GREETING])
-            if (size, job) != (self._ranks.size, self._name()) or not 0 < rank < size:
-                raise ValueError(card)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError):
-            writer.close()
-            return
+        """Receives the address of a process, and waits until its connection closes."""
+        card = parse_json(await asyncio.wait_for(reader.readline(), 10))
+        rank, size = card["rank"], self._ranks.size
         # The address that this call came from, because the others can reach it too.
-        peer = writer.get_extra_info("peername")[0]
-        self._found[rank] = f"{self._host(peer)}:{port}"
+        address = f"{self._host(writer.get_extra_info('peername')[0])}:{card['port']}"
+        known = (card["size"], card[_GREETING]) == (size, self._name())
+        if not (known and rank in range(1, size) and is_address(address)):
+            return
+        if rank in self._found:
+            self._answer(writer, failed=f"another process is rank {rank}, at {self._found[rank]}")
+            return
+        self._found[rank] = address
         self._writers.append(writer)
-        if len(self._found) == self._ranks.size:
+        self._answer(writer, failed=self._failure)
+        if len(self._found) == size:
             self._all.set()
+        with contextlib.suppress(OSError):
+            await reader.read(1)
+        if not self._all.is_set():
+            reason = f"rank {rank}, at {address}, has ended"
+            self._tell(f"{reason}; waiting for {self._missing()} to tell it, too")
+            self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        """Tells the processes that have called of a failure; `_take` tells the others."""
+        self._failure = self._failure or reason
+        for writer in self._writers:
+            self._answer(writer, failed=self._failure)
+
+    def _answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
+        writer.write(json.dumps({_GREETING: self._name(), **facts}).encode() + b"\n")
 
     async def _ask(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
         card = {_GREETING: self._name(), "rank": self._ranks.rank, "size": self._ranks.size}
-        while True:
+        confirmed = False
+        while not confirmed:
             try:
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 try:
                     writer.write(json.dumps({**card, "port": self._port}).encode() + b"\n")
-                    answer = json.loads(await reader.readline())
-                    if _GREETING in answer:
-                        return tuple(map(str, answer["hosts"]))
+                    while line := await reader.readline():
+                        answer = parse_json(line)
+                        confirmed = confirmed or answer[_GREETING] == self._name()
+                        if confirmed and answer.get("failed"):
+                            raise BenchmarkError(one_line(f"rank 0: {answer['failed']}"))
+                        hosts = tuple(map(str, answer.get("hosts", ())))
+                        if len(hosts) == self._ranks.size and all(map(is_address, hosts)):
+                            return hosts
                 finally:
                     writer.close()
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 pass  # rank 0 is not there yet
             await asyncio.sleep(loop.RETRY_SECONDS)
+        raise BenchmarkError(f"rank 0 at {self._place} (--rendezvous) has ended")
 
     def _name(self) -> str:
         return f"{self._ranks.launcher} {self._ranks.size}"
