@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from cnnbench.base.jobs.job import WORKER, Task
-from cnnbench.base.jobs.resolve import mpi_ranks, resolve
+from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
@@ -49,10 +49,16 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
     With --cluster=mpi the addresses are placeholders for ranks until `with_exchanged_addresses`.
+    Unchanged for a process in no job of several, such as an evaluator of TF_CONFIG.
     """
     if params.cluster == "flags" or params.worker_hosts:
         return params
     job, _ = resolve(params.cluster, params.cluster_ps, environ)
+    if job.task.job == EVALUATOR and not params.eval:
+        reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
+        raise FlagError("cluster", params.cluster, f"{reason} and --eval_interval_secs=SECONDS")
+    if not job.in_cluster:
+        return params
     return params.replace(
         job_name=job.task.job,
         task_index=job.task.index,

@@ -78,7 +78,8 @@ class FlagSpec:
       parser: converts text to a value of the annotated type, whose `source` is that text; raises
         FlagError.
       choices: the allowed strings.
-      extensible: plug-ins may add choices, so that the parser leaves their check to `validate`.
+      checked_late: the parser leaves the check to `validate`: plug-ins may add choices, or what is
+        valid depends on the task.
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
       lower: the value is stored in lower case.
@@ -98,7 +99,7 @@ class FlagSpec:
     help: str
     parser: Callable[[str], Any] | None = None
     choices: Sequence[str] = ()
-    extensible: bool = False
+    checked_late: bool = False
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None

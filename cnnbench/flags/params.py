@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cnnbench.base.jobs.job import LOCAL, Job, Task, split_hosts
+from cnnbench.base.jobs.job import LOCAL, PS, Job, Task, split_hosts
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -55,6 +55,8 @@ class Params(
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":
             object.__setattr__(self, "precision", "fp16")
+        if self.job_name == PS and self.num_gpus == 0:  # as in job files of tf_cnn_benchmarks
+            object.__setattr__(self, "num_gpus", 1)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:

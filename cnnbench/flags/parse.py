@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cnnbench.base.jobs.resolve import mpi_ranks
+from cnnbench.base.jobs.resolve import started_together
 from cnnbench.base.reading import read_text
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.urls import local
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.checks import check_each, check_fp16, validate
+from cnnbench.flags.checks import check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
 from cnnbench.flags.declare import FlagSpec, parted
 from cnnbench.flags.ineffective import unused_notices
@@ -58,20 +58,26 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
     notices = obsolete_notices(given) + renamed_notices({name for name, _, _ in words})
+    others = None if {"cluster", *ADDRESSES} & given.keys() else started_together(os.environ)
     if given.get("variable_update") == HOROVOD:
         given["variable_update"] = "collective_all_reduce"
-        # Horovod has one process per device, started by mpirun.
-        if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
-            given["cluster"] = "mpi"
         notices += (_INSTEAD_OF_HOROVOD,)
+        if others is not None:  # Horovod has one process per device
+            given["cluster"] = others[2]
+    elif others is not None:
+        alone = (
+            "{} is that of {} processes, but this run is one of its own: --cluster={} joins them"
+        )
+        notices += (f"{alone.format(*others)}, --cluster=flags omits this line",)
     params, _ = parted(Params, given)
     if params.cluster != "flags":
-        check_each(params)
         for name in ADDRESSES:
             if name in given:
                 where = f"--cluster={params.cluster}, which finds it in the environment"
                 raise FlagError(name, given[name], f"contradicts {where}")
         params = with_job_from_env(params, os.environ)
+        if not params.job_name:
+            notices += (f"--cluster={params.cluster} names no other process: this run is alone",)
     validate(params)
     return ParsedArgs(
         params=params,
@@ -181,7 +187,7 @@ def _given(texts: Mapping[str, list[str]], specs: Mapping[str, FlagSpec]) -> dic
         if name in texts:
             *_, last = every = texts[name]
             given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
-            if not spec.extensible:
+            if not spec.checked_late:
                 spec.check(given[name])
     return given
 

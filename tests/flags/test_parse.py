@@ -1,11 +1,13 @@
 """Command lines: spellings, flag files, obsolete and renamed flags, arguments among flags."""
 
 import contextlib
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cnnbench.base.jobs.job import Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_command
 from cnnbench.flags.params import SPECS
@@ -116,9 +118,84 @@ def test_commands_mix_flags_and_arguments(line, given, arguments):
     assert parse_command(line.split(), _COMMAND_FLAGS) == (given, tuple(arguments.split()))
 
 
-def test_horovod_runs_as_collective_all_reduce(monkeypatch):
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+@pytest.fixture
+def _alone(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "TF_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+
+
+TWO_WORKERS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE is that of 2 .* --cluster=mpi joins"),
+        ({"SLURM_STEP_NUM_TASKS": "3"}, "SLURM_STEP_NUM_TASKS is that of 3 .* --cluster=slurm"),
+        ({"TF_CONFIG": TWO_WORKERS}, "TF_CONFIG is that of 2 processes, .* --cluster=tf_config"),
+    ],
+)
+def test_a_task_that_runs_alone_says_so(monkeypatch, environ, line):
+    flags = ("--variable_update=multi_worker_mirrored_strategy", "--batch_size=2")
+    quiet = parse_args(flags)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    told = parse_args(flags)
+    assert told.params == quiet.params
+    (notice,) = set(told.notices) - set(quiet.notices)
+    assert re.match(line, notice)
+    for joined in (("--cluster=flags",), ("--worker_hosts=a:1,b:2", "--job_name=worker")):
+        assert parse_args([*flags, *joined]).notices == quiet.notices
+
+
+@pytest.mark.usefixtures("_alone")
+def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", TWO_WORKERS)
+    params = parse_args(["--variable_update=horovod"]).params
+    assert (params.cluster, params.job.task, params.job.num_workers) == (
+        "tf_config",
+        Task("worker", 1),
+        2,
+    )
+    for name, value in {"RANK": "2", "SIZE": "3", "LOCAL_RANK": "2", "LOCAL_SIZE": "3"}.items():
+        monkeypatch.setenv(f"HOROVOD_{name}", value)
+    params = parse_args(["--variable_update=horovod"]).params
+    assert (params.cluster, params.job.task, params.job.num_workers) == (
+        "mpi",
+        Task("worker", 2),
+        3,
+    )
+
+
+@pytest.mark.usefixtures("_alone")
+def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")
+    parsed = parse_args(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
+    assert not parsed.params.job.in_cluster
+    assert "--cluster=tf_config names no other process: this run is alone" in parsed.notices
+    with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
+        parse_args(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
+
+
+@pytest.mark.usefixtures("_alone")
+def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", TWO_WORKERS.replace('"worker", "index": 1', '"evaluator"'))
+    with pytest.raises(FlagError, match=r"is an evaluator, .* needs --eval, --train_dir=DIR"):
+        parse_args(["--cluster=tf_config"])
+    parsed = parse_args(["--cluster=tf_config", "--eval", "--train_dir=there"])
+    assert not parsed.params.job.in_cluster
+
+
+def test_a_ps_task_may_have_no_gpus():
+    task = ("--job_name=ps", "--worker_hosts=a:1", "--ps_hosts=b:1")
+    assert parse_args([*task, "--num_gpus=0"]).params == parse_args(task).params
+    with pytest.raises(FlagError, match="--num_gpus=0: must be from 1 to 1024"):
+        parse_args(["--job_name=worker", *task[1:], "--num_gpus=0"])
+
+
+@pytest.mark.usefixtures("_alone")
+def test_horovod_runs_as_collective_all_reduce(monkeypatch):
     parsed = parse_args(["--variable_update=horovod"])
     assert parsed.params == Params(variable_update="collective_all_reduce")
     assert [line for line in parsed.notices if "without Horovod" in line]

@@ -83,6 +83,7 @@ def started(
     *,
     controller: bool = False,
     chief_flags: Sequence[str] = (),
+    ps_flags: Sequence[str] | None = None,
     program: Callable[[], object] = cnnbench,
 ) -> Iterator[Tasks]:
     """Starts a job on free ports of this machine; kills what is left of it.
@@ -93,6 +94,7 @@ def started(
       order: names of the tasks, in the order in which they start.
       controller: whether one of them is the controller.
       chief_flags: only of the chief, such as where the record goes.
+      ps_flags: those of ps tasks, if not `flags`.
       program: see `Tasks`.
     """
     layout = JobLayout(
@@ -105,7 +107,8 @@ def started(
         try:
             for name in order:
                 chief = name == str(tasks.job.chief)
-                tasks.start(name, [*flags, *(chief_flags if chief else ())])
+                bare = name.startswith("ps") and ps_flags is not None
+                tasks.start(name, [*(ps_flags if bare else flags), *(chief_flags if chief else ())])
             yield tasks
         finally:
             for process in tasks.processes.values():

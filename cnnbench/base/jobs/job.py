@@ -117,7 +117,7 @@ class Job:
     def _check_task(self) -> None:
         job, index = self.task.job, self.task.index
         if not self.in_cluster:
-            if self.task != Task(LOCAL):
+            if self.task.job in (WORKER, PS, CONTROLLER):
                 reason = f"needs --{_flag_of(self.task)}, the addresses of that job"
                 raise FlagError("job_name", job, reason)
             return

@@ -25,7 +25,6 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-_SEND_SECONDS = 10.0  # for the list, to one process
 
 _held: list[ReservedPorts] = []
 
@@ -51,10 +50,10 @@ def exchange(
 
         address = f"{'localhost' if one_machine else socket.gethostname()}:{port}"
         hosts = tuple(map(str, MPI.COMM_WORLD.allgather(address)))
-        if len(hosts) != ranks.size:
-            reason = f"mpi4py sees {len(hosts)} of the {ranks.size} processes of {ranks.launcher}"
-            raise BenchmarkError(f"{reason}; give --rendezvous=HOST:PORT to do without it")
-        return hosts
+        if len(hosts) == ranks.size:
+            return hosts
+        reason = f"mpi4py sees {len(hosts)} of {ranks.size} processes; without it: --rendezvous"
+        raise BenchmarkError(reason)
     if rendezvous is None and not one_machine:
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
@@ -76,16 +75,15 @@ class _Rendezvous:
     async def run(self, timeout: float) -> tuple[str, ...]:
         report = asyncio.create_task(loop.report(self._tell, self._missing))
         try:
-            if self._ranks.rank == 0:
-                return await self._serve(timeout)
-            return await asyncio.wait_for(self._ask(), timeout)
+            work = self._serve() if self._ranks.rank == 0 else self._ask()
+            return await asyncio.wait_for(work, timeout)
         except asyncio.TimeoutError:
-            message = f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}"
-            raise BenchmarkError(message) from None
+            self._fail(f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}")
+            raise BenchmarkError(self._failure) from None
         finally:
             report.cancel()
 
-    async def _serve(self, timeout: float) -> tuple[str, ...]:
+    async def _serve(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
         try:
             server = await asyncio.start_server(
@@ -98,9 +96,7 @@ class _Rendezvous:
         self._found[0] = f"{self._host(self._place)}:{self._port}"
         try:
             if self._ranks.size > 1:
-                await asyncio.wait_for(self._all.wait(), timeout)
-        except asyncio.TimeoutError:
-            self._fail(f"rank 0 waited {timeout:g} s for {self._missing()}")
+                await self._all.wait()
         finally:
             server.close()
         if self._failure:
@@ -109,21 +105,18 @@ class _Rendezvous:
         for writer in self._writers:
             self._answer(writer, hosts=hosts)
             writer.close()
-        for writer in self._writers:
-            # The handshake names who has ended, or hangs, by now.
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(writer.wait_closed(), _SEND_SECONDS)
+            with contextlib.suppress(OSError):  # the handshake names who has ended by now
+                await writer.wait_closed()
         return hosts
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._take(reader, writer)
-        except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError):
-            pass  # another program
-        except asyncio.CancelledError:
-            pass  # the exchange is over; Python 3.11 would print a traceback
-        finally:
-            writer.close()
+        with contextlib.closing(writer):
+            try:
+                await self._take(reader, writer)
+            except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError):
+                pass  # another program
+            except asyncio.CancelledError:
+                pass  # the exchange is over; Python 3.11 would print a traceback
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Receives the address of a process, and waits until its connection closes."""
@@ -135,7 +128,7 @@ class _Rendezvous:
         if not (known and rank in range(1, size) and is_address(address)):
             return
         if rank in self._found:
-            self._answer(writer, failed=f"another process is rank {rank}, at {self._found[rank]}")
+            self._answer(writer, failed=f"rank {rank} is there already, at {self._found[rank]}")
             return
         self._found[rank] = address
         self._writers.append(writer)
@@ -144,13 +137,12 @@ class _Rendezvous:
             self._all.set()
         with contextlib.suppress(OSError):
             await reader.read(1)
-        if not self._all.is_set():
-            reason = f"rank {rank}, at {address}, has ended"
-            self._tell(f"{reason}; waiting for {self._missing()} to tell it, too")
-            self._fail(reason)
+        if not (self._all.is_set() or self._failure):
+            self._fail(f"rank {rank}, at {address}, has ended")
+            self._tell(f"{self._failure}; waiting for {self._missing()} to tell it, too")
 
     def _fail(self, reason: str) -> None:
-        """Tells the processes that have called of a failure; `_take` tells the others."""
+        """Notes why the exchange fails, and tells those that have called; `_take` tells others."""
         self._failure = self._failure or reason
         for writer in self._writers:
             self._answer(writer, failed=self._failure)
@@ -160,27 +152,28 @@ class _Rendezvous:
 
     async def _ask(self) -> tuple[str, ...]:
         host, port = host_and_port(self._place)
-        card = {_GREETING: self._name(), "rank": self._ranks.rank, "size": self._ranks.size}
-        confirmed = False
-        while not confirmed:
+        card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
+        failure = ""
+        while not failure:
             try:
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
-                try:
-                    writer.write(json.dumps({**card, "port": self._port}).encode() + b"\n")
+                with contextlib.closing(writer):
+                    self._answer(writer, **card)
                     while line := await reader.readline():
                         answer = parse_json(line)
-                        confirmed = confirmed or answer[_GREETING] == self._name()
-                        if confirmed and answer.get("failed"):
-                            raise BenchmarkError(one_line(f"rank 0: {answer['failed']}"))
+                        if answer[_GREETING] != self._name():
+                            break
                         hosts = tuple(map(str, answer.get("hosts", ())))
                         if len(hosts) == self._ranks.size and all(map(is_address, hosts)):
                             return hosts
-                finally:
-                    writer.close()
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                        failure = "it has ended"
+                        if answer.get("failed"):
+                            failure = str(answer["failed"])
+                            break
+            except (OSError, ValueError, KeyError, TypeError):
                 pass  # rank 0 is not there yet
             await asyncio.sleep(loop.RETRY_SECONDS)
-        raise BenchmarkError(f"rank 0 at {self._place} (--rendezvous) has ended")
+        raise BenchmarkError(one_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
 
     def _name(self) -> str:
         return f"{self._ranks.launcher} {self._ranks.size}"

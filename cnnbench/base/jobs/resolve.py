@@ -8,6 +8,7 @@ scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged whe
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -20,6 +21,8 @@ from typing import Any, TypeAlias
 from cnnbench.base.jobs.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Job, Task, is_address
 from cnnbench.base.reading import parse_json
 from cnnbench.errors import FlagError, UsageError
+
+EVALUATOR = "evaluator"
 
 _MOST_TASKS = LARGEST_PORT
 _NUMBER = "([0-9]{1,9})"
@@ -60,8 +63,23 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
     return _RESOLVERS[cluster](ps, environ)
 
 
+def started_together(environ: Environment) -> tuple[str, int, str] | None:
+    """Variable, number of processes and --cluster of a job of several processes, if this is in one.
+
+    Not all that a launcher starts is one job: it may start independent runs.
+    """
+    for name, cluster in _SIZES.items():
+        if name in environ:
+            size = int(environ[name]) if re.fullmatch(_NUMBER, environ[name]) else 0
+            return (name, size, cluster) if size > 1 else None
+    with contextlib.suppress(UsageError):
+        size = len(_from_tf_config(0, environ)[0].tasks)
+        return ("TF_CONFIG", size, "tf_config") if size > 1 else None
+    return None
+
+
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """Ranks of this process as set by mpirun of Open MPI, MPICH or MVAPICH, or by srun, if any.
+    """Ranks as set by horovodrun, mpirun of Open MPI, MPICH or MVAPICH, or by srun, if any.
 
     The local numbers may come from another row than rank and size if that has the same rank and
     size: under ``srun --mpi=pmi2`` PMI_RANK is set, and only SLURM_LOCALID is local. A row with
@@ -91,16 +109,25 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Variables of rank, size, local rank and local size. Slurm's come last, because they are also set
-# for mpirun within an allocation.
+# Variables of rank, size, local rank and local size. Those of horovodrun with Gloo come first, and
+# Slurm's last: they are also set for mpirun and horovodrun within an allocation.
 _RANK_VARIABLES = {
+    "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # Not SLURM_NTASKS_PER_NODE, the requested number, which is set only if it was requested.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
-_JOB_VARIABLES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_JOB_ID")
+_JOB_VARIABLES = (
+    *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
+    "SLURM_JOB_ID",
+)
+# Slurm sets SLURM_NTASKS in a batch script too, which is one process.
+_SIZES = {
+    **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
+    **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
+}
 
 
 def _on_node(environ: Environment, name: str) -> int | None:
@@ -114,17 +141,18 @@ def _from_mpi(ps: int, environ: Environment) -> _Place:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
-        raise UsageError(f"--cluster=mpi: none of {names} is set; start cnnbench by mpirun or srun")
+        raise UsageError(
+            f"--cluster=mpi: none of {names} is set; start cnnbench by mpirun, horovodrun or srun"
+        )
     hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
     return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
 
 
 def _from_tf_config(ps: int, environ: Environment) -> _Place:
-    text = _text(environ, "TF_CONFIG")
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
     try:
-        place = _tf_place(parse_json(text))
+        place = _tf_place(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
     except ValueError as error:
         raise _bad(environ, "TF_CONFIG", str(error)) from None
     return Job(**place), None
@@ -133,17 +161,23 @@ def _from_tf_config(ps: int, environ: Environment) -> _Place:
 def _tf_place(config: Any) -> dict[str, Any]:
     """Fields of the job that TF_CONFIG describes; a ValueError says what is wrong.
 
-    A chief is the first worker, or beside parameter servers the controller.
+    A chief is the first worker, or beside parameter servers the controller. Without a cluster, the
+    job is this process. As for tf.distribute, evaluators are in no cluster, even if it lists them.
     """
-    cluster, me = (config.get(key) if isinstance(config, dict) else None for key in _TF_CONFIG)
+    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
         raise ValueError('needs the keys "cluster" and "task", an object each')
+    if me.get("type") == EVALUATOR:
+        return {"task": Task(EVALUATOR)}
+    if not cluster:
+        return {}
     hosts: dict[str, list[str]] = {}
     for name, value in cluster.items():
         listed: list[Any] = value if isinstance(value, list) else [None]
         if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
             raise ValueError(f"cluster.{name} must be a list of host:port")
         hosts[str(name)] = [host.strip() for host in listed]
+    hosts.pop(EVALUATOR, None)
     job, index = me.get("type"), me.get("index", 0)
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)

@@ -32,10 +32,11 @@ def main(argv: Sequence[str]) -> int:
     params = with_exchanged_addresses(parsed.params, os.environ, messages.notice)
     job = params.job
     if job.serves:
-        if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
-            from cnnbench.run.driver.plan import make_plan
+        if job.task.job == PS:  # it needs no flags but the addresses
+            return lend(job, params, agreed_facts(params, ()), messages)
+        from cnnbench.run.driver.plan import make_plan
 
-            make_plan(params)  # refuses the same flags as the chief
+        make_plan(params)  # refuses the same flags as the chief
         return lend(job, params, agreed_facts(params), messages)
     # Imported late: parsing and refusing flags should not take its import time.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN

@@ -25,6 +25,7 @@ class RuntimeParams:
         "Number of compute devices, logical CPU devices included.",
         minimum=1,
         maximum=1024,
+        checked_late=True,
     )
     gpu_indices: str = flag(
         "", "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty."

@@ -29,7 +29,7 @@ class VariableUpdateParams:
         f"Placement of variables and aggregation of gradients. {_MODES}; the strategies are those "
         "of tf.distribute.",
         choices=NAMES,
-        extensible=True,
+        checked_late=True,
     )
     variable_mgr_plugin: str | None = flag(
         None,

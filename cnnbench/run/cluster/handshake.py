@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cnnbench.base.jobs import loop
-from cnnbench.base.jobs.job import Job, Task, host_and_port
+from cnnbench.base.jobs.job import PS, Job, Task, host_and_port
 from cnnbench.base.jobs.ports import claim, unbound
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.text.escape import one_line
@@ -353,6 +353,8 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
 
 def _differences(own: _Card, other: _Card) -> list[str]:
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
+    if any(card.task.startswith(f"{PS}:") for card in (own, other)):  # it has few facts
+        names = [name for name in own.facts if name in other.facts]
     return [
         f"{name} is {_value(own.facts.get(name))} at {own.task}, "
         f"{_value(other.facts.get(name))} at {other.task}"

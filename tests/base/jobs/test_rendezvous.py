@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from forked import finished
@@ -115,6 +116,154 @@ def test_the_port_is_in_use(place):
     with socket.create_server(("localhost", int(place.split(":")[1]))):
         with pytest.raises(BenchmarkError, match=f"{place}: rank 0 cannot listen there"):
             exchange(ranks(0, 2), place, 5, print)
+
+
+def card(**changes):
+    """What rank 1 of 3 sends first."""
+    facts = {"cnnbench rendezvous": "Open MPI 3", "rank": 1, "size": 3, "port": 4711, **changes}
+    return json.dumps(facts).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def called(place, line, seconds=20.0):
+    """A connection with rank 0 on which a line was sent, once there is rank 0."""
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                one = socket.create_connection(("localhost", int(place.split(":")[1])), seconds)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        stack.enter_context(one)
+        file = stack.enter_context(one.makefile("rwb"))
+        file.write(line)
+        file.flush()
+        yield file
+
+
+def test_a_process_that_ends_after_its_call_ends_the_others(tmp_path, place):
+    """From the command line; the last rank starts when the others know."""
+    flags = f"--model=trivial --device=cpu --variable_update=horovod --rendezvous={place}"
+
+    def start(rank):
+        own = {"RANK": rank, "SIZE": 3, "LOCAL_RANK": rank, "LOCAL_SIZE": 3}
+        environ = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in own.items()}
+        words = [sys.executable, "-m", "cnnbench", *flags.split()]
+        return pool.submit(finished, words, None, seconds=60, environment=environ)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = start(0)
+        with called(place, card()) as file:
+            assert json.loads(file.readline())["failed"] == ""
+        time.sleep(0.2)
+        last = start(2)
+        ended = "rank 1, at localhost:4711, has ended"
+        codes, lines = zip(
+            *((one.returncode, one.stderr.splitlines()) for one in (first.result(), last.result())),
+            strict=True,
+        )
+    assert codes == (4, 4)
+    assert lines[0][-1] == f"cnnbench: error: {ended}"
+    assert lines[0][-2].startswith(f"cnnbench: {ended}; waiting for ranks 2 at {place} ")
+    assert lines[1][-1] == f"cnnbench: error: rank 0 at {place} (--rendezvous): {ended}"
+
+
+def test_those_that_wait_are_told_at_once(place):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (
+            pool.submit(exchange, ranks(rank, 4), place, 20, lambda line: None) for rank in (0, 2)
+        )
+        name = {"cnnbench rendezvous": "Open MPI 4", "size": 4}
+        with called(place, card(**name)) as file:
+            file.readline()
+            time.sleep(0.3)
+        with pytest.raises(BenchmarkError, match=r"rank 0 at .*: rank 1, at .*:4711, has ended"):
+            second.result(10)
+        assert not first.done()  # rank 3 is to be told, too
+        with called(place, card(**name, rank=3)) as file:
+            assert "rank 1, at" in json.loads(file.readline())["failed"]
+        with pytest.raises(BenchmarkError, match=r"^rank 1, at .*:4711, has ended$"):
+            first.result(10)
+
+
+def test_rank_0_ends_after_it_has_confirmed_a_call(place):
+    def confirm():
+        with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
+            one, _ = server.accept()
+            with one, one.makefile("rwb") as file:
+                file.readline()
+                file.write(b'{"cnnbench rendezvous": "Open MPI 3", "failed": ""}\n')
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(confirm)
+        with pytest.raises(BenchmarkError, match=f"rank 0 at {place} .*: it has ended"):
+            exchange(ranks(1, 3), place, 20, print)
+
+
+def test_a_rank_that_is_there_twice_is_refused_and_the_job_goes_on(place):
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (
+            pool.submit(exchange, ranks(rank, 3), place, 20, lambda line: None) for rank in (0, 1)
+        )
+        until = time.monotonic() + 20
+        while not rendezvous._held or len(rendezvous._held) < 2:
+            assert time.monotonic() < until
+        time.sleep(0.3)
+        with called(place, card()) as file:
+            assert "rank 1 is there already, at localhost:" in file.readline().decode()
+        assert exchange(ranks(2, 3), place, 20, print) == first.result(10) == second.result(10)
+
+
+DAMAGED = (
+    *({"port": port} for port in (0, 65536, -1, 2.5, 10**30, True, None, [], "x", "1 2")),
+    *({"rank": rank} for rank in (1.5, 10**30, "1", None, [], {})),
+    *({"size": size} for size in (4, "3", None)),
+)
+
+
+def test_ports_and_ranks_are_checked(place, capfd):
+    """Whoever sends other values is another program, also one that sends what is no JSON."""
+    lines = [card(**changes) for changes in DAMAGED]
+    lines += [card(rank="Infinity").replace(b'"Infinity"', b"Infinity"), card()[:-9] + b"\n"]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(exchange, ranks(0, 3), place, 20, lambda line: None)
+        for line in lines:
+            with called(place, line) as file:
+                assert file.readline() == b"", line
+        with called(place, card()), called(place, card(rank=2, port=4712)):
+            assert first.result(10)[1:] == ("localhost:4711", "localhost:4712")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "hosts", [5, "abc", ["a:1", "b:2"], ["a:1", "b:2", "c"], ["a:1", "b:2", 3], {"a:1": 1}, None]
+)
+def test_lists_of_addresses_are_checked(place, hosts, limits):
+    limits(rendezvous.loop, RETRY_SECONDS=0.01)
+
+    def answer():
+        with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
+            one, _ = server.accept()
+            with one, one.makefile("rwb") as file:
+                file.readline()
+                found = {"cnnbench rendezvous": "Open MPI 3", "hosts": hosts}
+                file.write(json.dumps(found).encode() + b"\n" + b"[" * 99999 + b"\n")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(answer)
+        with pytest.raises(BenchmarkError, match=r"^rank 0 at |^rank 1 waited 1 s for rank 0"):
+            exchange(ranks(1, 3), place, 1, print)
+
+
+def test_mpi4py_of_another_mpi(monkeypatch):
+    """Each process is alone in its world."""
+    mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(allgather=lambda address: [address]))
+    monkeypatch.setattr(rendezvous, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    with pytest.raises(BenchmarkError, match=r"mpi4py sees 1 of 2 processes; .*--rendezvous"):
+        exchange(ranks(1, 2), None, 5, print)
 
 
 def test_several_machines_need_an_address():

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cnnbench.base.jobs.job import Task
-from cnnbench.base.jobs.resolve import Ranks, expand_nodes, mpi_ranks, resolve
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.resolve import Ranks, expand_nodes, mpi_ranks, resolve, started_together
 from cnnbench.errors import UsageError
 
 # As Kubeflow's operator sets it.
@@ -95,6 +95,21 @@ def test_tf_config_without_them_has_its_chief_as_first_worker():
     assert [host.split("-")[2] for host in place.worker_hosts] == ["workerpool0", "workerpool1"]
     worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
     assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)})[0].task == Task("worker", 1)
+
+
+@pytest.mark.parametrize("text", [None, "", " ", "{}", '{"cluster": {}, "environment": "cloud"}'])
+def test_a_job_of_one_replica_has_no_cluster(text):
+    """Kubeflow sets no TF_CONFIG then, and others one without addresses."""
+    assert resolve("tf_config", 0, {} if text is None else {"TF_CONFIG": text}) == (Job(), None)
+
+
+def test_an_evaluator_is_in_no_cluster():
+    listed = {"cluster": {**KUBEFLOW["cluster"], "evaluator": ["e:2222"]}}
+    assert resolve("tf_config", 0, tf_config(listed)) == resolve("tf_config", 0, tf_config())
+    for given in (KUBEFLOW, listed, {"cluster": {}}):
+        evaluator = tf_config(given, task={"type": "evaluator", "index": 0})
+        job, _ = resolve("tf_config", 0, evaluator)
+        assert (job.task, job.in_cluster) == (Task("evaluator"), False)
 
 
 def test_slurm():
@@ -185,6 +200,44 @@ def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, fou
     assert resolve("mpi", 0, environ)[1] == found[3]
 
 
+# As horovodrun sets it, with Gloo; within an allocation of Slurm beside the variables of that.
+HOROVOD = {
+    "HOROVOD_RANK": "1",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "41234",
+}
+BATCH = {name: value for name, value in SLURM.items() if "STEP" not in name}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        (HOROVOD, ("HOROVOD_SIZE", 2, "mpi")),
+        (OPEN_MPI, ("OMPI_COMM_WORLD_SIZE", 4, "mpi")),
+        (MVAPICH, ("MV2_COMM_WORLD_SIZE", 4, "mpi")),
+        (MPICH, ("PMI_SIZE", 4, "mpi")),
+        (SLURM, ("SLURM_STEP_NUM_TASKS", 5, "slurm")),
+        (BATCH, None),
+        ({**SLURM, "OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "many"}, None),
+        (KUBERNETES, ("CNNBENCH_PROCESSES", 3, "kubernetes")),
+        (tf_config(), ("TF_CONFIG", 4, "tf_config")),
+        (tf_config(task={"type": "evaluator"}), None),
+        (tf_config(cluster={"worker": ["a:1"]}, task={"type": "worker"}), None),
+        ({"TF_CONFIG": "{"}, None),
+    ],
+)
+def test_jobs_of_several_processes_are_seen(environ, found):
+    assert started_together(environ) == found
+
+
+def test_horovodrun():
+    assert mpi_ranks({**SLURM, **HOROVOD}) == Ranks("Horovod", 1, 2, 1, 2, "41234")
+
+
 def worker_at(index, hosts='["a:1"]'):
     """TF_CONFIG of a worker, as text, with any index."""
     return f'{{"cluster": {{"worker": {hosts}}}, "task": {{"type": "worker", "index": {index}}}}}'
@@ -194,19 +247,18 @@ TWO_CHIEFS = {"worker": ["a:1"], "chief": ["b:1"], "master": ["c:1"]}
 ONE = {"worker": ["a:1"]}
 MALFORMED = {
     "TF_CONFIG": [
-        ("", "is not set"),
-        (" ", "is not set"),
         ("{", "cut off after 1 characters"),
         ("[" * 100_000, "not JSON: nested too deeply"),
         ('{"task": {}, "task": {}}', "not JSON: the key 'task' is there twice"),
         ("[]", 'needs the keys "cluster" and "task"'),
-        ('{"cluster": {}}', 'needs the keys "cluster" and "task"'),
+        ('{"cluster": []}', 'needs the keys "cluster" and "task"'),
+        (json.dumps({"cluster": ONE}), 'task needs a "type"'),
         (worker_at(0, '"a:1"'), "cluster.worker must be"),
         (worker_at(0, "[1]"), "cluster.worker must be"),
         (worker_at(0, '["a"]'), "cluster.worker must be"),
         (json.dumps({"cluster": ONE, "task": {"type": 1}}), 'task needs a "type"'),
         (json.dumps({"cluster": ONE, "task": {"type": "ps"}}), "no task ps:0"),
-        (json.dumps({"cluster": ONE, "task": {"type": "evaluator"}}), "is no job"),
+        (json.dumps({"cluster": ONE, "task": {"type": "tester"}}), "is no job"),
         (json.dumps({"cluster": TWO_CHIEFS, "task": {"type": "worker"}}), "more than one chief"),
         (worker_at("true"), "needs"),
         (worker_at(1), "worker:1"),
@@ -254,7 +306,7 @@ def test_malformed_variables(name):
 @pytest.mark.parametrize(
     ("cluster", "ps", "environ", "words"),
     [
-        ("mpi", 0, {}, "none of OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID"),
+        ("mpi", 0, {}, "none of HOROVOD_RANK, OMPI_COMM_WORLD_RANK, .*, PMI_RANK, SLURM_PROCID"),
         ("tf_config", 1, tf_config(), "--cluster_ps=1: TF_CONFIG says itself"),
         ("kubernetes", 3, KUBERNETES, "--cluster_ps=3: there are 3 processes"),
     ],

@@ -204,6 +204,14 @@ def test_processes_that_disagree(jobs, name, other, values):
             assert any(text in message for text in told), message
 
 
+def test_a_ps_task_has_only_facts_that_matter_to_it(jobs):
+    *workers, ps = jobs
+    few = {"cnnbench": "1.0"}
+    assert outcomes(*({"job": job} for job in workers), {"job": ps, "facts": few}) == [None] * 3
+    calls = [{"job": job, "facts": few if job is workers[1] else FACTS} for job in jobs]
+    assert "--model is " in outcomes(*calls)[0]
+
+
 def test_clusters_that_differ(jobs):
     other = Job(task=jobs[1].task, worker_hosts=jobs[1].worker_hosts)
     first, second, _ = outcomes(*({"job": job} for job in (jobs[0], other, jobs[2])))

@@ -58,6 +58,17 @@ def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
     assert len(BenchmarkCNN(resuming).run().losses) == 2
 
 
+def test_a_ps_task_repeats_nothing_but_the_addresses(tmp_path):
+    """As in job files of tf_cnn_benchmarks: no GPU, other or no flags of the run, and no data."""
+    write_random_cifar10(tmp_path / "data", train=24, validation=26)
+    given = {**DIGITS, "data_dir": str(tmp_path / "data"), "num_batches": 2, "num_gpus": 2}
+    given |= {"num_eval_epochs": 0.5, "eval_during_training_every_n_steps": 1}
+    given["variable_update"] = "distributed_replicated"
+    ps_flags = ("--num_gpus=0", "--device=gpu", "--model=resnet50", "--batch_size=64")
+    record = record_of(tmp_path, given, ("ps:0", "worker:0", "worker:1"), ps_flags=ps_flags)
+    assert record["batch"]["global"] == 16
+
+
 @pytest.mark.parametrize(
     ("number", "program"), [(signal.SIGKILL, cnnbench), (signal.SIGSTOP, impatient)]
 )
