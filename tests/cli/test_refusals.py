@@ -504,6 +504,8 @@ bisect nothing main                          | GOOD 'nothing': is no revision of
 bisect main main                             | are the same commit
 bisect main main~1                           | BAD is an ancestor of it; swap them
 bisect main~1 main --model=lenet             | --model is a flag of the sides, not of bisect
+bisect main~1 main --results=damaged-bisect --resume -- --model=lenet \
+                                             | damaged-bisect/bisect.jsonl: line 2 is damaged
 bisect main~1 main --repository=/            | --repository=/: must be in a git repository
 bisect main~1 main --python=/nowhere         | --python=/nowhere: is no program
 bisect main~1 main -- --train_dir=x          | --train_dir=x: cannot go with bisect
@@ -544,6 +546,7 @@ tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
 tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal
 tune TWO_CPUS --resume --results=piped       | --results=piped: journal.jsonl in it is no journal
+tune TWO_CPUS --resume --results=damaged     | damaged/journal.jsonl: line 1 is damaged; restore
 tune TWO_CPUS --resume                       | --resume=true: needs --results
 tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
 tune TWO_CPUS --results=/proc/none           | --results=/proc/none: cannot be used
@@ -558,6 +561,7 @@ sweep tiny.yaml '--filter=('                 | --filter=(: is not a regular expr
 sweep tiny.yaml -- --variable_update=replicated --all_reduce_spec=nccl \
                                              | tiny.yaml:3: a num_gpus=2: *nccl sums on GPUs only
 sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is no journal
+sweep tiny.yaml --results=damaged-sweep      | damaged-sweep/sweep.jsonl: line 2 is damaged
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
 sweep tiny.yaml -- --modle=x                 | unknown flag --modle; did you mean --model?
 sweep tiny.yaml -- x                         | stray argument 'x'
@@ -658,6 +662,7 @@ JOURNALS = {
     "binary": bytes(range(256)),
     "nested": b"[" * 100_000,
     "tuned": f'{{"event": "tune", {TIME}}}\n'.encode(),
+    "damaged": b'{"event": "ab", "looks": [7], "crc": 1}\n',
 }
 """Folders and the journals in them."""
 
@@ -717,6 +722,10 @@ def place(tmp_path_factory, lenet_runs, git):
     for name, journal in JOURNALS.items():
         (folder / name).mkdir()
         (folder / name / "journal.jsonl").write_bytes(journal)
+    for name in ("sweep", "bisect"):
+        (folder / f"damaged-{name}").mkdir()
+        damaged = f'{{"event": "{name}", "crc": 1}}\n'
+        (folder / f"damaged-{name}" / f"{name}.jsonl").write_text("\n" + damaged)
     (folder / "piped").mkdir()
     os.mkfifo(folder / "piped" / "journal.jsonl")
     profile = json.loads((folder / "a.json").read_text())

@@ -335,6 +335,35 @@ def run_records(generator: random.Random, folder: Path) -> None:
     refused(run)
 
 
+# Journals -------------------------------------------------------------------------------------
+
+
+def journals(generator: random.Random, folder: Path) -> None:
+    """Damaged journals: events that are read must be events that were written."""
+    from cnnbench.campaigns.processes.results_dir import Journal
+
+    journal = Journal(folder / "journal.jsonl")
+    values: tuple[object, ...] = (None, True, 0.04, 2**70, "}", ', "crc": 1}', {"a": [1]}, [], "é")
+    for number in range(generator.randint(1, 4)):
+        journal.add("look", number=number, value=generator.choice(values))
+    written = list(journal.read())
+    assert len(written) == len(journal.path.read_bytes().splitlines())
+    data = bytearray(journal.path.read_bytes())
+    if generator.random() < 0.5:
+        data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+    else:
+        del data[generator.randrange(len(data)) :]
+    journal.path.write_bytes(data)
+
+    def run() -> None:
+        for event in journal.read():
+            event["crc"] = None  # a key that is damaged itself makes a line one of earlier versions
+            if not any({**one, "crc": None}.items() <= event.items() for one in written):
+                raise Disagreement(f"{event} was not written")
+
+    refused(run)
+
+
 # Plug-ins -------------------------------------------------------------------------------------
 
 _BODIES = (
@@ -422,6 +451,7 @@ TARGETS: dict[str, Try] = {
     "records": records,
     "suites": suites,
     "run_records": run_records,
+    "journals": journals,
     "plug_ins": plug_ins,
 }
 

@@ -17,6 +17,7 @@ CASES = {
     "records": 4,
     "suites": 4,
     "run_records": 40,
+    "journals": 100,
     "plug_ins": 40,
 }
 FOUND = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -22,6 +23,8 @@ _Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.
 
 JOURNAL = "journal.jsonl"
 LOGS = "logs"
+
+_CRC = b', "crc": '
 
 
 class ResultsFolder:
@@ -154,7 +157,8 @@ class Journal:
     """Events, one JSON object per line, oldest first; append-only.
 
     A kill can tear the last line only; such a line is skipped when reading, and never joined with
-    the next one when writing. The precision of the times is that of `datetime.isoformat`.
+    the next one when writing. Lines end in a CRC-32 of the rest, since results follow from their
+    values; those of earlier versions do not. Times have the precision of `datetime.isoformat`.
     """
 
     def __init__(self, path: Path, timespec: str = "seconds") -> None:
@@ -162,12 +166,19 @@ class Journal:
         self._timespec = timespec
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
-        """The events so far, all or those of these names; none if there is no file."""
+        """The events so far, all or those of these names; none if there is no file.
+
+        PathError for a line that has changed since it was written.
+        """
         try:
             data = read_file(self.path)
         except PathError:
             return
-        for line in data.splitlines():
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            facts, mark, crc = line.rpartition(_CRC)
+            if mark and line.endswith(b"}") and crc != b"%d}" % zlib.crc32(facts):
+                reason = f"line {number} is damaged; restore the file, or name another folder"
+                raise PathError(str(self.path), reason)
             with contextlib.suppress(ValueError):
                 event = parse_json(line)
                 if isinstance(event, dict) and (not events or event.get("event") in events):
@@ -177,7 +188,8 @@ class Journal:
         """Appends an event, with the time."""
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
         known = vars(JournalEvent(event=event, time=now))
-        line = json.dumps({**known, **facts}, default=str) + "\n"
+        line = json.dumps({**known, **facts}, default=str)[:-1]
+        line += f"{_CRC.decode()}{zlib.crc32(line.encode())}}}\n"
         with writing(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from cnnbench.base.reading import parse_json
 from cnnbench.base.text.numbers import binary, counted
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.parts import ErrorInfo
@@ -224,7 +225,7 @@ def machine_name(facts: Mapping[str, str]) -> str:
     """A short name of a machine: its GPUs, else its processor and the usable share."""
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
-        names = json.loads(gpus)
+        names = parse_json(gpus)
         gpus = counted(names) if isinstance(names, list) else gpus
     if gpus:
         return gpus

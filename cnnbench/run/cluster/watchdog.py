@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import listed, named, not_ok, probe
+from cnnbench.base.reading import parse_json
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import ExitCode
 from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
@@ -290,8 +291,8 @@ class Watchdog:
             return True
         peer.heard = now
         for line in lines:
-            with contextlib.suppress(ValueError, TypeError, AttributeError):
-                self._take(task, peer, json.loads(line))
+            with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
+                self._take(task, peer, parse_json(line))
         return False
 
     def _take(self, task: Task, peer: _Peer, message: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
-from cnnbench.judge.metrics.measurement import Origin, titles, varying
+from cnnbench.judge.metrics.measurement import Origin, machine_name, titles, varying
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.tables import frame
@@ -143,6 +143,12 @@ def test_facts_of_any_type_are_read(made):
     (record,) = made([(None, {**facts, "cpu_model": [None], "usable_cpus": {}}, 100.0)])
     assert Origin.of(record) == Origin.of(record)
     assert [one.name for one in configurations([record])] == ["lenet, batch 8, 1 cpu"]
+
+
+def test_names_of_gpus_that_cannot_be_read_are_shown_as_they_are():
+    deep = "[" * 100_000
+    assert machine_name({"gpu_names": deep}) == deep
+    assert machine_name({"gpu_names": '["a", "a"]'}) == "2 x a"
 
 
 def test_what_varies_names_configurations_and_points(made, series_of):

@@ -240,6 +240,22 @@ def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
     assert not any(one.messages for one in job.processes.values())
 
 
+def test_messages_that_mean_nothing_do_no_harm(cluster):
+    job = cluster(3)
+    for word in (
+        b"{}",
+        b"[" * 99_999,
+        b'{"up": 1}',
+        b'{"end": []}',
+        b'{"end": [Infinity, 1]}',
+        b"7",
+    ):
+        job.chief.lines[OTHER].end.send(word + b"\n")
+        job.processes[OTHER].lines[Task("worker")].end.send(word + b"\n")
+    job.run(2 * BOUND)
+    assert not any(one.messages for one in job.processes.values())
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_end_that_was_told_is_no_loss(cluster, lost):
     job = cluster(3)
