@@ -25,6 +25,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError)  # when another program calls or answers
 
 _held: list[ReservedPorts] = []
 
@@ -110,13 +111,10 @@ class _Rendezvous:
         return hosts
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            try:
-                await self._take(reader, writer)
-            except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError):
-                pass  # another program
-            except asyncio.CancelledError:
-                pass  # the exchange is over; Python 3.11 would print a traceback
+        # Cancelled when the exchange is over, where Python 3.11 would print a traceback.
+        over = (asyncio.TimeoutError, asyncio.CancelledError)
+        with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
+            await self._take(reader, writer)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Receives the address of a process, and waits until its connection closes."""
@@ -155,7 +153,7 @@ class _Rendezvous:
         card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
         failure = ""
         while not failure:
-            try:
+            with contextlib.suppress(*_OF_OTHERS):  # rank 0 may not be there yet
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 with contextlib.closing(writer):
                     self._answer(writer, **card)
@@ -170,8 +168,6 @@ class _Rendezvous:
                         if answer.get("failed"):
                             failure = str(answer["failed"])
                             break
-            except (OSError, ValueError, KeyError, TypeError):
-                pass  # rank 0 is not there yet
             await asyncio.sleep(loop.RETRY_SECONDS)
         raise BenchmarkError(one_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
 

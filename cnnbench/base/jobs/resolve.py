@@ -68,13 +68,12 @@ def started_together(environ: Environment) -> tuple[str, int, str] | None:
 
     Not all that a launcher starts is one job: it may start independent runs.
     """
-    for name, cluster in _SIZES.items():
-        if name in environ:
-            size = int(environ[name]) if re.fullmatch(_NUMBER, environ[name]) else 0
-            return (name, size, cluster) if size > 1 else None
-    with contextlib.suppress(UsageError):
-        size = len(_from_tf_config(0, environ)[0].tasks)
-        return ("TF_CONFIG", size, "tf_config") if size > 1 else None
+    name = next((name for name in _SIZES if environ.get(name)), "TF_CONFIG")
+    cluster = _SIZES.get(name, "tf_config")
+    with contextlib.suppress(UsageError):  # a malformed variable; --cluster refuses it
+        tasks = _from_tf_config(0, environ)[0].tasks if cluster == "tf_config" else ()
+        size = len(tasks) or _whole(environ, name)
+        return (name, size, cluster) if size > 1 else None
     return None
 
 
@@ -141,9 +140,7 @@ def _from_mpi(ps: int, environ: Environment) -> _Place:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
-        raise UsageError(
-            f"--cluster=mpi: none of {names} is set; start cnnbench by mpirun, horovodrun or srun"
-        )
+        raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
     hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
     return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
 
