@@ -3,12 +3,15 @@
 The configuration of a repository of any origin may name programs that git runs even for reading:
 hooks, a monitor of the file system, filters, a signature checker, helpers of a connection. `git`
 reads facts and runs none of them; `command` changes working trees and leaves only the filters and
-the connection that a checkout needs.
+the connection that a checkout needs. In a hook, git's variables name the repository and the index
+of the hook: all commands and processes run with `environment`, which lacks them, and find the
+repository of their folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import subprocess
@@ -17,11 +20,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cnnbench import version
+from cnnbench.base.text.labels import labels_of
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
 PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
 """Flags with a file whose repository is measured."""
+
+# Those of `git rev-parse --local-env-vars` of all versions, and of its options before a command
+# that hooks inherit. GIT_CONFIG_COUNT is not among them: as GIT_CONFIG_GLOBAL it configures every
+# repository, such as safe.directory in a container, and names none.
+_LOCAL = re.compile(
+    "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|CONFIG|CONFIG_PARAMETERS|DIR|GRAFT_FILE|PREFIX|"
+    "IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|"
+    "QUARANTINE_PATH|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE|(GLOB|ICASE|LITERAL|NOGLOB)_PATHSPECS)"
+)
 
 # scheme://user:password@host:port/owner/name, user@host:owner/name, and the host in other forms.
 # Whatever else an address has may be a secret: a query, a fragment, a password with a slash.
@@ -39,23 +53,31 @@ _NO_PROGRAMS = (
 )
 # Without the optional locks a benchmark never blocks a commit. An object that a partial clone
 # lacks is not fetched: that runs programs such as core.sshCommand. The second variable is for
-# versions before 2.44, which do not know the first.
+# versions before 2.44, which do not know the first. Reasons are in English.
 _READING = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
+    "LC_ALL": "C",
 }
 # A filter runs when git compares contents, so files with one are left out; and in a submodule git
 # would start another git, which obeys the configuration there.
-_STATUS = (
-    *("status", "--porcelain=v2", "--branch", "--untracked-files=no"),
-    *("--ignore-submodules=dirty", "--", ":(top,attr:!filter)"),
+_TRACKED = ("--ignore-submodules=dirty", "--", ":(top,attr:!filter)")
+_STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRACKED)
+_CHANGES = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
+    *("--submodule=short", "HEAD", *_TRACKED),
 )
 _OID = "# branch.oid "
 
 
 class GitError(Exception):
-    """A git command failed; the message is the last line of its standard error."""
+    """A git command failed; the message is git's own reason."""
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process without those that name a repository to git."""
+    return {name: value for name, value in os.environ.items() if not _LOCAL.fullmatch(name)}
 
 
 def command(folder: str | Path | None = None) -> list[str]:
@@ -66,65 +88,102 @@ def command(folder: str | Path | None = None) -> list[str]:
 
 def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
     """Stripped output of a read-only git command; GitError also after `timeout` seconds."""
+    words, env = [*command(folder), *arguments], {**environment(), **_READING}
     try:
-        done = subprocess.run(
-            [*command(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-            env={**os.environ, **_READING},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GitError(f"git cannot be run: {error}") from None
+        done = subprocess.run(words, capture_output=True, env=env, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git {arguments[0]} takes more than {timeout:g} s") from None
+    except OSError as error:
+        raise GitError(f"git cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise GitError(lines[-1] if lines else f"git {arguments[0]} failed")
-    return done.stdout.strip()
+        raise GitError(reason(os.fsdecode(done.stderr)) or f"git {arguments[0]} finds nothing")
+    return done.stdout.decode(errors="replace").strip()
 
 
-def state(folder: str | Path | None = None, timeout: float = 10.0) -> tuple[str, bool] | None:
-    """The commit that is checked out, and whether tracked files differ from it.
+def reason(errors: str) -> str:
+    """The reason in what git has written on standard error, with the command that it advises."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    first = next((line for line in lines if line.startswith(("fatal: ", "error: "))), "")
+    advice = [line for line in lines[1:] if line.startswith("git config ")]
+    return "; ".join([first[7:], *advice] if first else lines[-1:])
 
-    None before the first commit. Files with a filter, such as those of Git LFS, and changes within
-    submodules do not count.
-    """
-    lines = git(*_STATUS, folder=folder, timeout=timeout).splitlines()
-    commits = [line.removeprefix(_OID) for line in lines if line.startswith(_OID)]
-    if not commits or commits[0].startswith("("):  # (initial): nothing is committed
-        return None
-    return commits[0], any(not line.startswith("#") for line in lines)
+
+def commit_of(text: str, folder: str | Path | None = None) -> str:
+    """The commit that a branch, tag or abbreviated hash names; GitError if it names none."""
+    if not text or text.startswith("-"):  # git would take it for an option
+        raise GitError("no name of a commit")
+    try:
+        return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
+    except GitError as error:
+        raise GitError(why_missing(folder) or str(error)) from None
+
+
+def why_missing(folder: str | Path | None = None) -> str:
+    """Why a repository may lack a commit, and how to get it; "" if unknown."""
+    if "GIT_QUARANTINE_PATH" in os.environ:
+        return "git accepts the commits of a push after this hook: measure them in post-receive"
+    with contextlib.suppress(GitError):
+        if git("rev-parse", "--is-shallow-repository", folder=folder) == "true":
+            return f"a shallow clone, which git -C {folder or '.'} fetch --unshallow completes"
+    return ""
 
 
 def of_work(flags: Mapping[str, Any]) -> Subject:
     """Repository of a measurement: that of its plug-in, else of the working directory.
 
-    A plug-in that its repository does not track differs from the commit.
+    A plug-in that its repository does not track differs from the commit. Where neither is in a
+    repository, cnnbench is measured, whose commit is a fact of the environment.
     """
-    for plugin in filter(None, map(flags.get, PLUGINS)):
+    found = Subject()
+    for plugin in filter(os.path.isfile, filter(None, map(flags.get, PLUGINS))):
         file = Path(plugin).resolve()
         found = of_folder(file.parent)
-        if found.revision is None:
-            continue
-        try:
-            git("ls-files", "--error-unmatch", "--", file.name, folder=file.parent)
-        except GitError:
-            found = replace(found, dirty=True)
-        return found
-    return of_folder()
+        if found.revision is not None:
+            try:
+                git("ls-files", "--error-unmatch", "--", file.name, folder=file.parent)
+            except GitError:
+                content = file.read_bytes() if os.access(file, os.R_OK) else b""
+                changes = _digest(found.changes or "", content)
+                found = replace(found, dirty=True, changes=changes)
+        if found != Subject():
+            break
+    else:
+        found = of_folder()
+    unknown = of_cnnbench().unknown if found == Subject() else found.unknown
+    return replace(found, unknown=None if "commit" in labels_of(flags) else unknown)
+
+
+def of_cnnbench() -> Subject:
+    """The checkout that cnnbench runs from; empty if it is installed."""
+    folder = Path(version.__file__).resolve().parent.parent
+    return of_folder(folder) if (folder / ".git").exists() else Subject()
 
 
 def of_folder(folder: str | Path | None = None) -> Subject:
-    """Repository, commit, and whether tracked files differ from it; empty without a commit."""
+    """Repository, commit, and changes of tracked files; empty outside of any repository.
+
+    Files with a filter, such as those of Git LFS, and changes within submodules do not count.
+    """
+    place = Path(folder or "").absolute()
     try:
-        found = state(folder, _SECONDS)
-    except GitError:
-        found = None
-    if found is None:
-        return Subject()
-    revision, dirty = found
-    return Subject(repository=_name(folder), revision=revision, dirty=dirty)
+        lines = git(*_STATUS, folder=folder, timeout=_SECONDS).splitlines()
+        commit = "".join(line[len(_OID) :] for line in lines if line.startswith(_OID))
+        if commit in ("", "(initial)"):
+            raise GitError("nothing is committed yet")
+        changes = None
+        if not all(line.startswith("#") for line in lines):
+            changes = _digest(git(*_CHANGES, folder=folder, timeout=_SECONDS))
+    except GitError as error:
+        # HEAD is in a bare repository.
+        names = [one / name for one in (place, *place.parents) for name in (".git", "HEAD")]
+        return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
+    return Subject(
+        repository=_name(folder), revision=commit, dirty=changes is not None, changes=changes
+    )
+
+
+def _digest(text: str, content: bytes = b"") -> str:
+    return hashlib.sha256(text.encode() + content).hexdigest()[:16]
 
 
 def _name(folder: str | Path | None) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from cnnbench import version as own
@@ -100,12 +99,14 @@ def tensorflow_threads(host: Host) -> Facts:
 
 
 def commit(host: Host) -> Facts:
-    """Commit of the checkout of cnnbench, and whether files differ from it."""
-    checkout = Path(own.__file__).resolve().parent.parent
-    if not (checkout / ".git").exists():
-        return {}
-    found = repository.state(checkout, timeout=2)
-    return {} if found is None else {"git_commit": found[0], "git_dirty": found[1]}
+    """Commit of the checkout of cnnbench, and whether files differ from it and by what."""
+    found = repository.of_cnnbench()
+    return {
+        "git_commit": found.revision,
+        "git_dirty": found.dirty,
+        "git_changes": found.changes,
+        "git_unknown": found.unknown,
+    }
 
 
 def may_be_shown(variable: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
-from cnnbench.records.codec import encode
+from cnnbench.records.codec import ABSENT, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class Subject:
       repository: host and path without secrets, or name of the folder; None if unknown.
       revision: commit; None if unknown.
       dirty: whether tracked files differed from the commit; None if unknown.
+      changes: digest of these differences; None without any, and if unknown.
+      unknown: why the revision is unknown, although there is a repository; None elsewhere.
       side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.
       labels: labels of --result_label.
     """
@@ -25,6 +27,8 @@ class Subject:
     repository: str | None = None
     revision: str | None = None
     dirty: bool | None = None
+    changes: str | None = field(default=None, metadata=ABSENT)
+    unknown: str | None = field(default=None, metadata=ABSENT)
     side: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -33,6 +37,13 @@ class Subject:
             if not isinstance(value, str):
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
 
+    @property
+    def warning(self) -> str:
+        """Says that the revision is unknown, and why; "" elsewhere."""
+        named = "--result_label=commit=... names it"
+        text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
+        return text if self.unknown else ""
+
     def labelled(self, labels: Mapping[str, str]) -> Subject | None:
         """The subject with the user's labels applied; None if nothing is known about it.
 
@@ -40,17 +51,10 @@ class Subject:
         revision, the code was elsewhere, and the found repository and state do not apply.
         """
         commit, repository = labels.get("commit"), labels.get("repository")
-        revision, dirty = self.revision, self.dirty
-        found = self.repository
-        if commit is not None and not (revision or "").startswith(commit.lower()):
-            revision, dirty, found = commit, None, None
-        made = Subject(
-            repository=repository or found,
-            revision=revision,
-            dirty=dirty,
-            side=self.side,
-            labels=dict(labels),
-        )
+        made = self
+        if commit is not None and not (self.revision or "").startswith(commit.lower()):
+            made = Subject(revision=commit, side=self.side)
+        made = replace(made, repository=repository or made.repository, labels=dict(labels))
         return None if made == Subject() else made
 
 

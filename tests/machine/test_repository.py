@@ -11,7 +11,8 @@ import pytest
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.judge.history.series import order_of_commits
-from cnnbench.machine.repository import GitError, address, of_folder, of_work, state
+from cnnbench.machine import repository
+from cnnbench.machine.repository import GitError, address, environment, of_folder, of_work
 from cnnbench.machine.repository import git as read_only_git
 from cnnbench.records.subject import Subject
 
@@ -113,10 +114,18 @@ def test_a_checkout_runs_no_hook(trapped, traps):
 def test_files_with_filters_and_contents_of_submodules_do_not_count(trapped):
     for file in ("weights.bin", "inner/net.py"):
         (trapped / file).write_text("changed")
-    assert state(trapped / "inner")[1] is True
-    assert state(trapped)[1] is False
+    assert of_folder(trapped / "inner").dirty is True
+    assert of_folder(trapped).dirty is False
     (trapped / "net.py").write_text("changed")
-    assert state(trapped)[1] is True
+    assert of_folder(trapped).dirty is True
+
+
+def test_the_digest_of_changes_runs_no_program(trapped, traps):
+    traps.sprung()
+    (trapped / "net.py").write_text("changed")
+    (trapped / "weights.bin").write_text("changed")
+    assert of_folder(trapped).changes is not None
+    assert traps.sprung() == set()
 
 
 def test_nothing_is_fetched(tmp_path, traps, git):
@@ -151,8 +160,16 @@ def test_revision_and_changes_of_tracked_files(nets, git):
     (nets / "results").mkdir()
     (nets / "results" / "untracked.json").write_text("{}")
     assert of_folder(nets / "results") == Subject(repository="nets", revision=head, dirty=False)
-    (nets / "net.py").write_text("a = 2\n")
-    assert of_folder(nets) == Subject(repository="nets", revision=head, dirty=True)
+    states = []
+    for text in ("a = 2\n", "a = 3\n", "a = 2\n"):
+        (nets / "net.py").write_text(text)
+        found = of_folder(nets)
+        assert found == Subject(repository="nets", revision=head, dirty=True, changes=found.changes)
+        states.append(found.changes)
+    git(nets, "add", "net.py")
+    assert of_folder(nets).changes == states[0] == states[2] != states[1]
+    (nets / "net.py").unlink()
+    assert of_folder(nets).changes not in states
 
 
 def test_a_worktree_is_of_the_same_repository(nets, tmp_path, git):
@@ -170,7 +187,7 @@ def test_the_remote_names_it_without_its_password(nets, git):
 def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path, git):
     assert of_folder(tmp_path) == Subject()
     git(tmp_path, "init", "--quiet")
-    assert of_folder(tmp_path) == Subject()
+    assert of_folder(tmp_path) == Subject(unknown="nothing is committed yet")
 
 
 def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch, git):
@@ -193,9 +210,40 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
 
 def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
     head = git(nets, "rev-parse", "HEAD")
-    (nets / "new net.py").write_text("")
-    found = of_work({"model_plugin": str(nets / "new net.py")})
-    assert found == Subject(repository="nets", revision=head, dirty=True)
+    changes = set()
+    for text in ("a = 1", "a = 2"):
+        (nets / "new net.py").write_text(text)
+        found = of_work({"model_plugin": str(nets / "new net.py")})
+        assert (found.repository, found.revision, found.dirty) == ("nets", head, True)
+        changes.add(found.changes)
+    assert len(changes) == 2
+    assert of_folder(nets).dirty is False
+
+
+def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
+    names = git(tmp_path, "rev-parse", "--local-env-vars").split()
+    assert "GIT_INDEX_FILE" in names
+    for name in (*names, "GIT_QUARANTINE_PATH", "GIT_LITERAL_PATHSPECS", "GIT_SSH_COMMAND"):
+        monkeypatch.setenv(name, "0")
+    left = {name for name in environment() if name in (*names, "GIT_QUARANTINE_PATH")}
+    # Configuration of all repositories, such as safe.directory.
+    assert left == {"GIT_CONFIG_COUNT"}
+    assert "GIT_SSH_COMMAND" in environment()
+    assert "GIT_LITERAL_PATHSPECS" not in environment()
+
+
+def test_why_a_commit_is_unknown_is_told(nets, tmp_path, monkeypatch, limits):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert of_folder(nets).unknown == "git cannot be run: No such file or directory"
+    assert of_folder(tmp_path) == Subject()  # nothing is missing
+    monkeypatch.chdir(nets)
+    assert of_work({}).unknown is not None
+    assert of_work({"result_label": "commit=v1"}).unknown is None
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\nexec /bin/sleep 9\n")
+    program.chmod(0o755)
+    limits(repository, _SECONDS=0.1)
+    assert of_folder(nets).unknown == "git status takes more than 0.1 s"
 
 
 @pytest.mark.parametrize(

@@ -57,21 +57,27 @@ def installed(monkeypatch):
 
 def test_commit_of_a_checkout(tmp_path, installed, git):
     source = installed(tmp_path)
-    assert software.commit(Host()) == {}
+    assert not any(software.commit(Host()).values())
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "x")
     clean = software.commit(Host())
     assert len(clean["git_commit"]) == 40
     assert clean["git_dirty"] is False
-    source.write_text("changed = True")
-    assert software.commit(Host())["git_dirty"] is True
+    assert (clean["git_changes"], clean["git_unknown"]) == (None, None)
+    digests = set()
+    for text in ("changed = 1", "changed = 2", "changed = 1"):
+        source.write_text(text)
+        facts = software.commit(Host())
+        assert (facts["git_commit"], facts["git_dirty"]) == (clean["git_commit"], True)
+        digests.add(facts["git_changes"])
+    assert len(digests) == 2
 
 
 def test_repository_around_an_installed_package_is_not_ours(tmp_path, installed, git):
     git(tmp_path, "init", "-q")
     installed(tmp_path / "venv" / "site-packages")
-    assert software.commit(Host()) == {}
+    assert not any(software.commit(Host()).values())
 
 
 SPEED = (

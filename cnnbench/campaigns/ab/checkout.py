@@ -12,23 +12,19 @@ from pathlib import Path
 
 from cnnbench.campaigns.ab import keeper
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.machine.repository import GitError, command, git
+from cnnbench.machine.repository import GitError, command, commit_of, environment, reason
 from cnnbench.run.runtime.native import uninterrupted
 
 
-@contextlib.contextmanager
-def checked_out(flag: str, text: str) -> Iterator[Path]:
-    """A folder, or a temporary worktree of a revision of the current repository; else FlagError."""
+def revision_of(flag: str, text: str) -> str | None:
+    """The commit that the value of a flag names; None if it is a folder; else FlagError."""
     if os.path.isdir(text):
-        yield Path(text).resolve()
-        return
-    commit = commit_of(text)
-    if commit is None:
-        raise FlagError(
-            flag, text, "is neither a folder nor a revision of the repository you are in"
-        )
-    with worktree(commit) as folder:
-        yield folder
+        return None
+    try:
+        return commit_of(text)
+    except GitError as error:
+        where = "is neither a folder nor a revision of the repository you are in"
+        raise FlagError(flag, text, f"{where}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -40,6 +36,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=environment(),
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -49,7 +46,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
         except ValueError:
             raise BenchmarkError(f"git worktree add {commit}: was not finished") from None
         if answer["error"]:
-            raise BenchmarkError(f"git worktree add {commit}: {answer['error']}")
+            raise BenchmarkError(f"git worktree add {commit}: {reason(answer['error'])}")
         yield Path(answer["folder"])
     finally:
         # Not left to the context of the process, which after Ctrl-C would not wait for it.
@@ -57,13 +54,3 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
             process.stdin.close()
             process.stdout.close()
             process.wait()
-
-
-def commit_of(text: str, repository: str | Path = ".") -> str | None:
-    """The commit that a branch, tag or abbreviated hash names; None if it names none."""
-    if not text or text.startswith("-"):  # git would take it for an option
-        return None
-    try:
-        return git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}", folder=repository)
-    except GitError:
-        return None

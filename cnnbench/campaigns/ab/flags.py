@@ -10,6 +10,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Reporter
@@ -17,9 +18,12 @@ from cnnbench.campaigns.ab.side import Side, ask, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import Params, parse_args
+from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.parse import FLAG_FILE
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.repository import GitError, git
 from cnnbench.records.codec import decode, encode
 from cnnbench.run.driver.estimates import computes_on_cpu, estimate
 from cnnbench.run.driver.plan import Plan, make_plan
@@ -65,6 +69,19 @@ def check(side: Side) -> Resolved:
     if error is not None:
         raise UsageError(str(error))
     return found
+
+
+def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
+    """Refuses flags that are wrong whatever files a commit has, before there is a worktree of it.
+
+    Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
+    """
+    if side.python is not None or any(FLAG_FILE in word for word in side.flags):
+        return
+    try:
+        git("cat-file", "-e", f"{commit}:cnnbench/__init__.py", folder=folder)
+    except GitError:
+        parse_flags(side.flags, ACCEPTED.values())
 
 
 def print_answer(job: str, *flags: str) -> None:

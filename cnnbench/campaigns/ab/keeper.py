@@ -37,19 +37,12 @@ def main(commit: str, *git: str) -> None:
 
 
 def _run(*command: str) -> str:
-    """The last line of a command's errors; "" if it succeeded."""
+    """The errors of a command; "" if it succeeded."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
         return f"git cannot be run: {error}"
-    lines = os.fsdecode(done.stderr).strip().splitlines()
-    return "" if done.returncode == 0 else (lines or ["git failed"])[-1]
+    return "" if done.returncode == 0 else os.fsdecode(done.stderr) or "git failed"
 
 
 if __name__ == "__main__":

@@ -338,6 +338,8 @@ class Pairs:
                 for position, side in enumerate(order, start=1)
             }
             samples = self._run(names, what, places)
+            if self.campaign.changed:
+                raise PairFailedError(f"{what} does not count: the code was changed", lost=False)
             if not self._again(prefix, what, names, samples):
                 break
         failed = [side for side in SIDES if samples[side].status != "ok"]

@@ -20,6 +20,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import Word, split, with_flag_files
 from cnnbench.flags.retired import RENAMED
+from cnnbench.machine import repository
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -121,7 +122,7 @@ def ask(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **side.variables},
+        env={**repository.environment(), **side.variables},
         cwd=side.checkout,
         timeout=seconds,
         check=False,

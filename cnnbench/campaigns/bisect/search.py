@@ -17,10 +17,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.campaigns.ab.checkout import commit_of
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, Verdict, judge
-from cnnbench.machine.repository import GitError, git
+from cnnbench.machine.repository import GitError, commit_of, git, why_missing
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,18 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     """The commits GOOD and BAD; UsageError if one is unknown, or GOOD is no ancestor of BAD."""
     found = []
     for name, text in (("GOOD", good), ("BAD", bad)):
-        commit = commit_of(text, repository)
-        if commit is None:
-            raise UsageError(f"{name} {text!r}: is no revision of {repository}")
-        found.append(commit)
+        try:
+            found.append(commit_of(text, repository))
+        except GitError as error:
+            reason = f"is no revision of {repository}: {error}"
+            raise UsageError(f"{name} {text!r}: {reason}") from None
     if found[0] == found[1]:
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} are the same commit")
     try:
         base = git("merge-base", *found, folder=repository)
-    except GitError:
-        raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor") from None
+    except GitError as error:
+        why = why_missing(repository) or error
+        raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
     if base != found[0]:
         reason = "BAD is an ancestor of it; swap them" if base == found[1] else ""
         reason = reason or f"it is no ancestor of BAD; give what both come from: {base[:12]}"

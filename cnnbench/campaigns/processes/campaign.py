@@ -26,6 +26,9 @@ from cnnbench.campaigns.processes.child import GRACE_SECONDS, Child, Command, En
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.metrics.registry import throughput
+from cnnbench.machine.repository import PLUGINS
+from cnnbench.records.load import record_of
+from cnnbench.records.subject import Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 
@@ -138,7 +141,8 @@ class Campaign:
     """The processes of one command, with `cool_down` seconds between them.
 
     `facts` describe this machine, for the records of processes that leave none. Processes with the
-    same key measure the same; the remaining time is estimated from the wall times by key.
+    same key measure the same; the remaining time is estimated from the wall times by key. `changed`
+    says that processes of one folder measured different states of its code; else it is "".
     """
 
     def __init__(
@@ -151,7 +155,10 @@ class Campaign:
         self.reporter = reporter
         self.facts = facts or {}
         self.cool_down = cool_down
+        self.changed = ""
         self._grace = grace
+        self._first: dict[Hashable, object] = {}
+        self._warned = {""}
         self._known: dict[Hashable, list[float]] = {}
         self._now: list[float] = []
         self._done = 0
@@ -191,14 +198,32 @@ class Campaign:
         `turn_seconds`, all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
         """
         if not turn_seconds:
-            return [judge(one, execute(one, timeout, self._grace), self.facts) for one in commands]
+            return [self._judged(one, execute(one, timeout, self._grace)) for one in commands]
         begun = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds, self._grace)
         share = (time.monotonic() - begun) / len(commands)
         return [
-            replace(judge(*one, self.facts), seconds=share)
-            for one in zip(commands, ended, strict=True)
+            replace(self._judged(*one), seconds=share) for one in zip(commands, ended, strict=True)
         ]
+
+    def _judged(self, command: Measuring, ended: Ended) -> Ended:
+        """Warns if the commit is unknown, or if an earlier process measured another state of it."""
+        judged = judge(command, ended, self.facts)
+        record = record_of(judged.document)
+        subject = record.subject or Subject()
+        # Another version of cnnbench may say less about changes.
+        version, plugins = (
+            record.environment.get("cnnbench_version"),
+            map(record.config.get, PLUGINS),
+        )
+        place = (command.folder, version, subject.repository, *plugins)
+        state = (subject.revision, subject.dirty, subject.changes)
+        if self._first.setdefault(place, state) != state:
+            self.changed = f"the code in {subject.repository} was changed while it was measured"
+        for warning in {subject.warning, self.changed} - self._warned:
+            self._warned.add(warning)
+            self.reporter.warning(warning)
+        return judged
 
     def end(self, label: str, told: str, seconds: float) -> None:
         """Reports the first expected process as done, with its main result or its error."""

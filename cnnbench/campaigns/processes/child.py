@@ -21,6 +21,7 @@ import cnnbench
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
+from cnnbench.machine import repository
 from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
 from cnnbench.records.run import RunRecord
@@ -147,7 +148,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env={**os.environ, GUARDED: "1", **command.environment},
+                env={**repository.environment(), GUARDED: "1", **command.environment},
                 cwd=command.folder,
             )
     except BaseException as error:

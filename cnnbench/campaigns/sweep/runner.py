@@ -342,11 +342,8 @@ class Sweep:
         ]
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
-        # A plug-in that the suite names may be of a repository of its own.
-        own = (document.get("subject") or {}).get("repository")
-        if own not in (None, self._plan.subject.repository):
-            return made
-        return with_subject(made, self._plan.subject)
+        # A plug-in that the suite names may be of a repository of its own, and code may be edited.
+        return made if document.get("subject") else with_subject(made, self._plan.subject)
 
     def _target(self, item: Item) -> Path:
         """Path of the record; replaces a failed one of the same run when resuming."""

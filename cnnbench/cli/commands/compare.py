@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cnnbench.base.text.terminal import print_notice
-from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped
+from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
 from cnnbench.cli.commands.settling import with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
@@ -73,6 +73,7 @@ def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
     aa = options.load_aa()
     if options.allowed:
         check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))
+    warn_of_unknown(one.subject for one in (*base.everything, *new.everything))
     skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
     return compare_records(
         base.everything,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import count
-from cnnbench.base.text.terminal import print_notice
+from cnnbench.base.text.terminal import print_notice, print_warning
 from cnnbench.cli.commands import output_file, write_output
-from cnnbench.cli.commands.judging import exported, warn_of_skipped
+from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
@@ -34,6 +34,7 @@ from cnnbench.judge.history.page import DOCUMENTS
 from cnnbench.judge.history.series import order_of_commits
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
+from cnnbench.machine.repository import why_missing
 from cnnbench.models.registry import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 
@@ -50,7 +51,8 @@ _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\
 Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a step for the worse stands; 3 a
-faulty file was skipped; 2 wrong use; 4 a file or standard output could not be written.
+faulty file was skipped, or with --fail_on=step the clone of --git is shallow and lacks measured
+commits; 2 wrong use; 4 a file or standard output could not be written.
 """
 
 
@@ -128,14 +130,29 @@ def main(argv: Sequence[str]) -> int:
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]
     warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
+    warn_of_unknown(entry.subject for entry in found.entries)
     trends = _trends(options, found, metric, since, order)
     _write(options, trends, metric, found)
+    shallow = "" if order is None else _warn_of_missing(str(options.git), trends, order)
     setbacks = sum(len(one.setbacks) for one in trends)
     if setbacks and options.fail_on == "step":
         steps = count(setbacks, "step for the worse stands", "steps for the worse stand")
         print_notice(f"--fail_on=step: {steps}")
         return ExitCode.REGRESSION
-    return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
+    unsure = defects or (shallow and options.fail_on == "step")
+    return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
+
+
+def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
+    """Says on stderr how many measured commits --git lacks; returns why, "" if unknown or none."""
+    points = [point for one in trends for point in one.series.points]
+    commits = {run.commit for point in points for run in point.runs if run.commit}
+    missing = len(commits - order.keys())
+    why = why_missing(folder) if missing else ""
+    if missing:
+        of = f"{missing} of {count(len(commits), 'measured commit', 'measured commits')}"
+        print_warning(f"--git={folder} lacks {of}: {why or 'they are in order of time'}")
+    return why
 
 
 def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice, print_warning
 from cnnbench.cli.commands import output_file, write_output
 from cnnbench.errors import FlagError, PathError
@@ -18,6 +19,7 @@ from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour
 from cnnbench.records.files import check_outputs
+from cnnbench.records.subject import Subject
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
@@ -128,6 +130,14 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
     for one in skipped:
         print_warning(f"skipped {one}")
+
+
+def warn_of_unknown(subjects: Iterable[Subject | None]) -> None:
+    """Says on stderr of how many measurements the commit is unknown; those are pooled."""
+    unknown = [one.unknown for one in subjects if one is not None and one.unknown]
+    if unknown:
+        number = count(len(unknown), "measurement", "measurements")
+        print_warning(f"the commit of {number} is unknown, and may be several: {unknown[0]}")
 
 
 def exported(figures: Sequence[Figure], format: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.results import results_below, verdict
 from cnnbench.cli.commands import write_output
-from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped
+from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -87,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)
+    warn_of_unknown(one.subject for one in loaded.everything)
     return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.checkout import checked_out, commit_of
-from cnnbench.campaigns.ab.flags import check, refuse
+from cnnbench.campaigns.ab.checkout import revision_of, worktree
+from cnnbench.campaigns.ab.flags import check, check_early, refuse
 from cnnbench.campaigns.ab.side import Side, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec, flag
 from cnnbench.flags.parse import split, split_at_dashes
+from cnnbench.machine.repository import commit_of
 from cnnbench.machine.software import may_be_shown
 
 MOST_PAIRS = 1000
@@ -175,7 +176,7 @@ def _code(side: Side) -> str:
     """The folder, or the commit of the temporary worktree, that a side works in."""
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
-    return f"commit {(commit_of(side.revision) or '')[:12]}"
+    return f"commit {commit_of(side.revision)[:12]}"
 
 
 @contextlib.contextmanager
@@ -186,28 +187,32 @@ def sides_of(
     names: Sequence[str] = "ab",
 ) -> Iterator[dict[str, Side]]:
     """The sides A and B, as the flags of these names describe them, with their checkouts."""
-    variables, found = options.variables, {}
+    variables, found, commits = options.variables, {}, {}
+    for side, name in zip("ab", names, strict=True):
+        text, python, checkout = (
+            getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
+        )
+        try:
+            own = tuple(shlex.split(text))
+        except ValueError as error:
+            raise FlagError(name, text, f"is no list of flags: {error}") from None
+        if python is not None:
+            python = interpreter(f"{name}_python", python)
+        commit = None if checkout is None else revision_of(f"{name}_checkout", checkout)
+        found[side] = Side(
+            flags=(*common, *own),
+            own=own,
+            layout=layout,
+            python=python,
+            checkout=None if checkout is None else Path(checkout).resolve(),
+            revision=checkout,
+            variables=variables[name],
+        )
+        if commit is not None:
+            check_early(found[side], commit)
+            commits[side] = commit
     with contextlib.ExitStack() as stack:
-        for side, name in zip("ab", names, strict=True):
-            text, python, checkout = (
-                getattr(options, flag) for flag in (name, f"{name}_python", f"{name}_checkout")
-            )
-            try:
-                own = tuple(shlex.split(text))
-            except ValueError as error:
-                raise FlagError(name, text, f"is no list of flags: {error}") from None
-            if python is not None:
-                python = interpreter(f"{name}_python", python)
-            folder = None
-            if checkout is not None:
-                folder = stack.enter_context(checked_out(f"{name}_checkout", checkout))
-            found[side] = Side(
-                flags=(*common, *own),
-                own=own,
-                layout=layout,
-                python=python,
-                checkout=folder,
-                revision=checkout,
-                variables=variables[name],
-            )
+        for side, commit in commits.items():
+            folder = stack.enter_context(worktree(commit))
+            found[side] = replace(found[side], checkout=folder)
         yield found

@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
         return shlex.join([*again, f"--repeats={repeats}", *flags])
 
     command = ("cnnbench", "sweep", *argv)
-    return _run(plan, options, command, facts, reporter, for_all, with_more)
+    return _run(plan, options, command, facts, reporter, with_more)
 
 
 def _scaled_to_cpus(
@@ -154,24 +154,12 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
     return ExitCode.OK
 
 
-def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, str]) -> None:
-    """Warns if the repository is no longer what the records name."""
-    then, now = plan.subject, repository.of_work(for_all)
-    known = then.dirty is not None  # else it is the user's label that names it
-    if known and (then.revision, then.dirty) != (now.revision, now.dirty):
-        reporter.warning(
-            "the working tree has changed during the sweep; records name "
-            f"{then.revision}{' with changes' if then.dirty else ''}, as it was at the beginning"
-        )
-
-
 def _run(
     plan: SweepPlan,
     options: SweepFlags,
     command: Sequence[str],
     facts: dict[str, Any],
     reporter: Reporter,
-    for_all: Mapping[str, str],
     with_more: Callable[[int], str],
 ) -> int:
     with Store(options.results) as store:
@@ -188,7 +176,6 @@ def _run(
             command=command,
         )
         rows = summarise(plan.cases, sweep.run())
-        _warn_of_change(plan, reporter, for_all)
     LineWriter(sys.stdout).lines(table(rows))
     advised = advice(rows, plan.cases, with_more)
     if advised:

@@ -343,7 +343,7 @@ def order_of_commits(folder: str) -> dict[str, int]:
     return places
 
 
-_Revision: TypeAlias = tuple[str, str, bool | None, str]
+_Revision: TypeAlias = tuple[str, str, bool | None, str, str]
 """The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
 
 
@@ -434,7 +434,6 @@ def _in_order(revisions: Collection[_Revision], order: Mapping[str, int]) -> lis
     placed: list[tuple[int, _Revision]] = []
     last = -1
     for revision in revisions:
-        _, commit, _, _ = revision
-        last = order.get(commit, last)
+        last = order.get(revision[1], last)
         placed.append((last, revision))
     return [revision for _, revision in sorted(placed, key=lambda pair: pair[0])]

@@ -31,7 +31,9 @@ _CREDIBILITY = 0.95
 _OUTLYING = 5.0
 """Standard deviations of an outlier from its level."""
 
-_QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
+_QUIET_FACTS = frozenset(
+    ("hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes")
+)
 
 
 @dataclass(frozen=True)

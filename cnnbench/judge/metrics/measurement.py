@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from cnnbench.base.reading import parse_json
@@ -31,8 +31,8 @@ are never compared. All but RUN are rows of all-reduce records."""
 CONTEXT = (PEER, COPY)
 """Kinds that show other changes (machine, TensorFlow) and do not affect the exit code."""
 
-_COMMIT = 12
-"""Digits of a commit that are shown."""
+_COMMIT, _CHANGES = 12, 7
+"""Digits of a commit and of a digest of changes that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,8 @@ def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str],
             "subject_repository": subject.repository,
             "subject_revision": subject.revision and short_commit(subject.revision),
             "subject_dirty": subject.dirty,
+            "subject_changes": subject.changes,
+            "subject_unknown": subject.unknown,
         }
         facts += [(name, fact_text(value)) for name, value in named.items() if value is not None]
     return tuple(facts)
@@ -123,12 +125,14 @@ class Origin:
       side: side of an experiment, "a" or "b".
       revision: the commit of cnnbench itself where no other is known.
       dirty: whether files differed from the revision.
+      changes: digest of these differences.
     """
 
     side: str = ""
     repository: str = ""
     revision: str = ""
     dirty: bool | None = None
+    changes: str = ""
     tensorflow: str = ""
     machine: Machine = ()
 
@@ -138,29 +142,31 @@ class Origin:
         ab = measured.ab if isinstance(measured, RunRecord) else None
         subject = subject_of(measured.subject, measured.config, ab)
         facts = measured.environment
-        revision, dirty = subject.revision, subject.dirty
-        if revision is None and isinstance(facts.get("git_commit"), str):
-            changed = facts.get("git_dirty")
-            revision, dirty = facts["git_commit"], changed if isinstance(changed, bool) else None
+        commit = facts.get("git_commit")
+        if subject.revision is None and not subject.unknown and isinstance(commit, str):
+            dirty, changes = facts.get("git_dirty"), fact_text(facts.get("git_changes", ""))
+            dirty = dirty if isinstance(dirty, bool) else None
+            subject = replace(subject, revision=commit, dirty=dirty, changes=changes)
         return cls(
             side=subject.side or "",
             repository=subject.repository or "",
-            revision=revision or "",
-            dirty=dirty,
+            revision=subject.revision or "",
+            dirty=subject.dirty,
+            changes=subject.changes or "",
             tensorflow=fact_text(facts.get("tensorflow_version", "")),
             machine=tuple((name, fact_text(facts[name])) for name in _MACHINE if name in facts),
         )
 
     @property
     def short(self) -> str:
-        """The revision, a commit shortened, with a plus where files differed from it."""
+        """The revision, a commit shortened; with a plus and digits of the changes, if any."""
         text = short_commit(self.revision)
-        return f"{text}+" if self.dirty and text else text
+        return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @property
-    def code(self) -> tuple[str, str, bool | None]:
+    def code(self) -> tuple[str, str, bool | None, str]:
         """The state of the measured code, whatever its side and where it was measured."""
-        return self.repository, self.revision, self.dirty
+        return self.repository, self.revision, self.dirty, self.changes
 
     def parts(self) -> dict[str, str]:
         """Names and texts of its parts, for people; "" where unknown."""

@@ -97,6 +97,7 @@ class Figure:
             "repository": origin.repository,
             "revision": origin.revision,
             "dirty": "" if origin.dirty is None else str(origin.dirty).lower(),
+            "changes": origin.changes,
             "side": origin.side,
             "tensorflow_version": origin.tensorflow,
             "machine": origin.parts()["machine"],

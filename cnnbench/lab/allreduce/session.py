@@ -95,6 +95,8 @@ class AllReduceBench:
         self._conditions = self._watch.record
         for notice in notices(UNUSED, self.plan, self._so_far.explicit_flags):
             self._messages.notice(notice)
+        if self._so_far.subject is not None and self._so_far.subject.warning:
+            self._messages.warning(self._so_far.subject.warning)
         continued = self._results.prepare()
         if continued is not None:
             self._messages.notice(continued)

@@ -249,6 +249,8 @@ class BenchmarkCNN:
             raise FlagError("device", self.params.device, reason)
         # Collected before the run, because its own load would be included afterwards.
         self._measurements.environment = facts = environment.collect()
+        if self._measurements.subject.warning:
+            self._messages.warning(self._measurements.subject.warning)
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
         if devices.kind == "cpu" and self.params.precision == "fp16" and not has_fp16:
             self._messages.warning(

@@ -26,6 +26,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.machine import repository
 from cnnbench.models import registry
 from cnnbench.models.model import Model
 from cnnbench.records.measurements import Measurements
@@ -95,7 +96,7 @@ class InProcess(HostMetrics):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
                 # Ctrl-C is handled by the run, which ends its processes.
                 start_new_session=True,
             )

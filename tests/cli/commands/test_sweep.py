@@ -85,21 +85,27 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder
         call("sweep", "tiny.yaml", code=1)
 
 
-@pytest.mark.parametrize(("after", "warns"), [(SUITE, False), (f"{SUITE}#", True)])
-def test_a_repository_that_changes_during_a_sweep_is_pointed_out(
-    call, in_folder, git, monkeypatch, after, warns
+@pytest.mark.parametrize("edits", [False, True])
+def test_code_that_is_edited_during_a_sweep_is_pointed_out(
+    call, in_folder, git, loaded_processes, edits
 ):
-    for words in (["init", "--quiet"], ["add", "tiny.yaml"], ["commit", "--quiet", "-m", "suite"]):
-        git(in_folder, *words)
-    revision = git(in_folder, "rev-parse", "HEAD")
-
-    def run(sweep):
-        (in_folder / "tiny.yaml").write_text(after, encoding="utf-8")
-        return []
-
-    monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", run)
-    warning = f"the working tree has changed during the sweep; records name {revision}, as it was"
-    assert (warning in call("sweep", "tiny.yaml", code=None).err) == warns
+    """Each process appends a line to a tracked file, as an editor would meanwhile."""
+    edit = 'open("notes", "a").write("1")\n' if edits else ""
+    (in_folder / "net.py").write_text(
+        f'{edit}from cnnbench.models import register_model\nregister_model("own", "cifar10", dict)'
+    )
+    (in_folder / "notes").write_text("")
+    git(in_folder, "init", "--quiet")
+    git(in_folder, "add", ".")
+    git(in_folder, "commit", "--quiet", "-m", "suite")
+    flags = ["--filter=1", "--seed=1", "--repeats=2", "--", "--model_plugin=net.py"]
+    err = call("sweep", "tiny.yaml", *flags, code=None).err
+    warning = f"warning: the code in {in_folder.name} was changed while it was measured"
+    assert err.count(warning) == edits
+    subjects = [json.loads(path.read_text())["subject"] for path in Path("results").glob("*.json")]
+    assert {one["revision"] for one in subjects} == {git(in_folder, "rev-parse", "HEAD")}
+    assert [one["dirty"] for one in subjects] == [edits] * 2
+    assert len({one.get("changes") for one in subjects}) == 1 + edits
 
 
 @pytest.mark.timeout(280)
