@@ -71,8 +71,7 @@ def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
         try:
             found.append(commit_of(text, repository))
         except GitError as error:
-            reason = f"is no revision of {repository}: {error}"
-            raise UsageError(f"{name} {text!r}: {reason}") from None
+            raise UsageError(f"{name} {text!r}: is no revision of {repository}: {error}") from None
     if found[0] == found[1]:
         raise UsageError(f"GOOD {good!r} and BAD {bad!r} are the same commit")
     try:

@@ -157,7 +157,7 @@ class Campaign:
         self.cool_down = cool_down
         self.changed = ""
         self._grace = grace
-        self._first: dict[Hashable, object] = {}
+        self._first: dict[str, object] = {}
         self._warned = {""}
         self._known: dict[Hashable, list[float]] = {}
         self._now: list[float] = []
@@ -212,11 +212,10 @@ class Campaign:
         record = record_of(judged.document)
         subject = record.subject or Subject()
         # Another version of cnnbench may say less about changes.
-        version, plugins = (
-            record.environment.get("cnnbench_version"),
-            map(record.config.get, PLUGINS),
+        version = record.environment.get("cnnbench_version")
+        place = repr(
+            (command.folder, version, subject.repository, *map(record.config.get, PLUGINS))
         )
-        place = (command.folder, version, subject.repository, *plugins)
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
             self.changed = f"the code in {subject.repository} was changed while it was measured"

@@ -145,8 +145,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
     """Says on stderr how many measured commits --git lacks; returns why, "" if unknown or none."""
-    points = [point for one in trends for point in one.series.points]
-    commits = {run.commit for point in points for run in point.runs if run.commit}
+    commits = {point.runs[0].commit for one in trends for point in one.series.points} - {""}
     missing = len(commits - order.keys())
     why = why_missing(folder) if missing else ""
     if missing:

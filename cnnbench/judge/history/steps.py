@@ -31,9 +31,8 @@ _CREDIBILITY = 0.95
 _OUTLYING = 5.0
 """Standard deviations of an outlier from its level."""
 
-_QUIET_FACTS = frozenset(
-    ("hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes")
-)
+_QUIET = {"hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes"}
+"""Facts that are not named as changed at a step."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact,
     names = [
         name
         for name in sorted({*sides[0], *sides[1]})
-        if name not in _QUIET_FACTS and sides[0].get(name) != sides[1].get(name)
+        if name not in _QUIET and sides[0].get(name) != sides[1].get(name)
     ]
     names.sort(key=lambda name: fact(name).role is not Role.BLOCKS)
     return tuple(
