@@ -33,6 +33,17 @@ def test_labels_take_precedence(labels, expected):
     assert (subject.side, subject.labels) == ("b", labels)
 
 
+def test_a_label_names_an_unknown_commit():
+    found = Subject(unknown="no git")
+    assert found.labelled({"branch": "dev"}).warning.endswith(
+        "is unknown: no git; --result_label=commit=... names it"
+    )
+    assert found.labelled({"commit": "v2"}) == Subject(revision="v2", labels={"commit": "v2"})
+    dirty = Subject(repository="nets", revision=HEAD, dirty=True, changes="1")
+    assert dirty.labelled({"commit": HEAD[:9]}).changes == "1"
+    assert dirty.labelled({"commit": "v2"}).changes is None
+
+
 def test_a_record_names_what_its_label_says_and_reads_back():
     run = Measurements(command=[], config={"result_label": "commit=abc,branch=dev"})
     record = run.record()

@@ -124,9 +124,8 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
-    side = Side(flags=run, python=python)
-    refuse(side, sides.RESERVED, "cannot go with bisect; it keeps all records")
-    check_early(side, good, repository)
+    refuse(Side(flags=run), sides.RESERVED, "cannot go with bisect; it keeps all records")
+    check_early(Side(flags=run, python=python), good, repository)
     return Setting(
         history=History(repository, options.first_parent),
         good=good,

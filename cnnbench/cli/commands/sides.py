@@ -213,6 +213,5 @@ def sides_of(
             commits[side] = commit
     with contextlib.ExitStack() as stack:
         for side, commit in commits.items():
-            folder = stack.enter_context(worktree(commit))
-            found[side] = replace(found[side], checkout=folder)
+            found[side] = replace(found[side], checkout=stack.enter_context(worktree(commit)))
         yield found

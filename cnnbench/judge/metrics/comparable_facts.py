@@ -200,7 +200,10 @@ FACTS: dict[str, Fact] = {
     "numpy_version": _mentioned("not in a step"),
     "cnnbench_version": _mentioned("mostly what is compared; the network has its own facts"),
     **dict.fromkeys(
-        ("git_commit", "git_dirty", "subject_repository", "subject_revision", "subject_dirty"),
+        (
+            *("git_commit", "git_dirty", "git_changes", "git_unknown", "subject_repository"),
+            *("subject_revision", "subject_dirty", "subject_changes", "subject_unknown"),
+        ),
         _mentioned("mostly what is compared"),
     ),
 }

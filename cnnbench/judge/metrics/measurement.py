@@ -94,14 +94,10 @@ def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str],
         for name, value in record.environment.items()
     ]
     if (subject := record.subject) is not None:
-        named = {
-            "subject_repository": subject.repository,
-            "subject_revision": subject.revision and short_commit(subject.revision),
-            "subject_dirty": subject.dirty,
-            "subject_changes": subject.changes,
-            "subject_unknown": subject.unknown,
-        }
-        facts += [(name, fact_text(value)) for name, value in named.items() if value is not None]
+        names = ("repository", "revision", "dirty", "changes", "unknown")
+        named = {f"subject_{name}": getattr(subject, name) for name in names}
+        known = {name: fact_text(value) for name, value in named.items() if value is not None}
+        facts += [(name, short_commit(text)) for name, text in known.items()]
     return tuple(facts)
 
 

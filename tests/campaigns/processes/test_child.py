@@ -171,3 +171,12 @@ GROUP, VMSTAT = "proc/self/cgroup", "proc/vmstat"
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
     assert oom_kills(Host(root(files))) == count
+
+
+def test_a_process_does_not_get_the_repository_of_a_hook(tmp_path, monkeypatch):
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_SSH_COMMAND"):
+        monkeypatch.setenv(name, "x")
+    log = tmp_path / "log"
+    assert execute(("env",), log, 20.0).code == 0
+    given = {line.partition("=")[0] for line in log.read_text().splitlines()}
+    assert given & {"GIT_DIR", "GIT_INDEX_FILE", "GIT_SSH_COMMAND"} == {"GIT_SSH_COMMAND"}

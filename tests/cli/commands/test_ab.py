@@ -554,6 +554,38 @@ def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypa
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--b_checkout=nothing",),
+        ("--b=--no_flag=1",),
+        ("--b=--batch_size=few",),
+        ("--b=' unclosed",),
+        ("--b_python=/nowhere",),
+    ],
+)
+@pytest.mark.parametrize("command", ["ab", "explain"])
+def test_flags_are_checked_before_there_is_a_worktree(
+    call, git, tmp_path, monkeypatch, command, wrong
+):
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cnnbench.cli.commands.sides.worktree", None)
+    sides = ("--a_checkout=HEAD", "--b_checkout=HEAD", *wrong)
+    err = call(command, *sides, "--", "--model_plugin=net.py", code=2).err
+    assert err.count("\n") == 1
+
+
+def test_commits_that_git_has_not_accepted_yet(call, git, tmp_path, monkeypatch):
+    """As in a hook pre-receive, whose objects are in a quarantine."""
+    git(tmp_path, "init", "--quiet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_QUARANTINE_PATH", str(tmp_path))
+    err = call("ab", f"--a_checkout={'1' * 40}", code=2).err
+    assert "accepts the commits of a push after this hook: measure them in post-receive" in err
+
+
 def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
     done = ab("--pairing=auto", "--pairs=1", code=3)
     assert "the sides alternate, since they cannot step in turn: side A" in done.err

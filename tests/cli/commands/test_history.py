@@ -3,6 +3,7 @@
 import pytest
 
 from cnnbench.judge.history import METRICS
+from cnnbench.records.subject import Subject
 
 
 @pytest.fixture
@@ -40,3 +41,42 @@ def test_selections(call, folder):
     assert "2 earlier points" in out
     assert "run11" in out
     assert "none of 12 runs" in call("history", folder, "--machine=gone", code=2).err
+
+
+@pytest.fixture
+def measured(lenet_runs, saved, tmp_path):
+    """measured(SUBJECT...): the folder with a run of each."""
+    run = lenet_runs()
+    return lambda *subjects: saved(
+        tmp_path / "measured", [run(100.0 + n, subject=one) for n, one in enumerate(subjects)]
+    )
+
+
+def test_uncommitted_states_of_a_commit_are_points_and_rows_of_their_own(call, measured):
+    commit = {"repository": "nets", "revision": "a" * 40}
+    states = [Subject(**commit, dirty=True, changes=digit * 16) for digit in "121"]
+    folder = measured(Subject(**commit, dirty=False), *states)
+    out, err = call("history", folder)
+    assert err == ""
+    points = {line.split("  ")[2]: line.split()[-1] for line in out.splitlines() if "n=" in line}
+    short = "a" * 12
+    assert points == {
+        f"{short} ({short})": "n=1",
+        f"{short} ({short}+1111111)": "n=2",
+        f"{short} ({short}+2222222)": "n=1",
+    }
+    rows = call("report", folder, "--format=csv").out.splitlines()[1:]
+    assert len(rows) == 3
+    out = call("history", folder, "--format=openmetrics").out
+    assert 'changes="1111111111111111"' in out
+
+
+@pytest.mark.parametrize("command", ["history", "report --format=csv"])
+def test_it_is_said_that_commits_are_unknown(call, measured, command):
+    folder = measured(
+        Subject(unknown="not safe"), Subject(unknown="not safe"), Subject(revision="b")
+    )
+    words = command.split()
+    _, err = call(words[0], folder, *words[1:])
+    said = "the commit of 2 measurements is unknown, and may be several"
+    assert err == f"cnnbench: warning: {said}: not safe\n"

@@ -23,6 +23,8 @@ SUBJECTS = st.none() | st.builds(
     repository=st.sampled_from([None, "github.com/o/nets", "github.com/o/other"]),
     revision=st.sampled_from([None, "a" * 40, "a" * 39 + "b", "v1"]),
     dirty=st.sampled_from([None, False, True]),
+    changes=st.sampled_from([None, "1" * 16, "1" * 8 + "2" * 8]),
+    unknown=st.sampled_from([None, "no git"]),
     side=st.sampled_from([None, "a", "b"]),
     labels=st.sampled_from([{}, {"job": "1"}, {"job": "2"}]),
 )
@@ -33,6 +35,7 @@ FACTS = st.fixed_dictionaries(
         "cgroup_cpu_limit": st.sampled_from([1.5]),
         "gpu_names": st.sampled_from([["H", "H"], ["G"]]),
         "git_commit": st.sampled_from(["c" * 40, "d" * 40]),
+        "git_changes": st.sampled_from(["3" * 16, "4" * 16]),
     },
 )
 MIXED = st.lists(
@@ -60,7 +63,8 @@ def made(lenet_runs):
 def identity(record):
     """What must not be pooled, written down apart from the code under test."""
     subject, facts = record.subject or Subject(), record.environment
-    own = subject.revision is None and "git_commit" in facts
+    known = subject.revision is not None or subject.unknown is not None
+    own = not known and "git_commit" in facts
     machine = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
     return json.dumps(
         [
@@ -68,6 +72,7 @@ def identity(record):
             subject.repository or "",
             facts["git_commit"] if own else subject.revision or "",
             None if own else subject.dirty,
+            facts.get("git_changes") if own else subject.changes,
             facts.get("tensorflow_version", ""),
             {name: facts.get(name) for name in machine},
         ]

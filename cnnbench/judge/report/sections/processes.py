@@ -124,20 +124,20 @@ def _all_software(results: ReportSubject) -> Iterable[tuple[tuple[str, str], ...
 def _software(facts: Mapping[str, Any], subject: Subject) -> tuple[tuple[str, str], ...]:
     """Machine, versions and commits with their titles; "" where unknown."""
     texts = {name: fact_text(value) for name, value in facts.items()}
-    changed = facts.get("git_dirty") is True
+    own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
     return (
         ("machine", machine_name(texts)),
         ("cnnbench", texts.get("cnnbench_version", "")),
-        ("commit of cnnbench", _commit(texts.get("git_commit", ""), changed)),
+        ("commit of cnnbench", _commit(texts.get("git_commit", ""), own)),
         ("TensorFlow", texts.get("tensorflow_version", "")),
         ("Python", texts.get("python_version", "")),
         ("measured in", subject.repository or ""),
-        ("its commit", _commit(subject.revision or "", bool(subject.dirty))),
+        ("its commit", _commit(subject.revision or "", subject)),
     )
 
 
-def _commit(revision: str, changed: bool) -> str:
-    return f"{revision}+" if revision and changed else revision
+def _commit(revision: str, state: Subject) -> str:
+    return f"{revision}+{state.changes or ''}" if revision and state.dirty else revision
 
 
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
