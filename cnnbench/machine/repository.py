@@ -164,7 +164,6 @@ def of_folder(folder: str | Path | None = None) -> Subject:
 
     Files with a filter, such as those of Git LFS, and changes within submodules do not count.
     """
-    place = Path(folder or "").absolute()
     try:
         lines = git(*_STATUS, folder=folder, timeout=_SECONDS).splitlines()
         commit = "".join(line[len(_OID) :] for line in lines if line.startswith(_OID))
@@ -174,8 +173,8 @@ def of_folder(folder: str | Path | None = None) -> Subject:
         if not all(line.startswith("#") for line in lines):
             changes = _digest(git(*_CHANGES, folder=folder, timeout=_SECONDS))
     except GitError as error:
-        # HEAD is in a bare repository.
-        names = [one / name for one in (place, *place.parents) for name in (".git", "HEAD")]
+        # Relative, since the working directory may be gone. HEAD is in a bare repository.
+        names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
     return Subject(
         repository=_name(folder), revision=commit, dirty=changes is not None, changes=changes

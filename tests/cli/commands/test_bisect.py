@@ -93,6 +93,13 @@ def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
     assert nothing_is_left(folder)
 
 
+def test_flags_are_checked_before_there_is_a_worktree(repository, bisect, monkeypatch):
+    repository({"speed": 100}, {"speed": 50})
+    monkeypatch.setattr("cnnbench.campaigns.bisect.bench.worktree", None)
+    err = bisect("main~1", "main", python=None, flags=("--no_flag=1",), code=2).err
+    assert err.startswith("cnnbench: error: unknown flag --no_flag")
+
+
 def test_records_of_all_steps_are_ordinary_ones(
     call, repository, bisect, tmp_path, git, monkeypatch
 ):
