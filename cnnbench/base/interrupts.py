@@ -8,6 +8,9 @@ SystemError without any context.
 from __future__ import annotations
 
 import contextlib
+import math
+import mmap
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,13 +19,48 @@ from typing import NoReturn
 
 from cnnbench.errors import BenchmarkError, UsageError
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),  # Slurm's --signal
+)
 """Signals that interrupt a command, which keeps its measurements."""
+
+SHORTEST_GRACE = 10.0
+"""Seconds between an interrupt and the kill of a process that has made no step."""
+
+AT_ONCE = 2.0
+"""Seconds for the end of a process that was interrupted twice, or whose announced time is over."""
+
+_WRITING_SECONDS = 60.0  # for a record or a checkpoint on a slow file system
+_STEPS, _MARGIN_SECONDS = 2, 2.0  # workers of a job agree in one more step to stop
+_ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
+_writing = mmap.mmap(-1, 1)  # shared with processes related by forks
 
 LONGEST_WAIT_SECONDS = 1.0
 """Limit of a single wait: a signal that arrives just before it is handled only after it."""
 
 _noted = 0
+
+
+def grace(longest: float = 0.0) -> float:
+    """Seconds between an interrupt of a process and its kill; `longest` is its longest step so far.
+
+    More while it, a fork of this process, is in a block of `uninterrupted`.
+    """
+    seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
+    return seconds + (_WRITING_SECONDS if _writing[0] else 0.0)
+
+
+def announcement(seconds: float) -> str:
+    """Notice of how long a forked process, which was interrupted, may still run."""
+    what = "record or the checkpoint to be written" if _writing[0] else "running step to end"
+    notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
+    return f"{notice} (a second signal ends the run at once)"
+
+
+def announced(log: str) -> re.Match[str] | None:
+    """The last `announcement` in the log of a process; group 1 is its number of seconds."""
+    return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -53,6 +91,24 @@ def handling(handler: Callable[[int, FrameType | None], object] | None = None) -
         for number, old in before.items():
             if old is not None:  # None is a handler of native code
                 signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defers interrupting signals to the end of the block, which writes a record or a checkpoint.
+
+    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it to
+    the main thread.
+    """
+    held: list[int] = []
+    before, _writing[0] = _writing[0], 1
+    try:
+        with handling(lambda number, frame: held.append(number)):
+            yield
+    finally:
+        _writing[0] = before
+        if held:
+            signal.raise_signal(held[0])
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import SIGNALS, handling, interrupt, restored
+from cnnbench.base.interrupts import SIGNALS, handling, interrupt, restored, uninterrupted
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
 
@@ -100,3 +101,25 @@ def test_a_run_ends_as_by_an_interrupt(
     record = json.loads(path.read_text())
     assert (record["status"], record["error"]) == ("interrupted", None)
     assert record["step_seconds"]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_delivered_after_the_block(number):
+    """Also behind one that is ignored, as SIGHUP is under nohup."""
+    ignored = SIGNALS[number == SIGNALS[0]]
+    done: list[str] = []
+
+    def work():
+        with uninterrupted():
+            os.kill(os.getpid(), ignored)
+            os.kill(os.getpid(), number)
+            done.append("the block")
+
+    before = signal.signal(ignored, signal.SIG_IGN), signal.signal(number, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        for one, handler in zip((ignored, number), before, strict=True):
+            signal.signal(one, handler)
+    assert done == ["the block"]

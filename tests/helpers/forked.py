@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import fork_server
 import psutil
 
+from cnnbench.base.interrupts import SHORTEST_GRACE
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -314,7 +315,6 @@ STAND_IN = "fake_python"
 def execute(
     command: child.Command,
     timeout: float,
-    grace: float = child.GRACE_SECONDS,
     stand_ins: Server | None = None,
 ) -> Ended:
     """Runs a command as `child.execute` does.
@@ -331,7 +331,7 @@ def execute(
     elif words[0] == sys.executable:
         at = _first_argument(words)
     if at is None:
-        return child.execute(command, timeout, grace)
+        return child.execute(command, timeout)
     if stand_ins is not None:
         program = words[at - 1]
         run = Path(program).read_text()
@@ -341,7 +341,7 @@ def execute(
     command.log.write_bytes(b"")
     place = command.log, command.log, command.folder, {**command.environment, GUARDED: "1"}
     process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
-    code, late = process.end(timeout, grace)
+    code, late = process.end(timeout, SHORTEST_GRACE)
     return Ended(code=code, seconds=time.monotonic() - started, timed_out=late)
 
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.campaigns.ab import keeper
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.machine.repository import GitError, command, commit_of, environment, reason
-from cnnbench.run.runtime.native import uninterrupted
 
 
 def revision_of(flag: str, text: str) -> str | None:

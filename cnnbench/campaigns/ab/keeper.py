@@ -18,10 +18,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+# cnnbench.base.interrupts.SIGNALS
+_INTERRUPTS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+
 
 def main(commit: str, *git: str) -> None:
     """Makes the worktree of a commit, waits, and removes it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
     folder = parent / commit[:12]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
@@ -36,7 +37,6 @@ from cnnbench.records.codec import encode
 from cnnbench.records.parts import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
-from cnnbench.run.runtime.native import uninterrupted
 
 FEWEST_STEPS = 20
 """Timed steps of a process of the burn-in, and the minimum where their number is chosen by time: a

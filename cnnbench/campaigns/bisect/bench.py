@@ -28,8 +28,8 @@ from cnnbench.campaigns.bisect.search import (
     is_about_work,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Command, execute
-from cnnbench.campaigns.processes.outcome import end_of, last_line
+from cnnbench.campaigns.processes.child import Command, end_of, execute
+from cnnbench.campaigns.processes.outcome import last_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, Verdict, processes_needed
 from cnnbench.machine import repository

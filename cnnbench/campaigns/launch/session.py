@@ -12,13 +12,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.messages import error_line, fatal_message
 from cnnbench.campaigns.launch.tasks import on_cores
-from cnnbench.campaigns.processes.child import Child, Command, Ended, start
-from cnnbench.campaigns.processes.outcome import end_of
+from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, start, stop
 from cnnbench.errors import BenchmarkError, ExitCode
 
 _LOOK_SECONDS = 0.1
@@ -30,9 +30,6 @@ AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
 AFTER_LOSS = 45.0
 """Seconds that the chief may still run after the end of another process, which it names before it
 writes the record."""
-
-AFTER_SIGNAL = 4.0
-"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass
@@ -157,13 +154,15 @@ class JobSession:
     def _stop(self) -> None:
         """Ends running processes: the chief first, whose record has the reason."""
         self._stopped = True
-        with suppress(KeyboardInterrupt):  # a second one ends all at once
-            for part in (self._processes[:1], self._processes):
-                for process in self._running(part):
-                    process.child.send(signal.SIGTERM)
-                deadline = time.monotonic() + AFTER_SIGNAL
-                while (left := self._running(part)) and time.monotonic() < deadline:
-                    self._look(left)
+        for process in self._running(self._processes):
+            process.child.send(signal.SIGCONT)  # the chief may wait for a suspended one
+        # The others, which leave no record, need not announce anything.
+        for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
+            running = self._running(part)
+            children = [process.child for process in running]
+            ended = stop(children, lambda line: self._show_news(), seconds)
+            for process, end in zip(running, ended, strict=True):
+                process.ended = end
 
     @staticmethod
     def _running(processes: Sequence[_Process]) -> list[_Process]:
@@ -195,7 +194,7 @@ class JobSession:
 
 
 def _ended(ended: Ended | None, log: Path) -> str:
-    if ended is None:
+    if ended is None or (ended.timed_out and ended.code == -signal.SIGKILL):
         return "did not end and was killed"
     if ended.error is not None:
         return f"was not started: {ended.error}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import signal
 import socket
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,10 +18,11 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE
 from cnnbench.base.text.numbers import number
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes.child import GRACE_SECONDS, Child, Command, Ended, execute, start
+from cnnbench.base.text.terminal import print_notice
+from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.metrics.registry import throughput
@@ -33,15 +33,11 @@ from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 
 def execute_in_turn(
-    commands: Sequence[Command],
-    timeout: float,
-    turn_seconds: float,
-    grace: float = GRACE_SECONDS,
+    commands: Sequence[Command], timeout: float, turn_seconds: float
 ) -> list[Ended]:
     """Runs commands to their ends, each in its own process group; the first has the first turn.
 
-    Each may run for `timeout` seconds, excluding its waits, until its group gets SIGTERM, and
-    SIGKILL `grace` seconds later; see `execute`.
+    Each may run for `timeout` seconds, excluding its waits, until it is stopped; see `execute`.
     """
     with contextlib.ExitStack() as stack:
         members: list[_Member] = []
@@ -54,9 +50,9 @@ def execute_in_turn(
                     own = replace(command, environment={**command.environment, **variables})
                     child = start(own, inherited=theirs.fileno())
                 members.append(_Member(stack.enter_context(child), ours))
-            _take_turns(members, timeout, grace)
+            _take_turns(members, timeout)
         except KeyboardInterrupt:
-            _stop([one for one in members if one.ended is None], grace)
+            stop([one.child for one in members if one.ended is None], print_notice)
             raise
     return [one.ended for one in members if one.ended is not None]
 
@@ -98,7 +94,7 @@ class _Member:
             self.link.sendall(GO_ON)
 
 
-def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> None:
+def _take_turns(members: Sequence[_Member], timeout: float) -> None:
     last = -1
     while left := [one for one in members if one.ended is None]:
         running = [one for one in left if not one.waits]
@@ -116,8 +112,10 @@ def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> Non
                 links[descriptor].listen()
         for descriptor in ready:
             if descriptor in guards:
-                guards[descriptor].ended = guards[descriptor].child.wait(grace)
-        _stop([one for one in running if one.ended is None and one.used >= timeout], grace)
+                guards[descriptor].ended = guards[descriptor].child.wait(SHORTEST_GRACE)
+        late = [one for one in running if one.ended is None and one.used >= timeout]
+        for one, ended in zip(late, stop([one.child for one in late]), strict=True):
+            one.ended = ended
 
 
 def _next(members: Sequence[_Member], last: int) -> int:
@@ -125,16 +123,6 @@ def _next(members: Sequence[_Member], last: int) -> int:
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
     waiting = [number for number in order if members[number].ended is None]
     return next((n for n in waiting if not members[n].steps_done), waiting[0])
-
-
-def _stop(members: Sequence[_Member], grace: float) -> None:
-    """Ends children: SIGTERM to all, and SIGKILL to those left after the grace."""
-    for one in members:
-        one.child.send(signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    for one in members:
-        one.ended = one.child.leave(max(0.0, deadline - time.monotonic()))
-        one.child.send(signal.SIGKILL)
 
 
 class Campaign:
@@ -150,13 +138,11 @@ class Campaign:
         reporter: Reporter,
         facts: Mapping[str, Any] | None = None,
         cool_down: float = 0.0,
-        grace: float = GRACE_SECONDS,
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}
         self.cool_down = cool_down
         self.changed = ""
-        self._grace = grace
         self._first: dict[str, object] = {}
         self._warned = {""}
         self._known: dict[Hashable, list[float]] = {}
@@ -198,9 +184,9 @@ class Campaign:
         `turn_seconds`, all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
         """
         if not turn_seconds:
-            return [self._judged(one, execute(one, timeout, self._grace)) for one in commands]
+            return [self._judged(one, execute(one, timeout)) for one in commands]
         begun = time.monotonic()
-        ended = execute_in_turn(commands, timeout, turn_seconds, self._grace)
+        ended = execute_in_turn(commands, timeout, turn_seconds)
         share = (time.monotonic() - begun) / len(commands)
         return [
             replace(self._judged(*one), seconds=share) for one in zip(commands, ended, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -11,14 +12,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import cnnbench
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.base.interrupts import AT_ONCE, LONGEST_WAIT_SECONDS, announced, grace
+from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine import repository
@@ -26,6 +28,9 @@ from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
+
+_LOOK_SECONDS = 0.1
+_TAIL_BYTES = 8192
 
 # Without the working directory, whose files must not shadow a package.
 _LAUNCH = (
@@ -60,10 +65,6 @@ def program() -> tuple[str, ...]:
     if sys.argv[0] == "-c":  # a side of an experiment, whose working directory may be any
         return (sys.executable, "-c", launcher(COMMAND_LINE), own_checkout())
     return (sys.executable, "-m", "cnnbench")
-
-
-GRACE_SECONDS = 10.0
-"""Between SIGTERM, on which a child writes its measurements, and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,50 @@ class Command:
     folder: Path | None = None
 
 
-def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
+def execute(command: Command, timeout: float) -> Ended:
     """Runs a command to its end, in its own process group.
 
-    The group gets SIGTERM after `timeout` seconds, or on KeyboardInterrupt, and SIGKILL `grace`
-    seconds later. BenchmarkError if the log cannot be written or no process can be started.
+    It is stopped after `timeout` seconds, or on KeyboardInterrupt. BenchmarkError if the log cannot
+    be written or no process can be started.
     """
     with start(command) as child:
         try:
-            return child.wait(timeout) or child.stop(grace)
+            return child.wait(timeout) or stop([child])[0]
         except KeyboardInterrupt:
-            child.stop(grace)
+            stop([child], print_notice)
             raise
+
+
+def stop(
+    children: Sequence[Child],
+    tell: Callable[[str], None] = lambda line: None,
+    seconds: float | None = None,
+) -> list[Ended]:
+    """Interrupts children, and kills those that are left after `seconds`, or the shortest grace.
+
+    A child that announces a longer wait in its log, which goes to `tell`, has that. On
+    KeyboardInterrupt all are interrupted again, at which a cnnbench ends at once.
+    """
+    try:
+        _interrupt(children, grace() + AT_ONCE if seconds is None else seconds)
+        for child in children:
+            while child.wait(_LOOK_SECONDS) is None and not child.is_overdue(tell):
+                pass
+    except KeyboardInterrupt:
+        _interrupt(children, AT_ONCE)
+        for child in children:
+            child.wait(AT_ONCE)
+    ended = [child.stopped() for child in children]
+    for child in children:
+        child.send(signal.SIGKILL)
+    return ended
+
+
+def _interrupt(children: Sequence[Child], seconds: float) -> None:
+    for child in children:
+        child.due = time.monotonic() + seconds
+        child.send(signal.SIGTERM)
+        child.send(signal.SIGCONT)  # a suspended process obeys, too
 
 
 def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
@@ -157,15 +190,28 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
             message = f"{error.filename or command.words[0]}: {error.strerror or error}"
             raise BenchmarkError(message) from error
         raise
-    return Child(leader, ours, started, kills)
+    return Child(command.log, leader, ours, started, kills)
 
 
 class Child:
-    """A running command from `start`; leaving its context ends it."""
+    """A running command from `start`; leaving its context ends it.
+
+    Attributes:
+      due: time of the kill, after an interrupt.
+    """
 
     def __init__(
-        self, leader: subprocess.Popen[bytes], link: socket.socket, started: float, kills: int
+        self,
+        log: Path,
+        leader: subprocess.Popen[bytes],
+        link: socket.socket,
+        started: float,
+        kills: int,
     ) -> None:
+        self.due = math.inf
+        self._announced = ""
+        self._report: bytes | None = None
+        self._log = log
         self._leader = leader
         self._link = link
         self._started = started
@@ -185,26 +231,28 @@ class Child:
         return self._link.fileno()
 
     def wait(self, seconds: float) -> Ended | None:
-        """The end of the process; None if it still runs after `seconds`.
+        """The end of the process; None if it still runs after `seconds`."""
+        if self._report is None:
+            self._report = _receive(self._link, seconds)
+        return None if self._report is None else self._ended(self._report, timed_out=False)
 
-        Not to be called again once it has returned an end.
-        """
-        report = _receive(self._link, seconds)
-        return None if report is None else self._ended(report, timed_out=False)
+    def is_overdue(self, tell: Callable[[str], None]) -> bool:
+        """Whether its time after an interrupt is over, by what it has announced since."""
+        found = announced(end_of(self._log))
+        if found is not None and found.group() != self._announced:
+            self._announced = found.group()
+            self.due = max(self.due, time.monotonic() + int(found[1]) + AT_ONCE)
+            tell(self._announced)
+        return time.monotonic() >= self.due
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader.pid, number)
 
-    def stop(self, grace: float) -> Ended:
-        """Ends it with SIGTERM; what still runs after the grace period is killed on leaving."""
-        self.send(signal.SIGTERM)
-        return self.leave(grace)
-
-    def leave(self, grace: float) -> Ended:
-        """Waits for its end after a SIGTERM; a second one could interrupt its writing."""
-        return self._ended(_receive(self._link, grace) or b"", timed_out=True)
+    def stopped(self) -> Ended:
+        """The end of an interrupted process, which is to be killed if it still runs."""
+        return self._ended(self._report or b"", timed_out=True)
 
     def _ended(self, report: bytes, timed_out: bool) -> Ended:
         facts = json.loads(report) if report else {}
@@ -239,6 +287,17 @@ def _receive(link: socket.socket, seconds: float) -> bytes | None:
             return b""
         data += part
     return data
+
+
+def end_of(log: Path) -> str:
+    """The last eight kilobytes of a log; "" if it cannot be read."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def oom_kills(host: Host | None = None) -> int:

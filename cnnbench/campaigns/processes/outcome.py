@@ -19,7 +19,7 @@ from cnnbench.base.reading import parse_json, read_json
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.messages import fatal_message, notice_line
 from cnnbench.base.text.numbers import number
-from cnnbench.campaigns.processes.child import Command, Ended
+from cnnbench.campaigns.processes.child import Command, Ended, end_of
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
@@ -30,7 +30,6 @@ from cnnbench.records.run import RunRecord
 
 Record: TypeAlias = RunRecord | AllReduceRecord
 
-_TAIL_BYTES = 8192
 _MESSAGE_LENGTH = 500
 
 # Errors that count as out of memory; a smaller batch does not fix any other error.
@@ -185,17 +184,6 @@ def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes 
 
 def _error(kind: str, message: str) -> ErrorInfo:
     return ErrorInfo(type=kind, message=" ".join(message.split())[:_MESSAGE_LENGTH])
-
-
-def end_of(log: Path) -> str:
-    """The last eight kilobytes of a log; "" if it cannot be read."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def full_disk(log: Path) -> str:

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         messages=messages,
         progress=progress,
     )
-    supervised(benchmark.lost, benchmark.share)
+    supervised(benchmark.lost, benchmark.share, benchmark.longest_step)
     benchmark.run()
     return ExitCode.OK
 

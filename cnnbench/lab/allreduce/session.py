@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import restored, uninterrupted
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
@@ -34,7 +34,7 @@ from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
 from cnnbench.run.driver.describe import run_flags
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
-from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus, groups_of
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ class AllReduceBench:
             self._results.write(record, list)
         return record
 
-    def lost(self, error: BenchmarkError) -> None:
-        """Completes the record of a run whose process ended early."""
+    def lost(self, error: BenchmarkError | None) -> None:
+        """Completes the record of a process that ended early; by an interrupt if None."""
         written = self._results.holds(self._so_far.run_id)
         so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
-        if so_far.status == "interrupted":
-            failed = dataclasses.replace(so_far, status="failed", error=_info(error))
-            self._results.write(failed, list)
+        if so_far.status == "interrupted" and error is not None:
+            so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
+        self._results.write(so_far, list)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """The measurements so far; `status` is "ok", "failed" or "interrupted"."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import (
     BenchmarkError,
@@ -55,7 +56,7 @@ from cnnbench.run.runtime import peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
-from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
@@ -186,11 +187,16 @@ class BenchmarkCNN:
         if not self.plan.asynchronous:  # else records need workers, too, which are not shared
             self._measurements.share()
 
-    def lost(self, error: BenchmarkError) -> None:
-        """Writes the record of a run whose process ended without writing one."""
+    def lost(self, error: BenchmarkError | None) -> None:
+        """Writes the record of a process that ended without one; by an interrupt if None."""
         self._measurements.recall()
         if self._files.holds(self._measurements.run_id) is None:
-            self._end("failed", error)
+            self._end("interrupted" if error is None else "failed", error)
+
+    def longest_step(self) -> float:
+        """Seconds of the longest step so far; the first one counts only if it is alone."""
+        seconds = [*self._measurements.warmup_step_seconds, *self._measurements.step_seconds]
+        return max(seconds[1:] or seconds, default=0.0)
 
     def build(self) -> BuiltRun:
         """Loads TensorFlow, creates variables and input, and traces the step.

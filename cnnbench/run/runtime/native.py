@@ -1,4 +1,4 @@
-"""Native libraries: a filter of their standard error, and signals deferred while they work.
+"""Native libraries: a filter of their standard error.
 
 TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is set.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from cnnbench.base.interrupts import handling
 from cnnbench.base.text.terminal import StandardStream
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
@@ -98,19 +96,3 @@ def without_info_lines() -> contextlib.AbstractContextManager[None]:
 def _without_informational(text: str, _: BaseException | None) -> str:
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not _INFORMATIONAL.match(line))
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Defers interrupting signals to the end of the block.
-
-    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it to
-    the main thread.
-    """
-    held: list[int] = []
-    try:
-        with handling(lambda number, frame: held.append(number)):
-            yield
-    finally:
-        if held:
-            signal.raise_signal(held[0])

@@ -1,4 +1,4 @@
-"""Records native crashes of a run.
+"""Records native crashes of a run, and ends it after an interrupt.
 
 TensorFlow exits by C's `exit` for a wrong environment variable, and its kernels may abort or crash
 without any Python code running. So a command measures in a child, forked before TensorFlow is
@@ -7,13 +7,18 @@ through; the parent forwards what native code writes to standard error and keeps
 Python has not announced the end of the child, the parent prints a line, completes the record and
 exits with code 4.
 
+A native call delays a signal to its end, which may never come. So the parent kills a child that has
+not ended `grace` seconds after a signal, or at a second one, and completes its record.
+
 Linux only: elsewhere a child would survive the kill of its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -22,18 +27,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.interrupts import AT_ONCE, SIGNALS, announcement, grace
 from cnnbench.base.text.messages import fatal_message
-from cnnbench.base.text.terminal import StandardStream, print_error, print_warning
+from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.run.runtime.turns import Turns
 
 GUARDED = "CNNBENCH_GUARDED"
-"""Environment variable, not empty in processes whose end another process records."""
+"""Environment variable, not empty in processes whose crash another process records."""
 
 _SAME_SECONDS = 1.0
+_QUIET_SECONDS = 1.0  # to the announcement of a longer wait
+_LONGEST_WAIT = 3600.0
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 1 << 17  # more than a pipe holds
 _HINTS = {
@@ -63,6 +71,10 @@ class _Supervision:
 
 
 _state = _Supervision()
+
+Lost: TypeAlias = Callable[["NativeDeathError | None"], None]
+"""Completes the record of a process that has crashed or, for None, was killed after an interrupt.
+"""
 
 
 @contextlib.contextmanager
@@ -117,17 +129,19 @@ def leave(code: int) -> NoReturn:
 
 
 def supervised(
-    lost: Callable[[NativeDeathError], None], prepare: Callable[[], None] = lambda: None
+    lost: Lost,
+    prepare: Callable[[], None] = lambda: None,
+    longest_step: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Continues in a child; the calling process waits for it and ends in the same way.
 
     Forks only within `offered`, and once. `prepare` is called before the fork, to share memory with
-    the child; `lost` in the parent if the child ends without announcing it, to leave a record.
+    the child; `lost` and `longest_step` (seconds of the child's so far) in the parent.
     """
     if not _state.wanted:
         return
     _state.wanted = False
-    _go_on_in_child(lost, prepare)
+    _go_on_in_child(lost, prepare, longest_step)
 
 
 def watched() -> None:
@@ -137,7 +151,7 @@ def watched() -> None:
     within `offered`, before `supervised`, and once; `supervised` forks again, since only a planned
     measurement can leave a record.
     """
-    if not _state.wanted or _state.watched:
+    if not _state.wanted or _state.watched or os.environ.get(GUARDED):
         return
     _state.watched = True
     _go_on_in_child(lambda error: None)
@@ -151,12 +165,12 @@ def heed_once() -> None:
 
 
 def _go_on_in_child(
-    lost: Callable[[NativeDeathError], None], prepare: Callable[[], None] = lambda: None
+    lost: Lost,
+    prepare: Callable[[], None] = lambda: None,
+    longest_step: Callable[[], float] | None = None,
 ) -> None:
     from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
 
-    if os.environ.get(GUARDED):
-        return  # the parent of the guard reports how this process ended
     prepare()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -171,14 +185,24 @@ def _go_on_in_child(
     child = os.fork()
     if child:
         os.close(ours)
+        Turns.joined(os.environ)  # closes the link: its end is the end of the child
         log.forward()  # without memory for a thread, this process reports, and the child ends
         os.write(theirs, b"\0")
-        announced, status = _wait(child, theirs, waited_for)
+        parent_of = _Parent(child, theirs, longest_step)
+        status = parent_of.wait(waited_for)
         said = log.end()
+        announced = parent_of.announced()
         if announced is None:
             held_back = unwritten()
             reason = fatal_message(held_back) or fatal_message(said)
-            announced = _tell(_how(status, reason), held_back, lost)
+            sys.stderr.write(held_back)
+            if status is None or parent_of.killed:
+                announced = _leave_record("interrupted", lost, None)
+            elif os.environ.get(GUARDED):
+                _end_as(status)
+            else:
+                error = NativeDeathError(_how(status, reason))
+                announced = _leave_record(str(error), lost, error)
         announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
     os.close(theirs)
@@ -249,32 +273,93 @@ def _once(number: signal.Signals) -> None:
     signal.signal(number, handle)
 
 
-def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int | None, int]:
-    """The exit code that a child announced, if any, and its wait status; passes on signals."""
-    while True:
-        received = signal.sigwaitinfo(waited_for)
-        if received.si_signo == signal.SIGCHLD:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                break
-        elif received.si_code <= 0:  # sent by a process; a terminal's reach the child anyway
-            os.kill(child, received.si_signo)
-    os.set_blocking(link, False)  # a process that the child has left may hold the other end
-    with contextlib.suppress(BlockingIOError):
-        for code in os.read(link, 1):
-            return code, status
-    return None, status
+class _Parent:
+    """The parent of a child, which ends it after an interrupt; without `longest_step` never.
+
+    Attributes:
+      killed: whether it has killed the child.
+    """
+
+    def __init__(self, child: int, link: int, longest_step: Callable[[], float] | None) -> None:
+        self._child = child
+        self._link = link
+        self._longest_step = longest_step
+        self._first = self._due = math.inf  # times of the first interrupt and of the next action
+        self._code: int | None = None
+        self.killed = False
+        os.set_blocking(link, False)  # a process that the child has left may hold the other end
+
+    def announced(self) -> int | None:
+        """The exit code that the child has announced, if any."""
+        with contextlib.suppress(BlockingIOError):
+            for code in os.read(self._link, 1):
+                self._code = code
+        return self._code
+
+    def wait(self, waited_for: set[signal.Signals]) -> int | None:
+        """The wait status of the child, None if it does not end; passes on signals."""
+        while True:
+            left = min(max(0.0, self._due - time.monotonic()), _LONGEST_WAIT)
+            received = signal.sigtimedwait(waited_for, left)
+            if received is None:
+                if self.killed:
+                    return None
+                self._end_or_announce()
+            elif received.si_signo == signal.SIGCHLD:
+                ended, status = os.waitpid(self._child, os.WNOHANG)
+                if ended:
+                    return status
+            else:
+                if received.si_code <= 0:  # by a process; a terminal's reach the child anyway
+                    os.kill(self._child, received.si_signo)
+                os.kill(self._child, signal.SIGCONT)  # a suspended process obeys, too
+                if signal.getsignal(received.si_signo) is not signal.SIG_IGN:
+                    self._interrupted()
+
+    def _interrupted(self) -> None:
+        now = time.monotonic()
+        if self._longest_step is None:
+            return
+        if self._first == math.inf:
+            self._first, self._due = now, now + _QUIET_SECONDS
+        elif now - self._first > _SAME_SECONDS:
+            self._kill()
+
+    def _end_or_announce(self) -> None:
+        if self._longest_step is None or self._first == math.inf:
+            return
+        seconds = grace(self._longest_step())
+        if time.monotonic() >= self._first + seconds:
+            self._kill()
+            return
+        self._due = self._first + seconds
+        if self.announced() is None:
+            print_notice(announcement(seconds))
+
+    def _kill(self) -> None:
+        os.kill(self._child, signal.SIGKILL)
+        self.killed, self._due = True, time.monotonic() + AT_ONCE / 2
 
 
-def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
-    error = NativeDeathError(how)
-    sys.stderr.write(unwritten)
-    print_error(str(error))
+def _leave_record(how: str, lost: Lost, error: NativeDeathError | None) -> int:
+    print_error(how)
     try:
         lost(error)
     except Exception as failure:
         print_warning(f"the record could not be written: {failure}")
-    return int(ExitCode.FAILED)
+    return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
+
+
+def _end_as(status: int) -> NoReturn:
+    """Ends this process as its child has ended, for the process that records it."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # that of the child is enough
+        with contextlib.suppress(OSError):  # SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _how(status: int, reason: str) -> str:

@@ -23,8 +23,8 @@ def python(code):
     return (sys.executable, "-IS", "-c", textwrap.dedent(code))
 
 
-def execute(words, log, timeout, grace=child.GRACE_SECONDS, **more):
-    return child.execute(Command(words=words, log=log, **more), timeout, grace)
+def execute(words, log, timeout, **more):
+    return child.execute(Command(words=words, log=log, **more), timeout)
 
 
 ENDS = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(255)"
@@ -45,18 +45,20 @@ HEARS_NOTHING = """
 
 
 @pytest.mark.parametrize(
-    ("code", "timeout", "grace", "status", "said"),
+    ("code", "timeout", "status", "said"),
     [
-        (ENDS, PATIENCE, PATIENCE, 255, ["err", "out"]),
-        (KILLED, PATIENCE, PATIENCE, -signal.SIGKILL, []),
-        (LEAVES, 1.0, PATIENCE, 130, ["good-bye", "ready"]),
-        (HEARS_NOTHING, 0.3, 0.1, -signal.SIGKILL, []),
+        (ENDS, PATIENCE, 255, ["err", "out"]),
+        (KILLED, PATIENCE, -signal.SIGKILL, []),
+        (LEAVES, 1.0, 130, ["good-bye", "ready"]),
+        (HEARS_NOTHING, 0.3, -signal.SIGKILL, []),
     ],
 )
-def test_how_a_child_ends(tmp_path, code, timeout, grace, status, said):
+def test_how_a_child_ends(tmp_path, monkeypatch, code, timeout, status, said):
+    if code is HEARS_NOTHING:
+        monkeypatch.setattr(child, "grace", lambda: -child.AT_ONCE)
     log = tmp_path / "log"
     log.write_text("old")
-    ended = execute(python(code), log, timeout, grace)
+    ended = execute(python(code), log, timeout)
     assert (ended.code, ended.timed_out, ended.error) == (status, timeout < PATIENCE, None)
     assert sorted(log.read_text().split()) == said
     assert 0 < ended.seconds < PATIENCE

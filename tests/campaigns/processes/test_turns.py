@@ -115,7 +115,7 @@ def test_an_interrupt_ends_both(tmp_path):
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        execute_in_turn(commands, PATIENCE, 0.01, grace=5.0)
+        execute_in_turn(commands, PATIENCE, 0.01)
     thread.join()
     assert all(gone(int((tmp_path / name).read_text())) for name in "ab")
 

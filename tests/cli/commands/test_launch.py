@@ -18,12 +18,13 @@ from forked import gone, until
 from cnnbench import cli
 from cnnbench.base.lock import LOGS, FolderLock
 from cnnbench.campaigns.launch import session
+from cnnbench.campaigns.processes import child
 from cnnbench.records.files import Output, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
 LENET = ("--", "--model=lenet", "--device=cpu")
 # The fakes do not notice the loss of others; those that ignore signals need not be waited for.
-QUICK = {"AFTER_SUCCESS": 3.0, "AFTER_FAILURE": 0.5, "AFTER_LOSS": 0.5, "AFTER_SIGNAL": 1.0}
+QUICK = {"AFTER_SUCCESS": 3.0, "AFTER_FAILURE": 0.5, "AFTER_LOSS": 0.5, "AT_ONCE": 2.0}
 IMPATIENT = dict.fromkeys(QUICK, 0.3)
 
 pytestmark = pytest.mark.timeout(240)
@@ -49,6 +50,8 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
         monkeypatch.setattr("cnnbench.cli.commands.launch.program", lambda: program)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
+        if "ignore" in do:
+            monkeypatch.setattr(child, "grace", lambda: -1.5)
         status = cli.main(["launch", *words])
         run.tasks = {}
         for file in folder.glob("*:*"):

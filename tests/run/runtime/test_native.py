@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
-from cnnbench.base.interrupts import SIGNALS, interrupt
-from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.run.runtime.native import without_info_lines
 
 
 def write(text):
@@ -46,25 +44,3 @@ def test_log_level_0_shows_everything(capfd, monkeypatch):
     with without_info_lines():
         write("I0000 details\n")
     assert capfd.readouterr().err == "I0000 details\n"
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_is_delivered_after_the_block(number):
-    """Also behind one that is ignored, as SIGHUP is under nohup."""
-    ignored = SIGNALS[number == SIGNALS[0]]
-    done: list[str] = []
-
-    def work():
-        with uninterrupted():
-            os.kill(os.getpid(), ignored)
-            os.kill(os.getpid(), number)
-            done.append("the block")
-
-    before = signal.signal(ignored, signal.SIG_IGN), signal.signal(number, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            work()
-    finally:
-        for one, handler in zip((ignored, number), before, strict=True):
-            signal.signal(one, handler)
-    assert done == ["the block"]
