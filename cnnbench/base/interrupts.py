@@ -13,23 +13,27 @@ import mmap
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn
 
 from cnnbench.errors import BenchmarkError, UsageError
 
-SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2),  # Slurm's --signal
-)
-"""Signals that interrupt a command, which keeps its measurements."""
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+SIGNALS = tuple(signal.Signals[name] for name in _NAMES)
+"""Signals that interrupt a command, which keeps its measurements; the last two for Slurm."""
 
 SHORTEST_GRACE = 10.0
 """Seconds between an interrupt and the kill of a process that has made no step."""
 
 AT_ONCE = 2.0
 """Seconds for the end of a process that was interrupted twice, or whose announced time is over."""
+
+SAME_SECONDS = 1.0
+"""Two signals within this time are one: a signal to a group reaches a forked process twice."""
+
+are_doubled = False
+"""Whether the parent of this process passes on signals."""
 
 _WRITING_SECONDS = 60.0  # for a record or a checkpoint on a slow file system
 _STEPS, _MARGIN_SECONDS = 2, 2.0  # workers of a job agree in one more step to stop
@@ -40,6 +44,7 @@ LONGEST_WAIT_SECONDS = 1.0
 """Limit of a single wait: a signal that arrives just before it is handled only after it."""
 
 _noted = 0
+_last = -SAME_SECONDS
 
 
 def grace(longest: float = 0.0) -> float:
@@ -63,12 +68,15 @@ def announced(log: str) -> re.Match[str] | None:
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def interrupt(number: int, frame: FrameType | None) -> None:
     """Handler of a signal: raises KeyboardInterrupt, and notes that for `restored`."""
-    global _noted
+    global _noted, _last
     del number, frame
-    _noted += 1
-    raise KeyboardInterrupt
+    now = time.monotonic()
+    again, _last = are_doubled and now - _last < SAME_SECONDS, now
+    if not again:
+        _noted += 1
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

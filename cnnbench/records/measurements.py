@@ -63,6 +63,7 @@ class Measurements:
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: tasks with towers.
       lost_workers: workers that failed while others continued.
+      written: whether the record is in its files.
     """
 
     command: Sequence[str]
@@ -101,6 +102,7 @@ class Measurements:
     skipped_steps: list[int] = field(init=False, default_factory=list)
     updates: list[tuple[str, int]] = field(init=False, default_factory=list)
     lost_workers: list[str] = field(init=False, default_factory=list)
+    written: bool = field(init=False, default=False)
     turns: TurnTaking | None = field(init=False, default=None)
     _published: SharedValue | None = field(init=False, default=None)
 

@@ -18,17 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-# cnnbench.base.interrupts.SIGNALS
-_INTERRUPTS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2),
-)
-
 
 def main(commit: str, *git: str) -> None:
     """Makes the worktree of a commit, waits, and removes it."""
-    for number in _INTERRUPTS:
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
     parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
     folder = parent / commit[:12]
     try:

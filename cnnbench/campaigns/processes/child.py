@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -138,26 +138,23 @@ def stop(
     A child that announces a longer wait in its log, which goes to `tell`, has that. On
     KeyboardInterrupt all are interrupted again, at which a cnnbench ends at once.
     """
+    begun = time.monotonic()
+    due = begun + (grace() if seconds is None else seconds)
+    for child in children:
+        child.interrupt()
     try:
-        _interrupt(children, grace() + AT_ONCE if seconds is None else seconds)
         for child in children:
-            while child.wait(_LOOK_SECONDS) is None and not child.is_overdue(tell):
-                pass
+            while child.wait(_LOOK_SECONDS) is None and time.monotonic() < due:
+                found = announced(end_of(child.log))
+                if found is not None and begun + int(found[1]) + AT_ONCE > due:
+                    due = begun + int(found[1]) + AT_ONCE
+                    tell(found.group())
     except KeyboardInterrupt:
-        _interrupt(children, AT_ONCE)
         for child in children:
+            child.interrupt()
             child.wait(AT_ONCE)
-    ended = [child.stopped() for child in children]
-    for child in children:
-        child.send(signal.SIGKILL)
-    return ended
-
-
-def _interrupt(children: Sequence[Child], seconds: float) -> None:
-    for child in children:
-        child.due = time.monotonic() + seconds
-        child.send(signal.SIGTERM)
-        child.send(signal.SIGCONT)  # a suspended process obeys, too
+        raise
+    return [child.stopped() for child in children]
 
 
 def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
@@ -194,11 +191,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
 
 
 class Child:
-    """A running command from `start`; leaving its context ends it.
-
-    Attributes:
-      due: time of the kill, after an interrupt.
-    """
+    """A running command from `start`; leaving its context ends it."""
 
     def __init__(
         self,
@@ -208,10 +201,8 @@ class Child:
         started: float,
         kills: int,
     ) -> None:
-        self.due = math.inf
-        self._announced = ""
+        self.log = log
         self._report: bytes | None = None
-        self._log = log
         self._leader = leader
         self._link = link
         self._started = started
@@ -232,26 +223,31 @@ class Child:
 
     def wait(self, seconds: float) -> Ended | None:
         """The end of the process; None if it still runs after `seconds`."""
-        if self._report is None:
-            self._report = _receive(self._link, seconds)
-        return None if self._report is None else self._ended(self._report, timed_out=False)
-
-    def is_overdue(self, tell: Callable[[str], None]) -> bool:
-        """Whether its time after an interrupt is over, by what it has announced since."""
-        found = announced(end_of(self._log))
-        if found is not None and found.group() != self._announced:
-            self._announced = found.group()
-            self.due = max(self.due, time.monotonic() + int(found[1]) + AT_ONCE)
-            tell(self._announced)
-        return time.monotonic() >= self.due
+        deadline = time.monotonic() + seconds
+        while self._report is None:
+            left = max(0.0, deadline - time.monotonic())
+            if select.select([self._link], [], [], min(left, LONGEST_WAIT_SECONDS))[0]:
+                try:
+                    self._report = self._link.recv(4096)  # b"" from a guard that is dead
+                except ConnectionError:
+                    self._report = b""
+            elif not left:
+                return None
+        return self._ended(self._report, timed_out=False)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader.pid, number)
 
+    def interrupt(self) -> None:
+        """Interrupts it, even if it is suspended."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+
     def stopped(self) -> Ended:
-        """The end of an interrupted process, which is to be killed if it still runs."""
+        """The end of an interrupted process, which is killed if it still runs."""
+        self.send(signal.SIGKILL)
         return self._ended(self._report or b"", timed_out=True)
 
     def _ended(self, report: bytes, timed_out: bool) -> Ended:
@@ -267,26 +263,6 @@ class Child:
             oom_kills=oom_kills() - self._kills,
             error=facts.get("error"),
         )
-
-
-def _receive(link: socket.socket, seconds: float) -> bytes | None:
-    """The guard's line; b"" if it is dead, None after the time-out."""
-    deadline = time.monotonic() + seconds
-    data = b""
-    while not data.endswith(b"\n"):
-        link.settimeout(min(max(deadline - time.monotonic(), 0.001), LONGEST_WAIT_SECONDS))
-        try:
-            part = link.recv(4096)
-        except TimeoutError:
-            if time.monotonic() >= deadline:
-                return None
-            continue
-        except ConnectionError:
-            return b""
-        if not part:
-            return b""
-        data += part
-    return data
 
 
 def end_of(log: Path) -> str:

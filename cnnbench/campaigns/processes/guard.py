@@ -22,20 +22,14 @@ from collections.abc import Sequence
 # If memory runs out, the kernel should choose the program and not the parent.
 _OOM_SCORE = 500
 
-# cnnbench.base.interrupts.SIGNALS
-_INTERRUPTS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2),
-)
-
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the guard; never returns, because its group is killed in the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
     # These are for the program, which would inherit SIG_IGN; the guard stays to report its status.
-    for number in _INTERRUPTS:
-        signal.signal(number, lambda *_: None)
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
+        signal.signal(signal.Signals[f"SIG{name}"], lambda *_: None)
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))

@@ -10,7 +10,6 @@ from datetime import datetime
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
 from cnnbench.records.files import Output, write_text
-from cnnbench.run.runtime.supervisor import heed_once
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -63,11 +62,10 @@ def seed_or_random(seed: int | None) -> int:
 
 
 def interrupt_on_signals() -> None:
-    """Lets SIGTERM, SIGHUP and SIGQUIT end a command as Ctrl-C does: what was measured is kept.
+    """Lets `SIGNALS` end a command as Ctrl-C does: what was measured is kept.
 
     Signals ignored at the start stay ignored, such as SIGHUP under nohup.
     """
     for number in SIGNALS:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
-    heed_once()

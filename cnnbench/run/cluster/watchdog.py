@@ -198,7 +198,7 @@ class Watchdog:
             return found or dict(self._reasons)
 
     def explanation(self) -> str:
-        """Reason why the others have ended, if this process was stopped for too long; else "".
+        """Why the job has ended, if because this process was stopped for too long; else "".
 
         Only a stop within the last half minute counts.
         """
@@ -209,7 +209,9 @@ class Watchdog:
         if not seconds:
             return ""
         own = named(self._job, self._job.task)
-        return f"{own} was stopped for {seconds:.0f} s, and the others ended without it"
+        heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
+        ended = heartbeat if self._job.client_per_worker else "and the others ended without it"
+        return f"{own} was stopped for {seconds:.0f} s, {ended}"
 
     def tick(self) -> None:
         """Sends the progress of this process and judges what is known of the others."""

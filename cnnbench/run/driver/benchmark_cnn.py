@@ -189,8 +189,9 @@ class BenchmarkCNN:
 
     def lost(self, error: BenchmarkError | None) -> None:
         """Writes the record of a process that ended without one; by an interrupt if None."""
-        self._measurements.recall()
-        if self._files.holds(self._measurements.run_id) is None:
+        measurements = self._measurements
+        measurements.recall()
+        if not measurements.written and self._files.holds(measurements.run_id) is None:
             self._end("interrupted" if error is None else "failed", error)
 
     def longest_step(self) -> float:
@@ -432,6 +433,8 @@ class BenchmarkCNN:
         try:
             with uninterrupted():
                 self._files.write(record, lambda: [run_row(record)])
+                measurements.written = True
+                measurements.publish()
                 profiler, path = self._profiler, self.params.profile_json
                 if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                     write_text("profile_json", path, profiler.profile(record).to_json())

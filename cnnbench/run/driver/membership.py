@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import handling, interrupt
+from cnnbench.base.interrupts import handling
 from cnnbench.base.jobs.job import CONTROLLER, Job, Task
 from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
@@ -300,14 +300,12 @@ class Interrupts:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Ctrl-C in one worker ends all of them after the same step; a second one at once."""
+        """Ctrl-C in one worker ends all of them after the same step."""
         if self._workers is None:
             yield
             return
 
         def handler(number: int, frame: FrameType | None) -> None:
-            if self.pending:
-                interrupt(number, frame)
             self.pending = True
 
         with handling(handler):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.records.parts import InputStage
@@ -255,5 +256,6 @@ def _evaluate_with_the_chief(
 
 def _export(run: ScenarioContext, built: BuiltRun) -> None:
     if built.exporter is not None and run.params.export_dir is not None:
-        built.exporter.write(run.params.export_dir)
+        with uninterrupted():
+            built.exporter.write(run.params.export_dir)
         run.messages.notice(f"SavedModel written to {run.params.export_dir}")

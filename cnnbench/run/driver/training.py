@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
@@ -430,7 +431,7 @@ class Training:
     def _save(self) -> None:
         assert self._checkpoints is not None
         assert self._save_directory is not None
-        with self._activity.during(Doing.CHECKPOINT):
+        with self._activity.during(Doing.CHECKPOINT), uninterrupted():
             self._checkpoints.save(self._save_directory, self.global_step)
         self._last_save = time.monotonic()
 

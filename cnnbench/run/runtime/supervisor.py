@@ -16,9 +16,8 @@ Linux only: elsewhere a child would survive the kill of its parent.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import resource
+import select
 import signal
 import socket
 import sys
@@ -26,11 +25,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FrameType
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
-from cnnbench.base import plugins
-from cnnbench.base.interrupts import AT_ONCE, SIGNALS, announcement, grace
+from cnnbench.base import interrupts, plugins
+from cnnbench.base.interrupts import SAME_SECONDS, SIGNALS, announcement, grace
 from cnnbench.base.text.messages import fatal_message
 from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -39,9 +37,6 @@ from cnnbench.run.runtime.turns import Turns
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable, not empty in processes whose crash another process records."""
 
-_SAME_SECONDS = 1.0
-_QUIET_SECONDS = 1.0  # to the announcement of a longer wait
-_LONGEST_WAIT = 3600.0
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 1 << 17  # more than a pipe holds
 _HINTS = {
@@ -71,10 +66,6 @@ class _Supervision:
 
 
 _state = _Supervision()
-
-Lost: TypeAlias = Callable[["NativeDeathError | None"], None]
-"""Completes the record of a process that has crashed or, for None, was killed after an interrupt.
-"""
 
 
 @contextlib.contextmanager
@@ -129,14 +120,15 @@ def leave(code: int) -> NoReturn:
 
 
 def supervised(
-    lost: Lost,
+    lost: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Continues in a child; the calling process waits for it and ends in the same way.
 
     Forks only within `offered`, and once. `prepare` is called before the fork, to share memory with
-    the child; `lost` and `longest_step` (seconds of the child's so far) in the parent.
+    the child; `longest_step`, the seconds of the child's so far, in the parent, and `lost` if the
+    child ends without announcing it, or is killed after an interrupt (None), to leave a record.
     """
     if not _state.wanted:
         return
@@ -157,15 +149,8 @@ def watched() -> None:
     _go_on_in_child(lambda error: None)
 
 
-def heed_once() -> None:
-    """Prevents doubled signals; to be called after a handler was set in a child."""
-    if _state.link is not None:
-        for number in SIGNALS:
-            _once(number)
-
-
 def _go_on_in_child(
-    lost: Lost,
+    lost: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] | None = None,
 ) -> None:
@@ -179,7 +164,7 @@ def _go_on_in_child(
     theirs, ours = (end.detach() for end in socket.socketpair())
     parent = os.getpid()
     # Before the fork: a signal must not end the parent while the child lives.
-    waited_for = {*SIGNALS, signal.SIGCHLD}
+    waited_for = {*SIGNALS, signal.SIGCHLD, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     plugins.watch_child()
     child = os.fork()
@@ -188,21 +173,22 @@ def _go_on_in_child(
         Turns.joined(os.environ)  # closes the link: its end is the end of the child
         log.forward()  # without memory for a thread, this process reports, and the child ends
         os.write(theirs, b"\0")
-        parent_of = _Parent(child, theirs, longest_step)
-        status = parent_of.wait(waited_for)
+        announced, status = _wait(child, theirs, waited_for, longest_step)
         said = log.end()
-        announced = parent_of.announced()
         if announced is None:
             held_back = unwritten()
-            reason = fatal_message(held_back) or fatal_message(said)
             sys.stderr.write(held_back)
-            if status is None or parent_of.killed:
-                announced = _leave_record("interrupted", lost, None)
-            elif os.environ.get(GUARDED):
-                _end_as(status)
-            else:
+            error = None
+            if status is not None:
+                if os.environ.get(GUARDED):  # in the same way, for the process that records it
+                    code = os.waitstatus_to_exitcode(status)
+                    if code < 0:
+                        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+                        os.kill(os.getpid(), -code)
+                    os._exit(code)
+                reason = fatal_message(held_back) or fatal_message(said)
                 error = NativeDeathError(_how(status, reason))
-                announced = _leave_record(str(error), lost, error)
+            announced = _tell(error, lost)
         announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
     os.close(theirs)
@@ -214,7 +200,7 @@ def _go_on_in_child(
     if os.getppid() != parent or not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     _state.link = ours
-    heed_once()
+    interrupts.are_doubled = True
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -256,110 +242,59 @@ class _NativeLog:
                 os.write(2, part.removesuffix(self._mark))
 
 
-def _once(number: signal.Signals) -> None:
-    """Ignores the second of two equal signals: one sent to the group reaches the child twice."""
-    handler = signal.getsignal(number)
-    if not callable(handler):
-        return
-    last = -_SAME_SECONDS
+def _wait(
+    child: int, link: int, waited_for: set[signal.Signals], longest_step: Callable[[], float] | None
+) -> tuple[int | None, int | None]:
+    """Waits for the end of a child, passes on signals, and kills it if these do not end it.
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        now = time.monotonic()
-        again, last = now - last < _SAME_SECONDS, now
-        if not again:
-            handler(number, frame)
-
-    signal.signal(number, handle)
-
-
-class _Parent:
-    """The parent of a child, which ends it after an interrupt; without `longest_step` never.
-
-    Attributes:
-      killed: whether it has killed the child.
+    Returns the exit code that the child has announced, if any, and its wait status, None if it was
+    killed. It never is without `longest_step`.
     """
-
-    def __init__(self, child: int, link: int, longest_step: Callable[[], float] | None) -> None:
-        self._child = child
-        self._link = link
-        self._longest_step = longest_step
-        self._first = self._due = math.inf  # times of the first interrupt and of the next action
-        self._code: int | None = None
-        self.killed = False
-        os.set_blocking(link, False)  # a process that the child has left may hold the other end
-
-    def announced(self) -> int | None:
-        """The exit code that the child has announced, if any."""
-        with contextlib.suppress(BlockingIOError):
-            for code in os.read(self._link, 1):
-                self._code = code
-        return self._code
-
-    def wait(self, waited_for: set[signal.Signals]) -> int | None:
-        """The wait status of the child, None if it does not end; passes on signals."""
-        while True:
-            left = min(max(0.0, self._due - time.monotonic()), _LONGEST_WAIT)
-            received = signal.sigtimedwait(waited_for, left)
-            if received is None:
-                if self.killed:
-                    return None
-                self._end_or_announce()
-            elif received.si_signo == signal.SIGCHLD:
-                ended, status = os.waitpid(self._child, os.WNOHANG)
-                if ended:
-                    return status
-            else:
-                if received.si_code <= 0:  # by a process; a terminal's reach the child anyway
-                    os.kill(self._child, received.si_signo)
-                os.kill(self._child, signal.SIGCONT)  # a suspended process obeys, too
-                if signal.getsignal(received.si_signo) is not signal.SIG_IGN:
-                    self._interrupted()
-
-    def _interrupted(self) -> None:
-        now = time.monotonic()
-        if self._longest_step is None:
-            return
-        if self._first == math.inf:
-            self._first, self._due = now, now + _QUIET_SECONDS
-        elif now - self._first > _SAME_SECONDS:
-            self._kill()
-
-    def _end_or_announce(self) -> None:
-        if self._longest_step is None or self._first == math.inf:
-            return
-        seconds = grace(self._longest_step())
-        if time.monotonic() >= self._first + seconds:
-            self._kill()
-            return
-        self._due = self._first + seconds
-        if self.announced() is None:
-            print_notice(announcement(seconds))
-
-    def _kill(self) -> None:
-        os.kill(self._child, signal.SIGKILL)
-        self.killed, self._due = True, time.monotonic() + AT_ONCE / 2
+    first, killed, status = 0.0, False, 0
+    while True:
+        received = signal.sigwaitinfo(waited_for)
+        number, now, kill = received.si_signo, time.monotonic(), False
+        if number == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+        elif number != signal.SIGALRM:
+            if received.si_code <= 0:  # sent by a process; a terminal's reach the child anyway
+                os.kill(child, number)
+            os.kill(child, signal.SIGCONT)  # a suspended process obeys, too
+            if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                first = first or now
+                kill = now - first > SAME_SECONDS
+                signal.setitimer(signal.ITIMER_REAL, SAME_SECONDS)
+        elif killed:  # a second ago, but it waits for a device
+            break
+        elif longest_step is not None and first:
+            seconds = grace(longest_step())
+            kill = first + seconds - now < SAME_SECONDS / 10
+            if not kill:
+                signal.setitimer(signal.ITIMER_REAL, first + seconds - now)
+                if not _is_readable(link):
+                    print_notice(announcement(seconds))
+        if kill:
+            os.kill(child, signal.SIGKILL)
+            signal.setitimer(signal.ITIMER_REAL, SAME_SECONDS)
+            killed = True
+    announced = os.read(link, 1) if _is_readable(link) else b""
+    return (announced[0] if announced else None), (None if killed else status)
 
 
-def _leave_record(how: str, lost: Lost, error: NativeDeathError | None) -> int:
-    print_error(how)
+def _is_readable(link: int) -> bool:
+    """Whether the child has announced its end, or is gone with all that holds the link."""
+    return bool(select.select([link], [], [], 0.0)[0])
+
+
+def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | None], None]) -> int:
+    print_error("interrupted" if error is None else str(error))
     try:
         lost(error)
     except Exception as failure:
         print_warning(f"the record could not be written: {failure}")
     return int(ExitCode.INTERRUPTED if error is None else ExitCode.FAILED)
-
-
-def _end_as(status: int) -> NoReturn:
-    """Ends this process as its child has ended, for the process that records it."""
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # that of the child is enough
-        with contextlib.suppress(OSError):  # SIGKILL
-            signal.signal(-code, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 def _how(status: int, reason: str) -> str:
