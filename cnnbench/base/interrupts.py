@@ -32,13 +32,15 @@ AT_ONCE = 2.0
 SAME_SECONDS = 1.0
 """Two signals within this time are one: a signal to a group reaches a forked process twice."""
 
+writing: bytearray | mmap.mmap = bytearray(1)
+"""Not 0 in a block of `uninterrupted`; replaced by memory that this process shares with a fork."""
+
 are_doubled = False
 """Whether the parent of this process passes on signals."""
 
 _WRITING_SECONDS = 60.0  # for a record or a checkpoint on a slow file system
 _STEPS, _MARGIN_SECONDS = 2, 2.0  # workers of a job agree in one more step to stop
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
-_writing = mmap.mmap(-1, 1)  # shared with processes related by forks
 
 LONGEST_WAIT_SECONDS = 1.0
 """Limit of a single wait: a signal that arrives just before it is handled only after it."""
@@ -53,12 +55,12 @@ def grace(longest: float = 0.0) -> float:
     More while it, a fork of this process, is in a block of `uninterrupted`.
     """
     seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
-    return seconds + (_WRITING_SECONDS if _writing[0] else 0.0)
+    return seconds + (_WRITING_SECONDS if writing[0] else 0.0)
 
 
 def announcement(seconds: float) -> str:
     """Notice of how long a forked process, which was interrupted, may still run."""
-    what = "record or the checkpoint to be written" if _writing[0] else "running step to end"
+    what = "record or the checkpoint to be written" if writing[0] else "running step to end"
     notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
     return f"{notice} (a second signal ends the run at once)"
 
@@ -109,12 +111,12 @@ def uninterrupted() -> Iterator[None]:
     the main thread.
     """
     held: list[int] = []
-    before, _writing[0] = _writing[0], 1
+    before, writing[0] = writing[0], 1
     try:
         with handling(lambda number, frame: held.append(number)):
             yield
     finally:
-        _writing[0] = before
+        writing[0] = before
         if held:
             signal.raise_signal(held[0])
 

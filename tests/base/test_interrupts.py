@@ -13,8 +13,17 @@ from typing import Any
 import pytest
 
 from cnnbench import cli
-from cnnbench.base import plugins
-from cnnbench.base.interrupts import SIGNALS, handling, interrupt, restored, uninterrupted
+from cnnbench.base import interrupts, plugins
+from cnnbench.base.interrupts import (
+    SIGNALS,
+    announced,
+    announcement,
+    grace,
+    handling,
+    interrupt,
+    restored,
+    uninterrupted,
+)
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.training import Training
 
@@ -123,3 +132,21 @@ def test_a_signal_is_delivered_after_the_block(number):
         for one, handler in zip((ignored, number), before, strict=True):
             signal.signal(one, handler)
     assert done == ["the block"]
+
+
+@pytest.mark.parametrize("path", ["campaigns/processes/guard.py", "campaigns/ab/keeper.py"])
+def test_files_without_imports_know_all_signals(path):
+    names = ", ".join(f'"{one.name.removeprefix("SIG")}"' for one in SIGNALS)
+    source = (Path(interrupts.__file__).parents[1] / path).read_text()
+    assert f"for name in ({names}):" in source
+
+
+@pytest.mark.parametrize(
+    ("longest", "seconds"), [(0.0, 10.0), (0.5, 10.0), (6.0, 14.0), (16.0, 34.0)]
+)
+def test_the_grace_follows_the_longest_step(longest, seconds):
+    assert grace(longest) == seconds
+    line = announcement(grace(longest))
+    assert announced(f"log\ncnnbench: {line}\nmore").group(1) == f"{seconds:.0f}"
+    with uninterrupted():
+        assert grace(longest) == seconds + 60.0

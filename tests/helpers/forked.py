@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import fork_server
 import psutil
 
-from cnnbench.base.interrupts import SHORTEST_GRACE
+from cnnbench.base import interrupts
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -308,6 +308,12 @@ def launching() -> NoReturn:
     cnnbench()
 
 
+def hasty() -> NoReturn:
+    """The same, but interrupted native calls are ended two seconds later, also in its children."""
+    interrupts.SHORTEST_GRACE = 2.0
+    launching()
+
+
 STAND_IN = "fake_python"
 """Name of the program that stands in for a Python that runs cnnbench; see tests/fake_python.py."""
 
@@ -341,7 +347,7 @@ def execute(
     command.log.write_bytes(b"")
     place = command.log, command.log, command.folder, {**command.environment, GUARDED: "1"}
     process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
-    code, late = process.end(timeout, SHORTEST_GRACE)
+    code, late = process.end(timeout, interrupts.SHORTEST_GRACE)
     return Ended(code=code, seconds=time.monotonic() - started, timed_out=late)
 
 
@@ -384,6 +390,7 @@ class _Guard:
             os.setpgid(0, 0)
             for number, opened in enumerate(streams, start=1):
                 os.dup2(opened, number)
+            sys.stderr = os.fdopen(2, "w", 1, closefd=False)  # it may use another descriptor
             for number in map(int, os.listdir("/proc/self/fd")):
                 if number > 2 and number not in pass_fds:
                     with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ Linux only: elsewhere a child would survive the kill of its parent.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import select
 import signal
@@ -163,6 +164,7 @@ def _go_on_in_child(
     log = _NativeLog()
     theirs, ours = (end.detach() for end in socket.socketpair())
     parent = os.getpid()
+    interrupts.writing = mmap.mmap(-1, 1)
     # Before the fork: a signal must not end the parent while the child lives.
     waited_for = {*SIGNALS, signal.SIGCHLD, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
-from forked import PATIENCE, gone, wait_for
+from forked import PATIENCE, gone, until, wait_for
 
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills
@@ -64,6 +66,64 @@ def test_how_a_child_ends(tmp_path, monkeypatch, code, timeout, status, said):
     assert 0 < ended.seconds < PATIENCE
     if code is not HEARS_NOTHING:
         assert 1 << 20 < ended.max_rss_bytes < 1 << 33
+
+
+ANNOUNCES = """
+    import os, signal, sys, time
+    signals = []
+    signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
+    print("ready", flush=True)
+    while not signals:
+        time.sleep(0.05)
+    print("cnnbench: interrupted; waiting up to {seconds} s for the running step", flush=True)
+    while time.monotonic() < signals[0] + {needs} and len(signals) < {most}:
+        time.sleep(0.05)
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("needs", "interrupts", "status", "least", "most"),
+    [
+        (2.5, 0, 130, 2.5, 4.5),  # the time that it asks for
+        (100.0, 0, -signal.SIGKILL, 4.0, 6.0),  # no more
+        (100.0, 1, None, 1.0, 3.0),
+    ],
+)
+def test_a_child_has_the_time_that_it_announces(
+    tmp_path, monkeypatch, capsys, needs, interrupts, status, least, most
+):
+    monkeypatch.setattr(child, "grace", lambda: 1.0)
+    log = tmp_path / "log"
+    code = ANNOUNCES.format(seconds=2, needs=needs, most=2 if interrupts else 9)
+    with child.start(Command(words=python(code), log=log)) as one:
+        until(lambda: "ready" in log.read_text(), PATIENCE)
+        began = time.monotonic()
+        if interrupts:
+            threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+            with pytest.raises(KeyboardInterrupt):
+                child.stop([one], print)
+            ended = one.stopped()
+            status = 130
+        else:
+            (ended,) = child.stop([one], print)
+        assert (ended.code, ended.timed_out) == (status, True)
+        assert least <= time.monotonic() - began < most
+    assert capsys.readouterr().out.startswith("interrupted; waiting up to 2 s for the running step")
+
+
+def test_an_interrupt_of_a_guard_is_for_its_child(tmp_path):
+    code = """
+        import os, signal, sys, time
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    log = tmp_path / "log"
+    with child.start(Command(words=python(code), log=log)) as one:
+        until(lambda: "ready" in log.read_text(), PATIENCE)
+        one.send(signal.SIGUSR1)
+        assert one.wait(PATIENCE).code == 7
 
 
 def test_what_cannot_be_started(tmp_path):

@@ -52,6 +52,14 @@ def leave(*_):
     sys.exit(130)
 
 
+def announce(*_):
+    """As a supervised run in a long step; the time is enough for `slow`, not for `endless`."""
+    line = "cnnbench: interrupted; waiting up to 2 s for the running step to end"
+    print(line, file=sys.stderr, flush=True)
+    time.sleep(1.5 if deed == "slow" else 60)
+    leave()
+
+
 def write_record():
     if "result_json" in FLAGS:
         with open(f"{FOLDER}/template.json") as file:
@@ -62,7 +70,8 @@ def write_record():
 
 
 deed = DEEDS.get(TASK, "")
-signal.signal(signal.SIGTERM, signal.SIG_IGN if deed == "ignore" else leave)
+handlers = {"ignore": signal.SIG_IGN, "slow": announce, "endless": announce}
+signal.signal(signal.SIGTERM, handlers.get(deed, leave))
 if "job_name" not in FLAGS:
     write_record()
     sys.exit(0)
@@ -82,7 +91,7 @@ with socket.create_server(("", port(TASK))):
     if deed == "interrupt":
         os.kill(int(os.environ["FAKE_LAUNCH"]), signal.SIGQUIT)
         deed = "sleep"
-    while deed in ("sleep", "ignore"):
+    while deed in ("sleep", "ignore", "slow", "endless"):
         time.sleep(0.1)  # not longer: a signal just before it would be heard after it
     if deed == "abort":
         print("F0000 00:00:1.2 7 x.cc:228] Check failed: a == b", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
         monkeypatch.setattr("cnnbench.cli.commands.launch.program", lambda: program)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
-        if "ignore" in do:
-            monkeypatch.setattr(child, "grace", lambda: -1.5)
+        if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
+            monkeypatch.setattr(child, "grace", lambda: 0.5)
         status = cli.main(["launch", *words])
         run.tasks = {}
         for file in folder.glob("*:*"):
@@ -190,6 +191,16 @@ def test_an_interrupt_ends_all_lets_the_chief_write_and_keeps_nothing(launch, tm
     assert (status, err.splitlines()[-1]) == (130, "cnnbench: error: interrupted")
     assert ("[worker:0] interrupted" in err) == (chief == "sleep")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("chief", "least"), [("slow", 1.5), ("endless", 4.0)])
+def test_a_chief_has_the_time_that_it_announces(launch, chief, least):
+    began = time.monotonic()
+    status, _, err = launch("--ps=1", *LENET, do=f"ps:0=interrupt,worker:0={chief}")
+    assert status == 130
+    assert "[worker:0] cnnbench: interrupted; waiting up to 2 s for the running step" in err
+    assert ("[worker:0] interrupted" in err) == (chief == "slow")
+    assert least < time.monotonic() - began < 30
 
 
 def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):

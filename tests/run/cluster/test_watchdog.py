@@ -356,6 +356,18 @@ def test_one_that_stood_still_says_so(cluster, stopped):
     assert one.dog.explanation() == message
 
 
+def test_a_stop_of_all_names_the_heartbeat(cluster):
+    job = cluster(2, collective=True)
+    for one in job.processes.values():
+        one.stop()
+    job.now += 25
+    for one in job.processes.values():
+        one.go_on()
+    why = "was stopped for 25 s, too long for the heartbeat of TensorFlow's coordination service"
+    for task, one in job.processes.items():
+        assert one.dog.explanation() == f"{job.named(task)} {why}"
+
+
 def test_a_stop_long_ago_explains_nothing(cluster):
     job = cluster(3)
     for one in job.processes.values():

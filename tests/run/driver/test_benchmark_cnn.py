@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -365,6 +366,23 @@ def test_a_run_killed_after_its_last_step_is_ended(tmp_path, last):
     assert (export / "saved_model.pb").is_file()
     assert {file.name for file in tmp_path.iterdir()} - {"export"} == before
     assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_an_interrupt_comes_after_the_checkpoint(tmp_path, monkeypatch):
+    write, numbers = Checkpoints._write, iter(range(9))
+
+    def interrupted(*arguments):
+        if next(numbers) == 1:
+            signal.raise_signal(signal.SIGINT)
+        write(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "_write", interrupted)
+    record = tmp_path / "record.json"
+    with pytest.raises(KeyboardInterrupt):
+        run(train_dir=str(tmp_path), save_model_steps=1, result_json=str(record))
+    assert {"model.ckpt-3.index", "model.ckpt-4.index"} <= {one.name for one in tmp_path.iterdir()}
+    document = json.loads(record.read_text())
+    assert (document["status"], len(document["step_seconds"])) == ("interrupted", 2)
 
 
 def test_a_job_that_went_further_is_refused(trained):

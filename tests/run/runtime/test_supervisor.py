@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -60,7 +61,7 @@ def start():
     """Starts a supervised program; everything is killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(body, before="", **environment):
+    def start(body, before="", inherited=(), **environment):
         code = textwrap.dedent(PROGRAM).format(body=body, before=before)
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -69,6 +70,7 @@ def start():
             text=True,
             env={**os.environ, **environment},
             start_new_session=True,
+            pass_fds=inherited,
         )
         started.append(process)
         return process
@@ -148,6 +150,7 @@ def test_what_another_process_runs_is_not_named(start):
     [
         *((signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)),
         *((signal.SIGINT, False), (signal.SIGQUIT, True), (signal.SIGQUIT, False)),
+        *((signal.SIGUSR1, True), (signal.SIGUSR1, False), (signal.SIGUSR2, True)),
     ],
 )
 def test_a_signal_interrupts_the_child_once(start, number, to_group):
@@ -157,6 +160,68 @@ def test_a_signal_interrupts_the_child_once(start, number, to_group):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (out, err) == ("interrupted\n", "")
+
+
+HASTY = "from cnnbench.base import interrupts; interrupts.SHORTEST_GRACE = 2.0"
+# A native call that no signal interrupts and that lets no Python run.
+NATIVE = """
+    import ctypes, struct
+    native, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    native.pthread_mutex_lock(lock)
+    with {block}:
+        native.pthread_mutex_timedlock(lock, struct.pack("ll", int(time.time()) + {seconds}, 0))
+"""
+ENDLESS = NATIVE.format(block="contextlib.nullcontext()", seconds=100)
+WRITING = NATIVE.format(block="interrupts.uninterrupted()", seconds=4)
+
+
+@pytest.mark.parametrize(
+    ("body", "before", "guarded", "pauses", "seconds", "announced"),
+    [
+        (ENDLESS, HASTY, "", [], 2, "2 s for the running step to end"),
+        (ENDLESS, HASTY, "1", [], 2, "2 s for the running step to end"),
+        (ENDLESS, "", "", [1.5], 1.5, "10 s for the running step to end"),
+        (WRITING, HASTY, "", [], 3.5, "62 s for the record or the checkpoint to be written"),
+    ],
+    ids=["one signal", "of a campaign", "a second signal", "one while writing"],
+)
+def test_a_native_call_is_ended(start, body, before, guarded, pauses, seconds, announced):
+    process = start(body, before, **{GUARDED: guarded})
+    child = child_of(process)
+    time.sleep(0.2)  # into the call
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    for pause in pauses:
+        time.sleep(pause)
+        process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert seconds - 1.0 < time.monotonic() - began < seconds + 2.0
+    line = (
+        f"cnnbench: interrupted; waiting up to {announced} (a second signal ends the run at once)"
+    )
+    if body is WRITING:
+        assert (out, err.splitlines()) == ("interrupted\n", [line])
+    else:
+        assert (out, err.splitlines()) == ("lost: None\n", [line, "cnnbench: error: interrupted"])
+    assert gone(child)
+
+
+def test_a_suspended_child_is_interrupted(start):
+    process = start(WAIT)
+    os.kill(child_of(process), signal.SIGSTOP)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "interrupted\n", "")
+
+
+def test_an_ignored_signal_ends_nothing(start):
+    ignored = f"signal.signal(signal.SIGHUP, signal.SIG_IGN); {HASTY}"
+    process = start("time.sleep(3); supervisor.announce(0)", ignored)
+    child_of(process)
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
 
 
 def test_a_child_does_not_outlive_its_parent(start):
@@ -209,11 +274,31 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     assert process.stderr.readline() == "early\n"
 
 
-def test_nobody_is_supervised_twice(start):
-    process = start("print('alone', flush=True); os._exit(7)", **{GUARDED: "1"})
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 7
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("os._exit(7)", 7),
+        *(("os.kill(os.getpid(), signal.SIGSEGV)", -11), ("os.kill(os.getpid(), 9)", -9)),
+        ("signal.setitimer(signal.ITIMER_REAL, 0.1); time.sleep(9)", -signal.SIGALRM),
+    ],
+)
+def test_a_crash_that_another_process_records_passes_through(start, body, code):
+    process = start(body, **{GUARDED: "1"})
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "")
     assert "lost" not in out
+
+
+def test_the_parent_takes_no_turns(start):
+    """The process that assigns them learns that the child needs no further one."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        turns = f"{theirs.fileno()}:1"
+        body = "os.close(int(os.environ.pop('CNNBENCH_TURNS').partition(':')[0])); time.sleep(60)"
+        start(body, inherited=(theirs.fileno(),), CNNBENCH_TURNS=turns)
+        theirs.close()
+        ours.settimeout(30)
+        assert ours.recv(1) == b""
 
 
 @pytest.mark.parametrize("command", ["run", "allreduce"])
