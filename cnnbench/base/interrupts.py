@@ -38,7 +38,9 @@ writing: bytearray | mmap.mmap = bytearray(1)
 are_doubled = False
 """Whether the parent of this process passes on signals."""
 
-_WRITING_SECONDS = 60.0  # for a record or a checkpoint on a slow file system
+WRITING_SECONDS = 60.0
+"""Seconds for a record or a checkpoint, whose file system may be slow."""
+
 _STEPS, _MARGIN_SECONDS = 2, 2.0  # workers of a job agree in one more step to stop
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 
@@ -55,7 +57,7 @@ def grace(longest: float = 0.0) -> float:
     More while it, a fork of this process, is in a block of `uninterrupted`.
     """
     seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
-    return seconds + (_WRITING_SECONDS if writing[0] else 0.0)
+    return seconds + (WRITING_SECONDS if writing[0] else 0.0)
 
 
 def announcement(seconds: float) -> str:

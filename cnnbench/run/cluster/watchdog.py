@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import listed, named, not_ok, probe
 from cnnbench.base.reading import parse_json
@@ -39,7 +39,6 @@ _MISSES = 2  # wrong answers in a row that are a loss
 NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
-_CALLBACK_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
 _RECENT_SECONDS = 30.0  # age up to which a stop of this process explains the end of a job
 _MOST_BYTES = 1 << 20  # largest message
@@ -98,7 +97,7 @@ class Watchdog:
 
         Args:
           lost: called once, in another thread, with a message that names the task, while the main
-            thread may be stuck in TensorFlow; has ten seconds to write the record and print.
+            thread may be stuck in TensorFlow; has a minute to write the record and print.
           leave: ends the process without clean-up: `sys.exit` would wait for the main thread.
           spares: whether the job continues without a task in a state named by `probe`; its loss is
             then only noted in `gone`.
@@ -408,7 +407,7 @@ class Watchdog:
         call.start()
         if self._job.is_chief:
             self._linger()
-        call.join(_CALLBACK_SECONDS)
+        call.join(WRITING_SECONDS)
         self._leave(int(ExitCode.FAILED))
 
     def _linger(self) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.driver.step_timer import StepTime, never
 from cnnbench.run.runtime.activity import Doing, time_limit
@@ -24,7 +25,6 @@ from cnnbench.run.runtime.activity import Doing, time_limit
 Values = TypeVar("Values")
 
 _ASK_SECONDS = 1.0
-_JOIN_SECONDS = 10.0
 _SHORTEST = 1e-9  # seconds; two ends may have the same reading of a coarse clock
 
 
@@ -196,9 +196,9 @@ class AsyncLoop(Generic[Values]):
         with self._changed:
             self._running += 1
             self._changed.notify_all()
-        deadline = time.monotonic() + _JOIN_SECONDS
+        deadline = time.monotonic() + AT_ONCE
         for worker, thread in threads.items():
-            # The thread of a lost worker may never end.
+            # The thread of a lost worker may never end, nor any other after an interrupt.
             if worker not in self._errors:
                 thread.join(max(0.0, deadline - time.monotonic()))
 

@@ -495,7 +495,7 @@ def test_an_activity_lasts_as_long_as_its_block():
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, limits, fault):
-    limits(watchdog, _CALLBACK_SECONDS=0.3)
+    limits(watchdog, WRITING_SECONDS=0.3)
     job = cluster(2)
 
     def lost(message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -156,6 +157,23 @@ def test_an_error_of_the_caller_ends_the_threads():
         workers.loop.run(1000, done)
     assert workers.under_way == 0
     assert set(threading.enumerate()) <= before  # those of other tests may have ended
+
+
+def test_an_interrupt_does_not_wait_for_a_worker_that_hangs():
+    """The record is written afterwards, and a supervisor waits ten seconds for it."""
+    free = threading.Event()
+    loop = AsyncLoop(
+        {"a": lambda number: "a", "b": lambda number: free.wait(SECONDS)}, lambda *one: None
+    )
+
+    def done(step, seconds, values):
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(10, done)
+    assert time.monotonic() - began < 5
+    free.set()
 
 
 def test_a_worker_that_hangs_can_be_given_up():
