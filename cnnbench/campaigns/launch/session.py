@@ -159,8 +159,7 @@ class JobSession:
         # The others, which leave no record, need not announce anything.
         for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
             running = self._running(part)
-            children = [process.child for process in running]
-            ended = stop(children, lambda line: self._show_news(), seconds)
+            ended = stop([one.child for one in running], lambda line: self._show_news(), seconds)
             for process, end in zip(running, ended, strict=True):
                 process.ended = end
 

@@ -134,10 +134,7 @@ class Campaign:
     """
 
     def __init__(
-        self,
-        reporter: Reporter,
-        facts: Mapping[str, Any] | None = None,
-        cool_down: float = 0.0,
+        self, reporter: Reporter, facts: Mapping[str, Any] | None = None, cool_down: float = 0.0
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}

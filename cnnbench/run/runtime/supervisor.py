@@ -180,16 +180,14 @@ def _go_on_in_child(
         if announced is None:
             held_back = unwritten()
             sys.stderr.write(held_back)
-            error = None
-            if status is not None:
-                if os.environ.get(GUARDED):  # in the same way, for the process that records it
-                    code = os.waitstatus_to_exitcode(status)
-                    if code < 0:
-                        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-                        os.kill(os.getpid(), -code)
-                    os._exit(code)
-                reason = fatal_message(held_back) or fatal_message(said)
-                error = NativeDeathError(_how(status, reason))
+            if status is not None and os.environ.get(GUARDED):
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:  # in the same way, for the process that records it
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+                    os.kill(os.getpid(), -code)
+                os._exit(code)
+            reason = fatal_message(held_back) or fatal_message(said)
+            error = None if status is None else NativeDeathError(_how(status, reason))
             announced = _tell(error, lost)
         announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
