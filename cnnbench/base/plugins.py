@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import linecache
 import mmap
@@ -207,7 +208,11 @@ def _own(file: str) -> None:
 
 
 def _place(code: types.CodeType, line: int) -> str:
-    name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 lacks co_qualname
+    # Python 3.10 lacks co_qualname; functions have it.
+    name = getattr(code, "co_qualname", "") or next(
+        (f.__qualname__ for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)),
+        code.co_name,
+    )
     return f"{code.co_filename}:{line}: {name if name.endswith('>') else f'{name}()'}"
 
 

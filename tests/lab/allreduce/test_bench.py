@@ -169,7 +169,7 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert record.status == "ok"
     assert record.explicit_flags == ("sizes",)
     assert record.config["sizes"] == ["52*3"]
-    frame = pd.read_csv(rows)
+    frame = pd.read_csv(rows, float_precision="round_trip")
     assert len(frame) == len(record.points)
     assert list(frame["spec"]) == [point.spec for point in record.points]
     assert list(frame["median_seconds"]) == [point.median for point in record.points]

@@ -209,7 +209,7 @@ def test_every_device_gets_the_exact_result_through_all_stages(
         first = [[value * value.dtype.type(4096) for value in own] for own in first]
     second = [[-value[::-1] if value.ndim else -value for value in own] for own in first]
     # Zeros are what a relaxed first step hands out.
-    zeros = [[value * 0 for value in own] for own in first]
+    zeros = [[np.zeros_like(value) for value in own] for own in first]
     calls = [(first, zeros), (second, first)] if aggregation.relaxed else [(first, first)]
     for given, due in calls:
         results = call_whole(step, [[tf.constant(value) for value in own] for own in given])
