@@ -1,7 +1,7 @@
 """Locks that give a folder one writer, and temporary folders.
 
 The system releases a lock when its process ends. So the temporary folder of a killed process is
-recognised by its unlocked lock file, and removed by the next process that makes one.
+recognised by its own kind of lock file, unlocked, and removed by the next process that makes one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -29,18 +30,24 @@ FILE = ".cnnbench-lock"
 LOGS = ".cnnbench-lock-of-logs"
 """The same for logs, which may be beside the files of another writer, such as checkpoints."""
 
+SCRATCH = ".cnnbench-scratch"
+"""The same for temporary folders. Only these have it: a folder without it is never removed."""
+
+SCRATCH_NAME = re.compile(r"(cnnbench-[a-z]+|unfinished)-[a-z0-9_]{8}")
+"""Names of temporary folders."""
+
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no locks."""
 
 _POLL_SECONDS = 0.05
-_PREFIX = "cnnbench-"
 
 
 class FolderLock:
     """Excludes other writers of cnnbench from a folder; readers are not affected.
 
-    An flock on a file that names the holder: process number, host and time. The file is removed on
-    release. A killed process leaves it unlocked, and the next writer takes it over. NFS passes such
+    An flock on a file that names the folder and the holder: process number, host and time. The file
+    is removed on release. A killed process leaves it unlocked, and the next writer takes it over;
+    a temporary folder becomes an ordinary one by its first writer, see `claim`. NFS passes such
     locks between machines, and drops those of a lost machine when its lease ends; other network
     file systems may keep them to one machine or have none.
 
@@ -59,13 +66,16 @@ class FolderLock:
     def __init__(self, folder: str | Path, patience: float = 0.0, file: str = FILE) -> None:
         if is_url(folder):
             raise OSError(errno.EOPNOTSUPP, "URLs have no locks")
+        if file != SCRATCH:
+            claim(folder)
         self._path = Path(folder) / file
         self._descriptor = self._locked(time.monotonic() + patience)
         host = socket.gethostname()
-        left, where = _holder(self._descriptor)
+        left, where, _ = _holder(self._descriptor)
         self.left_by = left if where != host else ""
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
+        about["folder"] = self._path.parent.name
         with contextlib.suppress(OSError):  # such as a full disk; the lock holds anyway
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
@@ -105,7 +115,7 @@ class FolderLock:
             os.close(descriptor)
 
     def _refusal(self, descriptor: int) -> str:
-        holder, host = _holder(descriptor)
+        holder, host, _ = _holder(descriptor)
         reason = "another process is writing there"
         if not holder:
             return reason
@@ -140,47 +150,44 @@ def hold(
     return lock
 
 
-def abandoned(folder: str | Path) -> FolderLock | None:
-    """The lock of a folder whose writer was killed on this machine, taken over.
+def claim(path: str | Path) -> None:
+    """Makes temporary folders of killed processes that contain a path ordinary ones, which stay.
 
-    None if the writer lives, has released it or belongs to another machine, or if there was none.
+    BlockingIOError if the process of one lives and will remove it.
     """
-    try:
-        descriptor = os.open(Path(folder) / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    # Empty for a writer that has created the file but not yet locked it.
-    _, host = _holder(descriptor)
-    os.close(descriptor)
-    if host != socket.gethostname():
-        return None
-    try:
-        return FolderLock(folder)
-    except OSError:
-        return None
+    real = Path(os.path.realpath(path))
+    for folder in (real, *real.parents):
+        if os.path.lexists(folder / SCRATCH):
+            FolderLock(folder, file=SCRATCH).release()
 
 
-def _holder(descriptor: int) -> tuple[str, str]:
-    """Description and host of the process that a lock file names; empty if none."""
+def _holder(descriptor: int) -> tuple[str, str, str]:
+    """Description and host of the process that a lock file names, and its folder; empty if none."""
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
-        return f"pid {about['pid']} on {about['host']} since {about['since']}", str(about["host"])
+        holder = f"pid {about['pid']} on {about['host']} since {about['since']}"
+        return holder, str(about["host"]), str(about.get("folder"))
     except (OSError, ValueError, LookupError, TypeError):
-        return "", ""
+        return "", "", ""
 
 
 class Scratch:
     """A new temporary folder, `path`, removed when its context is left unless `kept` is set.
 
     OSError if it cannot be made. The folder also contains the file of its lock.
+
+    Args:
+      prefix: the beginning of its name, see `SCRATCH_NAME`.
+      parent: the folder for it; by default that of temporary files.
     """
 
-    def __init__(self, purpose: str) -> None:
-        remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
         with contextlib.suppress(OSError):  # no locks on this file system
-            self._lock = FolderLock(self.path)
+            self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
 
     def __enter__(self) -> Scratch:
@@ -193,13 +200,29 @@ class Scratch:
             self._lock.release()
 
 
-def remove_abandoned() -> None:
-    """Removes the folders of this user whose processes were killed on this machine."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(FileNotFoundError):  # its process has just removed it
+def remove_abandoned(parent: Path) -> None:
+    """Removes temporary folders of this user whose processes were killed on this machine.
+
+    Such a folder has a name that `Scratch` gives, and a file `SCRATCH` that names it and this
+    machine and is not locked; a copy, a link, or a folder that was kept or claimed has not.
+    """
+    for folder in filter(lambda path: SCRATCH_NAME.fullmatch(path.name), parent.iterdir()):
+        with contextlib.suppress(OSError):  # its process has just removed it, or lives
             about = folder.lstat()
-            own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-            lock = abandoned(folder) if own else None
-            if lock is not None:
-                with lock:
-                    shutil.rmtree(folder, ignore_errors=True)
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+                _remove_unlocked(folder)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Removes a temporary folder, locked meanwhile; OSError if it is none, or in use."""
+    file = folder / SCRATCH
+    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)  # never made here
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Empty for a process that has made the file but not yet locked it.
+        _, host, name = _holder(descriptor)
+        made = host == socket.gethostname() and name == folder.name
+        if made and os.path.samestat(os.fstat(descriptor), os.stat(file)):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cnnbench.base.lock import SCRATCH
 from cnnbench.base.reading import read_file
 from cnnbench.base.urls import UrlPath, place
 from cnnbench.errors import DataError, FlagError, PathError
@@ -24,6 +25,13 @@ _REMEMBERED = 4096
 def reason(error: OSError) -> str:
     """The system's error message, without number and path."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def unfinished_in(folder: Path) -> str:
+    """Name of a folder inside with files of a data set that was not finished; "" for none."""
+    made = (path for path in folder.iterdir() if path.name.startswith(UNFINISHED))
+    held = (path.name for path in made if (path / SCRATCH).is_file() and len([*path.iterdir()]) > 1)
+    return min(held, default="")
 
 
 def content_of(path: Path) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from cnnbench.base.urls import place
 from cnnbench.data import tfrecord
 from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, once_per_content, readable
+from cnnbench.data.folder import SUBSET_FOLDERS, once_per_content, readable, unfinished_in
 from cnnbench.errors import FlagError
 
 _SHARD = re.compile(
@@ -34,10 +34,9 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     with readable(data_dir):
         shards = _shards(place(data_dir), subset, prefix)
         others = [] if shards else [n for n in SUBSETS if _shards(place(data_dir), n, prefix)]
-        for unfinished in _named(shards[0].parent, f"{UNFINISHED}*") if shards else []:
-            if unfinished.is_dir() and any(unfinished.iterdir()):
-                problem = f"its data set was not finished ({unfinished.name}); make it again"
-                raise FlagError("data_dir", data_dir, problem)
+        if shards and (unfinished := unfinished_in(shards[0].parent)):
+            problem = f"its data set was not finished ({unfinished}); make it again"
+            raise FlagError("data_dir", data_dir, problem)
     if shards:
         return shards
     hint = f"; it has {others[0]} files only" if others else ""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from cnnbench.base.lock import FolderLock
-from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, reason
+from cnnbench.base.lock import FolderLock, Scratch
+from cnnbench.data.folder import SUBSET_FOLDERS, UNFINISHED, reason, unfinished_in
 from cnnbench.errors import DataError, UsageError, first_line
 
 Item = TypeVar("Item")
@@ -63,33 +61,25 @@ def write_set(
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Makes ``out`` and a temporary folder in it for the files; removes the latter at the end.
 
-    ``out`` is locked meanwhile, so that other unfinished folders are those of killed processes. It
-    must be writable and hold no files of such a data set, which `patterns` name.
+    ``out`` is locked meanwhile. It must be writable and hold no files of such a data set, which
+    `patterns` name. What killed processes have left in it is removed.
     """
     with contextlib.ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FolderLock(out))
-            _clear(out, patterns)
-            folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=out))
+            existing = min((path for one in patterns for path in out.glob(one)), default=None)
+            if existing:
+                state = (
+                    "an unfinished data set" if unfinished_in(out) else existing.relative_to(out)
+                )
+                raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
+            scratch = stack.enter_context(Scratch(UNFINISHED, out))
         except FileExistsError as error:
             raise UsageError(f"{out}: is not a folder") from error
         except OSError as error:
             raise UsageError(f"{out}: cannot be written to: {reason(error)}") from error
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _clear(out: Path, patterns: Sequence[str]) -> None:
-    left = sorted(out.glob(f"{UNFINISHED}*"))
-    existing = min((path for pattern in patterns for path in out.glob(pattern)), default=None)
-    if existing:
-        state = "an unfinished data set" if left else existing.relative_to(out)
-        raise UsageError(f"{out}: holds {state} already; remove it or name another folder")
-    for folder in left:
-        shutil.rmtree(folder)
+        yield scratch.path
 
 
 def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:

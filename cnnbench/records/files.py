@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from cnnbench.base.charts import Chart
 
 
+# Names the machine: on some network file systems locks do not reach others.
+_UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
+_SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
+
+
 def real_path(flag: str, path: str) -> Path:
     """A path with symbolic links resolved; raises a FlagError where that is impossible."""
     if is_url(path):
@@ -73,15 +78,19 @@ def resolve_saved_model(path: str) -> Path:
     """The folder that --export_dir will create or replace, with symbolic links resolved.
 
     Creates parent folders. FlagError if something else is there than an empty folder or a
-    SavedModel.
+    SavedModel, of which no other file is a part.
     """
     flag, marker = "export_dir", "saved_model.pb"
     target = real_path(flag, path)
     with refusing(flag, path, "read"):
         if not path or (target.exists() and not target.is_dir()):
             raise FlagError(flag, path, "is not a folder")
-        if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
+        there = {one.name for one in target.iterdir()} if target.is_dir() else set()
+        if there and not (target / marker).is_file():
             raise FlagError(flag, path, f"holds files, but no {marker}; name another folder")
+        if other := min(there - {marker, *_SAVED_MODEL}, default=""):
+            reason = f"holds {other}, which is no part of a SavedModel; name another folder"
+            raise FlagError(flag, path, reason)
     try:
         # Behind a URL it is written in place: renaming copies every file.
         prove_folder(flag, str(target if is_url(path) else target.parent))
@@ -101,21 +110,20 @@ def write_whole(target: Path, data: bytes) -> None:
         return
     remove_abandoned(target.parent)
     # Of fixed length, so that a name the file system just allows has a neighbour.
-    temporary = target.with_name(f".cnnbench-{os.getpid()}-{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f"{_UNFINISHED}{secrets.token_hex(6)}.tmp")
+    descriptor = _locked(temporary)
     try:
-        descriptor = _locked(temporary)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, target)
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+        os.replace(temporary, target)  # still locked: other writers remove unlocked files
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    finally:
+        os.close(descriptor)
     sync_folder(target.parent)
 
 
@@ -162,8 +170,8 @@ def _locked(path: Path) -> int:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes temporary files whose writers are dead and so hold no lock."""
-    for path in folder.glob(".cnnbench-*.tmp"):
+    """Removes temporary files of killed writers on this machine, which hold no lock."""
+    for path in folder.glob(f"{_UNFINISHED}*.tmp"):
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ import pytest
 from forked import finished
 
 from cnnbench.base import lock
-from cnnbench.base.lock import FILE, FolderLock, Scratch, remove_abandoned
+from cnnbench.base.lock import FILE, SCRATCH, FolderLock, Scratch, claim, remove_abandoned
 
 HOLDER = """
 import sys, time
@@ -137,14 +137,14 @@ def temporary(temporary_folders, tmp_path):
 
 
 def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
-    with Scratch("test") as gone, Scratch("test") as kept:
+    with Scratch("cnnbench-test-") as gone, Scratch("cnnbench-test-") as kept:
         (gone.path / "a").mkdir()
         (kept.path / "b").write_text("b")
         kept.kept = True
         assert gone.path.parent == kept.path.parent == temporary
     assert names(temporary) == [kept.path.name]
     assert names(kept.path) == ["b"]
-    remove_abandoned()
+    remove_abandoned(temporary)
     assert names(temporary) == [kept.path.name]
 
 
@@ -152,40 +152,75 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
         "from cnnbench.base.lock import Scratch\n"
-        "(Scratch('test').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
+        "(Scratch('cnnbench-test-').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
     )
     finished([sys.executable, "-c", code], -9, environment={"THERE": str(temporary)})
     (left,) = temporary.iterdir()
-    assert names(left) == [FILE, "deep"]
-    with Scratch("other") as scratch:
+    assert names(left) == [SCRATCH, "deep"]
+    with Scratch("cnnbench-other-") as scratch:
         assert names(temporary) == [scratch.path.name]
 
 
 HERE = socket.gethostname()
 
 
-def left_behind(folder, host):
+def left_behind(folder, host=HERE, file=SCRATCH, name=None):
+    """A folder with the lock file of a killed process, which by itself names the folder."""
     folder.mkdir()
     about = {"pid": 1, "host": host, "since": "2026-01-01 00:00:00 UTC"}
-    (folder / FILE).write_text(json.dumps(about))
+    (folder / file).write_text(json.dumps({**about, "folder": name or folder.name}))
+    return folder
 
 
-def test_what_may_be_somebody_elses_stays(temporary, monkeypatch):
-    left_behind(temporary / "cnnbench-there", "there")
-    left_behind(temporary / "of-another-program", HERE)
-    left_behind(temporary / "target", HERE)
-    (temporary / "cnnbench-link").symlink_to(temporary / "target")
-    (temporary / "cnnbench-file").write_text("")
-    (temporary / "cnnbench-new").mkdir()
-    (temporary / "cnnbench-new" / FILE).write_text("")  # made, and about to be locked
-    left_behind(temporary / "cnnbench-held", HERE)
-    left_behind(temporary / "cnnbench-killed", HERE)
+def test_only_what_was_made_as_scratch_is_removed(temporary, monkeypatch):
+    left_behind(temporary / "cnnbench-test-00000000", "there")
+    left_behind(temporary / "of-another-program")
+    left_behind(temporary / "cnnbench-results")
+    left_behind(temporary / "cnnbench-ckpt", file=FILE)
+    left_behind(temporary / "cnnbench-test-11111111", file=FILE)  # kept, and written to by a run
+    left_behind(temporary / "cnnbench-test-22222222", name="cnnbench-test-33333333")  # a copy
+    target = left_behind(temporary / "target", name="cnnbench-test-44444444")
+    (temporary / "cnnbench-test-44444444").symlink_to(target)
+    (temporary / "cnnbench-test-55555555").write_text("")
+    left_behind(temporary / "cnnbench-test-66666666").joinpath(SCRATCH).write_text("")  # just made
+    linked = left_behind(temporary / "cnnbench-test-77777777") / SCRATCH
+    linked.rename(temporary / "elsewhere")
+    linked.symlink_to(temporary / "elsewhere")
+    held = left_behind(temporary / "cnnbench-test-88888888")
+    killed = left_behind(temporary / "cnnbench-test-99999999")
+    (killed / "link").symlink_to(target)
     before = names(temporary)
-    with FolderLock(temporary / "cnnbench-held"):
-        remove_abandoned()
-        assert names(temporary) == [name for name in before if name != "cnnbench-killed"]
-    left_behind(temporary / "cnnbench-killed", HERE)
+    with FolderLock(held, file=SCRATCH):
+        remove_abandoned(temporary)
+        assert names(temporary) == [name for name in before if name != killed.name]
+    assert names(target) == [SCRATCH]
+    left_behind(killed)
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: os.getuid() + 1)
-        remove_abandoned()
-        assert "cnnbench-killed" in names(temporary)
+        remove_abandoned(temporary)
+        assert killed.name in names(temporary)
+
+
+@pytest.mark.parametrize("below", [".", "deep/train"])
+@pytest.mark.parametrize("through_a_link", [False, True])
+@pytest.mark.parametrize("use", [claim, FolderLock])
+def test_a_scratch_folder_that_is_used_otherwise_stays(temporary, below, through_a_link, use):
+    folder = left_behind(temporary / "cnnbench-test-00000000")
+    (folder / below).mkdir(parents=True, exist_ok=True)
+    path = folder
+    if through_a_link:
+        path = temporary / "link"
+        path.symlink_to(folder)
+    use(path / below)
+    remove_abandoned(temporary)
+    assert (folder / below).is_dir()
+    assert not (folder / SCRATCH).exists()
+
+
+def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
+    with Scratch("cnnbench-test-") as scratch:
+        with pytest.raises(BlockingIOError, match=f"pid {os.getpid()} "):
+            claim(scratch.path / "train")
+        with pytest.raises(BlockingIOError):
+            FolderLock(scratch.path)
+    assert names(temporary) == []

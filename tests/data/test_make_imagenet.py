@@ -1,15 +1,18 @@
 import base64
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import SMALL, write_records
+from forked import finished
 
-from cnnbench.base.lock import FolderLock
-from cnnbench.data import IMAGENET, imagenet, make_input, output
+from cnnbench.base import lock
+from cnnbench.base.lock import FILE, SCRATCH, FolderLock
+from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFolder, scan
 from cnnbench.data.imagenet import ENCODED
@@ -168,14 +171,14 @@ def _fill_up_at(monkeypatch, name):
     """From the file of this name on, everything goes to a device that is always full."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full on this system")
-    mkdtemp = output.tempfile.mkdtemp
+    mkdtemp = lock.tempfile.mkdtemp
 
     def with_a_full_device(**options):
         folder = mkdtemp(**options)
         (Path(folder) / name).symlink_to("/dev/full")
         return folder
 
-    monkeypatch.setattr(output.tempfile, "mkdtemp", with_a_full_device)
+    monkeypatch.setattr(lock.tempfile, "mkdtemp", with_a_full_device)
 
 
 def _refuse_to_move(monkeypatch, name):
@@ -204,31 +207,47 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
     assert not list(tmp_path.glob("unfinished-*"))
 
 
-def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(photo, tmp_path):
-    left = tmp_path / "unfinished-left"
-    left.mkdir()
-    (left / "train-00000-of-00002").touch()
-    make_imagenet(folder_of(photo), tmp_path / "other", {"train": 1, "validation": 1})
-    make_imagenet(folder_of(photo), tmp_path, {"train": 1, "validation": 1})
+def killed_in(out):
+    """The folder that a process, killed in the middle, has left there."""
+    code = "import os, pathlib, sys; from cnnbench.data.output import unfinished_folder\n"
+    code += "with unfinished_folder(pathlib.Path(sys.argv[1]), ()) as folder:\n"
+    code += "  (folder / 'train-00000-of-00002').touch(); os.kill(os.getpid(), 9)"
+    finished([sys.executable, "-c", code, out], -9)
+    (left,) = out.glob("unfinished-*")
+    (out / FILE).unlink()
+    return left
+
+
+def test_only_what_a_killed_process_left_is_removed(photo, tmp_path):
+    left = killed_in(tmp_path)
+    own = tmp_path / "unfinished-drafts42"
+    own.mkdir()
+    (own / "novel.txt").touch()
+    (tmp_path / "unfinished-drafts00").mkdir()
+    made = {"train": 1, "validation": 1}
+    make_imagenet(folder_of(photo), tmp_path / "other", made)
+    make_imagenet(folder_of(photo), tmp_path, made)
     assert not left.exists()
-    busy = tmp_path / "out" / "unfinished-busy"
-    busy.mkdir(parents=True)
+    assert sorted(tmp_path.glob("unfinished-*/*")) == [own / "novel.txt"]
+    assert find_files(str(tmp_path), "train")
+    busy = killed_in(tmp_path / "out")
     with (
         FolderLock(busy.parent),
         pytest.raises(UsageError, match=r"out: .*another process is writing there: pid \d+ on "),
     ):
-        make_imagenet(folder_of(photo), busy.parent, {"train": 1, "validation": 1})
+        make_imagenet(folder_of(photo), busy.parent, made)
     assert busy.exists()
 
 
 def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_path):
     found = folder_of(photo, photo)
     make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
-    unfinished = tmp_path / "unfinished-left"
+    unfinished = tmp_path / "unfinished-left1234"
     unfinished.mkdir()
+    (unfinished / SCRATCH).touch()
     assert len(find_files(str(tmp_path), "train")) == 2  # killed after the last file was moved
     (tmp_path / "train-00001-of-00002").rename(unfinished / "train-00001-of-00002")
-    with pytest.raises(FlagError, match=r"--data_dir=.*not finished \(unfinished-left\)"):
+    with pytest.raises(FlagError, match=r"--data_dir=.*not finished \(unfinished-left1234\)"):
         find_files(str(tmp_path), "train")
     with pytest.raises(UsageError, match="holds an unfinished data set already"):
         make_imagenet(found, tmp_path, {"train": 2, "validation": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import stat
 
@@ -9,7 +10,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.records import files
-from cnnbench.records.files import resolve_output, write_whole
+from cnnbench.records.files import resolve_output, write_bytes, write_whole
 
 needs_no_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
@@ -70,6 +71,27 @@ def test_write_replaces_and_keeps_permissions(tmp_path):
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     assert names(tmp_path) == ["r.json"]
+
+
+def _write_many(folder, writer, failures):
+    for number in range(200):
+        try:
+            write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
+        except Exception as error:
+            failures.put(str(error))
+
+
+def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    failures = fork.SimpleQueue()
+    writers = [fork.Process(target=_write_many, args=(tmp_path, n, failures)) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    assert failures.empty()
+    assert len(names(tmp_path)) == 1600
 
 
 def test_new_file_obeys_the_umask(tmp_path):

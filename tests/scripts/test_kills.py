@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forked import Forked
 
+from cnnbench.records import files
 from cnnbench.records.files import write_whole
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -24,12 +25,12 @@ def test_what_is_written_survives_kills(tmp_path: Path) -> None:
 
 
 def test_a_write_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
-    abandoned, alive = (tmp_path / f".cnnbench-1-{name}.tmp" for name in ("aa", "bb"))
-    other = tmp_path / "notes.tmp"
-    for path in (abandoned, alive, other):
+    abandoned, alive = (tmp_path / f"{files._UNFINISHED}{name}.tmp" for name in ("aa", "bb"))
+    elsewhere, other = tmp_path / ".cnnbench-00000000-aa.tmp", tmp_path / "notes.tmp"
+    for path in (abandoned, alive, elsewhere, other):
         path.write_text("half")
     with alive.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         write_whole(tmp_path / "run.json", b"{}")
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [alive.name, "notes.tmp", "run.json"]
+    assert left == sorted([alive.name, elsewhere.name, "notes.tmp", "run.json"])

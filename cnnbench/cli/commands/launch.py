@@ -156,7 +156,7 @@ def main(argv: Sequence[str]) -> int:
         with hold("log_dir", options.log_dir, print_warning, file=LOGS):
             return _run(layout, params, command, Path(options.log_dir), cores)
     interrupt_on_signals()
-    with Scratch("launch") as scratch:
+    with Scratch("cnnbench-launch-") as scratch:
         try:
             status = _run(layout, params, command, scratch.path, cores)
             scratch.kept = status != 0

@@ -25,7 +25,7 @@ _PREFIX = re.compile(r"ckpt-\d+$")
 _TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # an index is a table of LevelDB
 # A folder that TensorFlow writes in before it moves files, and a file of TensorFlow that waits to
 # take the place of `checkpoint`.
-_LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp.*|{STATE}\.tmp.*")
+_LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp(_[0-9a-f]{{32}})?|{STATE}\.tmp[0-9a-f]{{32}}")
 
 
 def is_prefix(path: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 
@@ -87,12 +89,19 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+            new, old = temporary / "new", temporary / "old"
             try:
-                tf.saved_model.save(self._module, str(temporary), signatures=signatures)
+                tf.saved_model.save(self._module, str(new), signatures=signatures)
+                resolve_saved_model(directory)
                 if target.exists():
-                    shutil.rmtree(target)
-                os.rename(temporary, target)
+                    os.rename(target, old)
+                try:
+                    os.rename(new, target)
+                except OSError:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(old, target)
+                    raise
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         except FlagError as error:

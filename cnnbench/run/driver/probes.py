@@ -56,7 +56,7 @@ def make_probes(params: Params, plan: Plan, graph: Any, messages: Messages) -> I
 @contextmanager
 def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> Iterator[None]:
     """Profiles the block; copies the profile to `folder`, if any, for `tensorboard --logdir`."""
-    with Scratch("profile") as own:
+    with Scratch("cnnbench-profile-") as own:
         scratch = own.path / "profile"
         with without_info_lines():
             options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)

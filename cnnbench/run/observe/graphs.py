@@ -56,7 +56,7 @@ def _partitions() -> list[Any]:
 
 def _exported() -> bytes:
     """The RunMetadata that was collected since `trace_on`, as its message."""
-    with Scratch("graphs") as scratch:
+    with Scratch("cnnbench-graphs-") as scratch:
         folder = scratch.path / "events"
         writer = tf.summary.create_file_writer(os.fspath(folder))
         with writer.as_default():

@@ -8,6 +8,7 @@ import pytest
 
 from cnnbench.campaigns.sweep.runner import Store
 from cnnbench.errors import FlagError
+from cnnbench.records import files
 
 KEY = "0123456789ab"
 RUN = ("suite-a num_gpus=2/x", KEY, 2)
@@ -42,7 +43,10 @@ def test_leftovers_are_removed_and_records_are_not(tmp_path):
     with Store(str(tmp_path)) as store:
         left = store.attempt()
         assert (left.suffix, left == store.attempt()) == (".part", False)
-        for path in (left, *(one / ".cnnbench-1-abc.tmp" for one in (left.parent, tmp_path))):
+        for path in (
+            left,
+            *(one / f"{files._UNFINISHED}abc.tmp" for one in (left.parent, tmp_path)),
+        ):
             path.write_text("{half")
         store.keep({"a": 1}, store.path(*RUN))
     with Store(str(tmp_path)) as store:

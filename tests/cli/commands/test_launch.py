@@ -17,7 +17,7 @@ import pytest
 from forked import gone, until
 
 from cnnbench import cli
-from cnnbench.base.lock import LOGS, FolderLock
+from cnnbench.base.lock import LOGS, FolderLock, Scratch
 from cnnbench.campaigns.launch import session
 from cnnbench.campaigns.processes import child
 from cnnbench.records.files import Output, check_outputs
@@ -203,16 +203,41 @@ def test_a_chief_has_the_time_that_it_announces(launch, chief, least):
     assert least < time.monotonic() - began < 30
 
 
+KILLED = """
+import os, sys
+from cnnbench.base.lock import FolderLock, Scratch
+FolderLock(sys.argv[1]) if sys.argv[1:] else print(Scratch("cnnbench-launch-").path, end="")
+sys.stdout.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+def _killed(*folder):
+    """A folder locked by a process that was killed; by default its temporary one."""
+    words = [sys.executable, "-c", KILLED, *map(str, folder)]
+    made = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=False).stdout
+    return Path(made or folder[0])
+
+
 def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
-    lives, killed = (f"cnnbench-launch-{name}" for name in ("lives", "killed"))
-    with FolderLock(_made(tmp_path / lives)):
-        code = "import os, sys; from cnnbench.base.lock import FolderLock; "
-        code += "FolderLock(sys.argv[1]); os.kill(os.getpid(), 9)"
-        subprocess.run([sys.executable, "-c", code, _made(tmp_path / killed)], timeout=60)
-        _made(tmp_path / "cnnbench-launch-kept")
+    with Scratch("cnnbench-launch-") as lives:
+        _made(tmp_path / "cnnbench-launch-kept1234")
+        assert _killed().parent == tmp_path
         assert launch("--ps=1", *LENET)[0] == 0
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {lives, "cnnbench-launch-kept"}
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {lives.path.name, "cnnbench-launch-kept1234"}
+
+
+def test_no_folder_of_a_user_is_removed(launch, tmp_path):
+    """Whatever its name: of checkpoints of a killed run, and what a flag names."""
+    own = [_made(tmp_path / name) for name in ("cnnbench-ckpt", "cnnbench-launch-abcd1234")]
+    for folder in own:
+        _killed(folder)
+    (tmp_path / "link").symlink_to(_killed())
+    assert launch("--ps=1", "--log_dir=link", *LENET)[0] == 0
+    assert launch("--ps=1", *LENET)[0] == 0
+    assert all((folder / "worker-0.log").read_text() == "printed" for folder in own)
+    assert (tmp_path / "link" / "worker-0.log").exists()
 
 
 def _made(folder):

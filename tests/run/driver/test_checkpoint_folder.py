@@ -8,6 +8,7 @@ import tensorflow as tf
 from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
+from cnnbench.records import files
 from cnnbench.run.driver.checkpoint_folder import clean, latest, tidy
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -79,18 +80,21 @@ def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path):
 
 
 def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
+    own = ("notes.txt", "model.ckpt-7_template", "checkpoint.tmp-notes")
     (folder / "model.ckpt-10.index").unlink()
     (folder / "model.ckpt-7_temp").mkdir()
     (folder / "model.ckpt-7_temp" / "part-00000-of-00001").touch()
-    for name in ("checkpoint.tmp123", ".cnnbench-12-0123456789ab.tmp", "notes.txt", "events.out"):
+    left = (f"checkpoint.tmp{'0a' * 16}", f"{files._UNFINISHED}0123456789ab.tmp")
+    for name in (*left, *own):
         (folder / name).touch()
     tidy(str(folder), keep=1)
     assert names(folder) == [
         "checkpoint",
-        "events.out",
+        "checkpoint.tmp-notes",
         "model.ckpt-100.data-00000-of-00002",
         "model.ckpt-100.data-00001-of-00002",
         "model.ckpt-100.index",
+        "model.ckpt-7_template",
         "notes.txt",
     ]
     assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-100")
@@ -98,7 +102,7 @@ def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder):
 
 def test_a_file_that_another_process_is_writing_there_is_left_alone(folder):
     """As of an evaluation whose --result_json is in the folder."""
-    waiting = folder / ".cnnbench-12-0123456789ab.tmp"
+    waiting = folder / f"{files._UNFINISHED}0123456789ab.tmp"
     with waiting.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         tidy(str(folder), keep=1)

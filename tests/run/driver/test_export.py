@@ -107,6 +107,18 @@ def test_an_export_takes_the_place_of_an_older_one(tmp_path):
         function = tf.saved_model.load(str(made)).signatures["serving_default"]
         outputs.append(function(image=tf.ones([1, 8, 8, 3]))["logits"].numpy())
     assert not np.allclose(*outputs)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_files_of_a_user_beside_an_export_are_not_removed(tmp_path, capsys):
+    made = tmp_path / "export"
+    assert run(export_dir=made, num_batches=1) == 0
+    (made / "work").mkdir()
+    (made / "work" / "thesis").write_text("mine")
+    assert run(export_dir=made, num_batches=1) == 2
+    reason = "holds work, which is no part of a SavedModel; name another folder"
+    assert capsys.readouterr().err.endswith(f"--export_dir={made}: {reason}\n")
+    assert (made / "work" / "thesis").read_text() == "mine"
 
 
 def test_several_inputs_and_outputs_keep_their_names(tmp_path):
