@@ -14,9 +14,10 @@ from typing import NoReturn, cast
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import handling
 from cnnbench.base.text.messages import nearest
-from cnnbench.base.text.terminal import print_error, print_result, standard_streams
+from cnnbench.base.text.terminal import print_error, print_result, print_warning, standard_streams
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
+from cnnbench.records.files import check_written, failures
 from cnnbench.run.runtime import loading, supervisor
 
 DEFAULT_COMMAND = "run"
@@ -85,7 +86,9 @@ def main(argv: Sequence[str]) -> int:
 def _outcome(argv: Sequence[str]) -> int:
     try:
         with plugins.reported(UsageError):
-            return int(_dispatch(argv))
+            status = int(_dispatch(argv))
+            check_written()
+            return status
     except UsageError as error:
         return _fail(text_of(error), ExitCode.USAGE, error.frames)
     except BenchmarkError as error:
@@ -156,5 +159,7 @@ def _help(argv: Sequence[str]) -> str:
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
+    for failure in failures():
+        print_warning(failure)
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -19,6 +19,7 @@ from cnnbench.base import urls
 from cnnbench.base.lock import claim
 from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.errors import FlagError
+from cnnbench.records.files import refusing
 
 T = TypeVar("T")
 
@@ -179,11 +180,8 @@ class FlagSpec:
         if self.choices and value not in self.choices:
             raise FlagError(self.name, value, f"must be {_one_of(self.choices)}")
         if self.path and value:
-            try:
+            with refusing(self.name, value, "used"):
                 claim(value)
-            except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
-                raise FlagError(self.name, value, f"cannot be used: {why}") from error
 
     def plain(self, value: Any) -> Any:
         """The value as stored in records: parsed values as their original text."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import secrets
@@ -15,10 +16,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple
 
+from cnnbench.base.text.terminal import print_warning
 from cnnbench.base.urls import UrlPath, is_url, place
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.records.codec import IMPLIED_KIND
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 # Names the machine: on some network file systems locks do not reach others.
 _UNFINISHED = f".cnnbench-{zlib.crc32(os.uname().nodename.encode()):08x}-"
+_State = tuple[int, int]
+_noted: dict[Path, _State | None] = {}
+_failures: dict[str, None] = {}  # ordered, without duplicates
 _SAVED_MODEL = ("variables", "assets", "assets.extra", "fingerprint.pb", "debug")
 
 
@@ -99,25 +105,31 @@ def resolve_saved_model(path: str) -> Path:
     return target
 
 
-def write_whole(target: Path, data: bytes) -> None:
+def write_whole(target: Path, data: bytes, expected: _State | EllipsisType | None = ...) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
     The target has symbolic links resolved. Also removes temporary files that killed writers left in
-    the folder. After an OSError nothing is changed.
+    the folder. After an OSError nothing is changed. With `expected`, None for no file, it is a
+    FileExistsError if the target is in another state, or another process is writing it.
     """
     if isinstance(target, UrlPath):  # an object store shows the whole file or none
         target.write_bytes(data)
         return
     remove_abandoned(target.parent)
-    # Of fixed length, so that a name the file system just allows has a neighbour.
-    temporary = target.with_name(f"{_UNFINISHED}{secrets.token_hex(6)}.tmp")
+    # Of fixed length, so that a name the file system just allows has a neighbour. Of two processes
+    # that expect something, one makes the file.
+    token = secrets.token_hex(6) if expected is ... else f"{zlib.crc32(os.fsencode(target)):08x}"
+    temporary = target.with_name(f"{_UNFINISHED}{token}.tmp")
     descriptor = _locked(temporary)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
         write_all(descriptor, data)
         os.fsync(descriptor)
-        os.replace(temporary, target)  # still locked: other writers remove unlocked files
+        # Still locked: other writers remove unlocked files.
+        if expected is not ... and _state(target) not in (None, expected):
+            raise FileExistsError(target)
+        os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -127,18 +139,78 @@ def write_whole(target: Path, data: bytes) -> None:
     sync_folder(target.parent)
 
 
-def write_text(flag: str, path: str, text: str) -> None:
-    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes."""
-    write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
+def note(path: str) -> None:
+    """Remembers the state of an output file, so that `write_bytes` spares what others write."""
+    with contextlib.suppress(OSError, ValueError):
+        target = Path(os.path.realpath(path))
+        _noted[target] = _state(target)
 
 
-def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Writes the result file of a command; after a BenchmarkError nothing is changed."""
-    target = resolve_output(flag, path)
+def _state(path: Path) -> _State | None:
+    """Size and time of change of a file; None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_size, found.st_mtime_ns
+    return None
+
+
+@contextlib.contextmanager
+def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[None]:
+    """A block that writes an output; if it fails, the command continues, see `check_written`.
+
+    `others` are errors of libraries that mean this.
+    """
     try:
-        write_whole(target, content)
-    except OSError as error:
-        raise BenchmarkError(f"{path}: cannot be written: {error.strerror}") from error
+        with refusing(flag, path, "written"):
+            yield
+    except (BenchmarkError, FlagError) as error:
+        _failures.setdefault(str(error))
+    except others as error:
+        _failures.setdefault(f"--{flag}={path}: cannot be written: {first_line(error)}")
+
+
+def failures() -> list[str]:
+    """Messages about the outputs that failed since the last call."""
+    found = list(_failures)
+    _failures.clear()
+    return found
+
+
+def check_written() -> None:
+    """Raises a BenchmarkError for `failures`; to be called when all outputs have been tried."""
+    if found := failures():
+        raise BenchmarkError("; ".join(found))
+
+
+def write_text(flag: str, path: str, text: str, kind: str = "") -> None:
+    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes."""
+    write_bytes(flag, path, text.encode("utf-8", "backslashreplace"), kind)
+
+
+def write_bytes(flag: str, path: str, content: bytes, kind: str = "") -> None:
+    """Writes the result file of a command; if that fails, the command continues.
+
+    A file that another process has written since `check_outputs` stays, and the content goes to a
+    new file beside it, NAME-2.SUFFIX. That is a failure too, unless it was also a document of this
+    `kind`, as of a run that was started at the same time: then it is a warning.
+    """
+    with writing_output(flag, path):
+        target = place = resolve_output(flag, path)
+        expected = _noted.get(target, ...)
+        for number in itertools.count(2):
+            try:
+                write_whole(place, content, expected)
+                break
+            except FileExistsError:
+                place = target.with_stem(f"{target.stem}-{number}")
+                expected = _noted.get(place)
+        if expected is not ...:
+            note(str(place))
+        if place != target and expected is None:
+            text = f"another process has written that file meanwhile; the result is in {place}"
+            if not (kind and is_replaceable(target, KINDS[kind])):
+                raise FlagError(flag, path, text)
+            print_warning(f"--{flag}={path}: {text}")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -238,6 +310,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
             raise FlagError(flag, path, "is a file that this command reads; name another")
         if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
             raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
+        note(path)
     refuse_shared((one.flag, one.path or "") for one in wanted)
 
 

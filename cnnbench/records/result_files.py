@@ -21,17 +21,19 @@ from cnnbench.base.lock import NO_LOCKS
 from cnnbench.base.reading import parse_json
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.table import csv_cell
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import FlagError
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import IMPLIED_KIND, Document, encode
 from cnnbench.records.files import (
     Output,
     check_outputs,
+    note,
     refusing,
     resolve_output,
     sync_folder,
     write_all,
-    write_whole,
+    write_text,
+    writing_output,
 )
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
@@ -54,6 +56,7 @@ class ResultFiles:
         self._csv = csv_path
         self._table = table
         self._kind = kind
+        note(json_path or "")  # also for a parent process that completes the document
 
     @property
     def wanted(self) -> bool:
@@ -84,33 +87,21 @@ class ResultFiles:
             document = parse_json(text)
         except (OSError, ValueError):
             return None
-        ours = isinstance(document, dict) and document.get("run_id") == run_id
-        return text if ours else None
+        if not isinstance(document, dict) or document.get("run_id") != run_id:
+            return None
+        note(self._json or "")
+        return text
 
     def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
-        """Writes the document anew and appends rows; does each even if the other fails.
+        """Writes the document anew and appends rows; see `cnnbench.records.files.check_written`.
 
-        `rows` is called only for --result_csv; its values are by column. BenchmarkError names the
-        files that could not be written.
+        `rows` is called only for --result_csv; its values are by column.
         """
-        failures = []
-        writers: list[tuple[str | None, Callable[[str], None]]] = [
-            (
-                self._json,
-                lambda path: write_whole(
-                    resolve_output(_JSON, path), record.to_json().encode("ascii")
-                ),
-            ),
-            (self._csv, lambda path: self._table.append(path, rows())),
-        ]
-        for path, write in writers:
-            if path is not None:
-                try:
-                    write(path)
-                except OSError as error:
-                    failures.append(f"{path}: {error.strerror or error}")
-        if failures:
-            raise BenchmarkError(f"the results could not be written: {'; '.join(failures)}")
+        if self._json is not None:
+            write_text(_JSON, self._json, record.to_json(), self._kind)
+        if self._csv is not None:
+            with writing_output(_CSV, self._csv):
+                self._table.append(self._csv, rows())
 
 
 class CsvTable:

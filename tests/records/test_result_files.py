@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.records.files import check_written
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
@@ -79,10 +81,41 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, little_dis
     both = files(str(tmp_path / "r.json"), str(table))
     assert both.wanted
     longest = len(record.to_json()) - 1
-    with little_disk(longest), pytest.raises(BenchmarkError, match=r"r\.json: File too large$"):
+    with little_disk(longest):
         both.write(record, lambda: [run_row(record)])
+    with pytest.raises(BenchmarkError, match=r"--result_json=.*/r\.json: cannot be written: File"):
+        check_written()
     assert len(table.read_text().splitlines()) == 2
     assert not files().wanted
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_records_of_runs_at_the_same_time_are_all_kept(tmp_path, earlier):
+    """Of eight processes that end at once, one has the file; the others say where theirs is."""
+    path = tmp_path / "r.json"
+    if earlier:
+        files(str(path)).write(a_record(), list)
+    ready = multiprocessing.get_context("fork").Barrier(8)
+
+    def write(said):
+        sys.stderr = said.open("w")
+        mine = files(str(path))
+        ready.wait(30)
+        mine.write(a_record(), list)
+        check_written()
+        sys.stderr.flush()
+
+    said = [tmp_path / f"{n}.err" for n in range(8)]
+    for process in [forked(write, one) for one in said]:
+        process.join(60)
+        assert process.exitcode == 0
+    made = sorted(tmp_path.glob("*.json"))
+    assert len({load_run(str(one)).run_id for one in made}) == len(made) == 8
+    start = f"cnnbench: warning: --result_json={path}: another process has written that file"
+    told = [one.read_text() for one in said]
+    assert sorted(line for line in told if line) == sorted(
+        f"{start} meanwhile; the result is in {one}\n" for one in made if one != path
+    )
 
 
 def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):

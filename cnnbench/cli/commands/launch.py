@@ -271,6 +271,7 @@ def _measure(
             logs = Path(options.results) / name
             logs.mkdir(exist_ok=True)
             record = logs.with_suffix(".json").absolute()
+            check_outputs([Output("results", str(record), "run")])
             record.unlink(missing_ok=True)
             print_notice(f"{name} of {options.repeats}")
             if count:

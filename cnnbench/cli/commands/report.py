@@ -19,7 +19,7 @@ from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.report import ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import csv
-from cnnbench.records.files import Output, check_outputs
+from cnnbench.records.files import Output, check_outputs, check_written
 from cnnbench.records.load import Loaded
 
 _ABOUT = """\
@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         text = render(build(results, options.title), options.format)
     write_output(output, text)
+    check_written()
     if output is not None:
         LineWriter(sys.stdout).lines([f"wrote {output}"])
     comparison = results.comparison

@@ -33,7 +33,7 @@ from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.watch import Watch
-from cnnbench.records.files import write_text
+from cnnbench.records.files import check_written, failures, write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import EMULATED_GPU, ConditionNote, SkippedRecords
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
@@ -151,7 +151,8 @@ class BenchmarkCNN:
 
         Raises:
           UsageError: found only now, such as too few GPUs; no record is written.
-          BenchmarkError: the run failed; the record holds what was measured.
+          BenchmarkError: the run failed, or an output could not be written; the record holds what
+            was measured.
           KeyboardInterrupt: the run was interrupted; the record holds what was measured.
         """
         with outputs.held(self.params, self._files, self._messages):
@@ -180,6 +181,7 @@ class BenchmarkCNN:
             # The last line of a successful run, printed after its results are written.
             if total is not None:
                 self._console.footer(total)
+            check_written()
             return record
 
     def share(self) -> None:
@@ -430,19 +432,16 @@ class BenchmarkCNN:
             self._messages.notice(line)
         for line in skipped_lines(record):
             self._messages.warning(line)
-        try:
-            with uninterrupted():
-                self._files.write(record, lambda: [run_row(record)])
-                measurements.written = True
-                measurements.publish()
-                profiler, path = self._profiler, self.params.profile_json
-                if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
-                    write_text("profile_json", path, profiler.profile(record).to_json())
-        except BenchmarkError as failure:
-            if status == "ok":
-                raise
-            # The error that ended the run is being raised and matters more.
-            self._messages.warning(str(failure))
+        with uninterrupted():
+            self._files.write(record, lambda: [run_row(record)])
+            measurements.written = True
+            measurements.publish()
+            profiler, path = self._profiler, self.params.profile_json
+            if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
+                write_text("profile_json", path, profiler.profile(record).to_json())
+        # The error that ended another run is being raised and matters more.
+        for failure in failures() if status != "ok" else ():
+            self._messages.warning(failure)
         return record
 
 

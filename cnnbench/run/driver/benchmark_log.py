@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cnnbench.records.files import write_text
+from cnnbench.records.files import write_text, writing_output
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Observer
 
@@ -42,8 +42,9 @@ class BenchmarkLog(Observer):
         test_id: str | None,
     ) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
         about = run_info(config, parameters, facts, test_id)
+        with writing_output("benchmark_log_dir", folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
         write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
 
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
@@ -76,8 +77,9 @@ class BenchmarkLog(Observer):
             "timestamp": datetime.now(timezone.utc).strftime(_TIME),
             "extras": [],
         }
-        with (self._folder / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with writing_output("benchmark_log_dir", str(self._folder)):
+            with (self._folder / _METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def run_info(

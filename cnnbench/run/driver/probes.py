@@ -17,7 +17,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.models.declare import scope_flops
-from cnnbench.records.files import write_bytes, write_text
+from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.outputs import partition_file
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe import layers
@@ -72,7 +72,8 @@ def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> 
         if not written:
             raise BenchmarkError("TensorFlow's profiler has left no profile")
         if folder is not None:
-            shutil.copytree(scratch, folder, dirs_exist_ok=True)
+            with writing_output("trace_file", folder):
+                shutil.copytree(scratch, folder, dirs_exist_ok=True)
         use(tuple(plane for path in written for plane in read(path.read_bytes())))
 
 

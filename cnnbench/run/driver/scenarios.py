@@ -10,6 +10,7 @@ from dataclasses import replace
 from cnnbench.base.interrupts import uninterrupted
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError
+from cnnbench.records.files import writing_output
 from cnnbench.records.parts import InputStage
 from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
@@ -256,6 +257,7 @@ def _evaluate_with_the_chief(
 
 def _export(run: ScenarioContext, built: BuiltRun) -> None:
     if built.exporter is not None and run.params.export_dir is not None:
-        with uninterrupted():
-            built.exporter.write(run.params.export_dir)
-        run.messages.notice(f"SavedModel written to {run.params.export_dir}")
+        with writing_output("export_dir", run.params.export_dir):
+            with uninterrupted():
+                built.exporter.write(run.params.export_dir)
+            run.messages.notice(f"SavedModel written to {run.params.export_dir}")

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from cnnbench.base.urls import place
-from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.flags import Params
+from cnnbench.records.files import writing_output
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.observe.protobuf import message
@@ -35,9 +35,10 @@ _SESSION_START = 1
 
 
 class EventFile:
-    """An event file, created in a folder when the first value is written."""
+    """An event file, created in the folder of a flag when the first value is written."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, flag: str, folder: str) -> None:
+        self._flag = flag
         self._folder = folder
         self._writer: Any = None
         self._start: int | None = None
@@ -72,33 +73,32 @@ class EventFile:
     def flush(self) -> None:
         """Writes buffered values to disk."""
         if self._writer is not None:
-            try:
+            with writing_output(self._flag, self._folder, tf.errors.OpError):
                 self._writer.flush()
-            except (tf.errors.OpError, OSError) as error:
-                raise BenchmarkError(
-                    f"no summaries could be written to {self._folder}: {first_line(error)}"
-                ) from error
 
     def close(self) -> None:
         """Ends the file."""
         if self._writer is not None:
-            self._writer.close()
+            with writing_output(self._flag, self._folder, tf.errors.OpError):
+                self._writer.close()
 
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
-        if self._writer is None:
-            place(self._folder).mkdir(parents=True, exist_ok=True)
-            # The dashboard reads the files of a folder in order of their names.
-            name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
-            self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
-            self._event(file_version=b"brain.Event:2")
-        if self._start is not None:
-            self._event(step=min(self._start, step), session={"status": _SESSION_START})
-            self._start = None
         tensor = tf.make_tensor_proto(value).SerializeToString()
         metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
         summary = message("Summary")()
         summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
-        self._event(step=step, summary=summary)
+        with writing_output(self._flag, self._folder, tf.errors.OpError):
+            if self._writer is None:
+                place(self._folder).mkdir(parents=True, exist_ok=True)
+                # The dashboard reads the files of a folder in order of their names.
+                host = f"{socket.gethostname()}.{os.getpid()}"
+                name = f"events.out.tfevents.{time.time():017.6f}.{host}"
+                self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+                self._event(file_version=b"brain.Event:2")
+            if self._start is not None:
+                self._event(step=min(self._start, step), session={"status": _SESSION_START})
+                self._start = None
+            self._event(step=step, summary=summary)
 
     def _event(self, **fields: Any) -> None:
         self._writer.write(message("Event")(wall_time=time.time(), **fields).SerializeToString())
@@ -131,7 +131,7 @@ class TrainingSummaries(Observer):
 
     def __init__(self, params: Params, step: TrainStep, manager: VariableMgr) -> None:
         assert params.train_dir is not None
-        self._file = EventFile(params.train_dir)
+        self._file = EventFile("train_dir", params.train_dir)
         self._every = params.save_summaries_steps
         self._verbosity = params.summary_verbosity
         self._loss = params.loss_type_to_report
@@ -189,7 +189,7 @@ class EvaluationSummaries(Observer):
     """
 
     def __init__(self, folder: str, newest: bool) -> None:
-        self._file = EventFile(folder)
+        self._file = EventFile("eval_dir", folder)
         self._newest = newest
         self._last: int | None = None
 

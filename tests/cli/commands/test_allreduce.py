@@ -9,10 +9,32 @@ from forked import Forked, cnnbench
 
 from cnnbench.cli import main
 from cnnbench.flags.params import ACCEPTED
+from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.machine.repository import of_work
 from cnnbench.records.codec import encode
 
 COMMAND = ("allreduce", "--device=cpu")
+
+
+def test_a_record_that_cannot_be_written_ends_no_measurement(tmp_path, capfd, monkeypatch):
+    """Its folder is gone before the first of three sizes is measured."""
+    path, table = tmp_path / "lost" / "r.json", tmp_path / "r.csv"
+    path.parent.mkdir()
+    measure = AllReduceBench._measure
+
+    def losing(*arguments):
+        path.parent.rmdir()
+        measure(*arguments)
+
+    monkeypatch.setattr(AllReduceBench, "_measure", losing)
+    files = (f"--result_json={path}", f"--result_csv={table}", "--quiet_conditions=all")
+    sizes = ("--num_gpus=2", "--sizes=1K,2K,4K", "--all_reduce_spec=copy", "--num_batches=2")
+    assert main((*COMMAND, *sizes, *files)) == 4
+    out, err = capfd.readouterr()
+    assert err == f"cnnbench: error: --result_json={path}: there is no folder {path.parent}\n"
+    assert sum(not line.startswith("#") for line in out.splitlines()) == 3
+    assert "# Wrong values: 0 of " in out
+    assert len(table.read_text().splitlines()) == 4
 
 
 def test_a_table_and_nothing_else(tmp_path, capfd):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shutil
 
 import pytest
 
@@ -40,6 +42,32 @@ def test_only_the_like_is_replaced(command, flag, forms, sides, tmp_path, call):
         refusal = f"--{flag}={output}: is a file of another kind, not to be overwritten"
         assert refusal in call(*words, code=2).err
         assert output.read_text() == "import this\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "work"),
+    [("compare", "compare_records"), ("history", "trend"), ("report", "gather")],
+)
+def test_a_file_that_is_lost_takes_nothing_else_along(
+    command, work, sides, tmp_path, call, monkeypatch
+):
+    """Its folder is gone when the work is done."""
+    module = importlib.import_module(f"cnnbench.cli.commands.{command}")
+    done = getattr(module, work)
+    (tmp_path / "lost").mkdir()
+
+    def losing(*arguments, **options):
+        shutil.rmtree(tmp_path / "lost", ignore_errors=True)
+        return done(*arguments, **options)
+
+    monkeypatch.setattr(module, work, losing)
+    lost, plot = tmp_path / "lost" / "out", tmp_path / "plot.svg"
+    words = [*(sides if command == "compare" else sides[:1]), f"--output={lost}"]
+    words += [f"--plot={plot}"] if command == "history" else []
+    out, err = call(command, *words, code=4)
+    assert err == f"cnnbench: error: --output={lost}: there is no folder {lost.parent}\n"
+    assert plot.exists() == (command == "history")
+    assert "= same" in out if command == "compare" else out == ""
 
 
 @pytest.mark.parametrize("command", ["compare", "history", "report"])

@@ -171,5 +171,5 @@ def test_buckets_against_numbers():
 
 
 def test_no_file_without_values(tmp_path):
-    EventFile(str(tmp_path / "none")).close()
+    EventFile("eval_dir", str(tmp_path / "none")).close()
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,95 @@
+"""Who removes or replaces files, and that no writer gives up its lock before it renames."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+REMOVING = ("rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "truncate")
+OF_MODULES = (
+    "os.remove",
+    "os.replace",
+    "shutil.move",
+    "gfile.remove",
+    "gfile.copy",
+    "io.write_file",
+)
+
+ALLOWED = {
+    "base/lock.py release": "its own lock file, locked",
+    "base/lock.py __exit__": "the temporary folder that this process has made",
+    "base/lock.py _remove_unlocked": "a temporary folder by name, owner and its own lock file",
+    "records/files.py write_whole": "its own temporary file; replaces the file it was asked for",
+    "records/files.py remove_abandoned": "unlocked temporary files of this machine, by name",
+    "data/output.py move": "moves its own files, or takes back those it has moved",
+    "run/driver/checkpoint_folder.py tidy": "checkpoints beyond --max_ckpts_to_keep",
+    "run/driver/checkpoint_folder.py clean": "what TensorFlow left of a write, by its whole name",
+    "run/driver/export.py write": "its own folder; a SavedModel, and nothing else, is replaced",
+    "cli/commands/launch.py _measure": "an earlier record of the same process in --results",
+    "campaigns/ab/explain.py _profiled": "an earlier profile of the same process in --results",
+    "campaigns/ab/results.py move": "moves files of its own processes in the locked --results",
+    "campaigns/ab/keeper.py main": "the worktree that this process has made",
+    "campaigns/sweep/runner.py __init__": "records in .sweep that no process writes any more",
+    "campaigns/sweep/runner.py _attempt": "the file of a process that this one has ended",
+    "campaigns/strategies/session.py __exit__": "weights in a folder that this process has made",
+    "campaigns/strategies/session.py _process": "the file of a process that this one has ended",
+    "campaigns/tune/bench.py __exit__": "weights in a folder that a search has made",
+    "campaigns/tune/bench.py _run": "the file of a process that this one has ended",
+    "campaigns/tune/final.py _train": "the file of a process that this one has ended",
+    "scripts/kills.py problems": "files in its own temporary folder",
+    "scripts/check_install.py check": "the checkout that it has made in its own folder",
+    "scripts/make_environment.py write_state": "replaces its own file in the environment",
+    "scripts/make_environment.py make": "an environment that it has made, as `plan` decides",
+    "scripts/typecheck.py link_tree": "its own links",
+}
+"""Functions that remove, move or replace files, and why that is never a file of somebody else."""
+
+
+def functions():
+    """Every function of the product and the scripts, as "FILE NAME", with its calls in order."""
+    for top in ("cnnbench", "models", "variable_mgr", "scripts"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            file = path.relative_to(ROOT / "cnnbench" if top == "cnnbench" else ROOT)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+                    yield f"{file} {node.name}", sorted(calls, key=lambda one: one.lineno)
+
+
+def removes(call):
+    """Whether a call removes, moves or replaces a file or folder."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name = call.func.attr
+    of_path = name == "replace" and len(call.args) == 1 and not call.keywords  # unlike that of text
+    return of_path or name in REMOVING or ast.unparse(call.func).endswith(OF_MODULES)
+
+
+def releases(call):
+    """Whether a call gives up a lock: closes its descriptor, unlocks it, or leaves it."""
+    source = ast.unparse(call)
+    return source.startswith("os.close(") or "LOCK_UN" in source or source.endswith(".release()")
+
+
+FUNCTIONS = list(functions())
+
+
+def test_only_these_functions_remove_files():
+    found = {name: one for name, calls in FUNCTIONS for one in filter(removes, calls)}
+    new = {name: ast.unparse(call) for name, call in found.items() if name not in ALLOWED}
+    assert new == {}, "say in ALLOWED why that is no file of a user"
+    assert ALLOWED.keys() - found.keys() == set()
+
+
+def test_no_lock_is_given_up_before_a_rename():
+    renaming = 0
+    for name, calls in FUNCTIONS:
+        moves = [one for one in calls if removes(one) and one.func.attr in ("replace", "rename")]
+        renaming += bool(moves)
+        for move in moves:
+            early = [
+                ast.unparse(one) for one in calls if releases(one) and one.lineno < move.lineno
+            ]
+            assert not early, (name, early)
+    assert renaming > 3
