@@ -19,7 +19,7 @@ OF_MODULES = (
 ALLOWED = {
     "base/lock.py release": "its own lock file, locked",
     "base/lock.py __exit__": "the temporary folder that this process has made",
-    "base/lock.py _remove_unlocked": "a temporary folder by name, owner and its own lock file",
+    "base/lock.py remove_abandoned": "a temporary folder by name, owner and its own lock file",
     "records/files.py write_whole": "its own temporary file; replaces the file it was asked for",
     "records/files.py remove_abandoned": "unlocked temporary files of this machine, by name",
     "data/output.py move": "moves its own files, or takes back those it has moved",

@@ -206,23 +206,16 @@ def remove_abandoned(parent: Path) -> None:
     Such a folder has a name that `Scratch` gives, and a file `SCRATCH` that names it and this
     machine and is not locked; a copy, a link, or a folder that was kept or claimed has not.
     """
-    for folder in filter(lambda path: SCRATCH_NAME.fullmatch(path.name), parent.iterdir()):
-        with contextlib.suppress(OSError):  # its process has just removed it, or lives
+    for folder in parent.iterdir():
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             about = folder.lstat()
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
-                _remove_unlocked(folder)
-
-
-def _remove_unlocked(folder: Path) -> None:
-    """Removes a temporary folder, locked meanwhile; OSError if it is none, or in use."""
-    file = folder / SCRATCH
-    descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)  # never made here
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Empty for a process that has made the file but not yet locked it.
-        _, host, name = _holder(descriptor)
-        made = host == socket.gethostname() and name == folder.name
-        if made and os.path.samestat(os.fstat(descriptor), os.stat(file)):
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(descriptor)
+            own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+            if not (own and SCRATCH_NAME.fullmatch(folder.name)):
+                continue
+            # Not made here, unlike that of a FolderLock; empty if it was made and not yet locked.
+            file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            stack.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            made = _holder(file)[1:] == (socket.gethostname(), folder.name)
+            if made and os.fstat(file).st_nlink:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,7 @@ from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import print_error, print_result, print_warning, standard_streams
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
-from cnnbench.records.files import check_written, failures
+from cnnbench.records.files import check_written
 from cnnbench.run.runtime import loading, supervisor
 
 DEFAULT_COMMAND = "run"
@@ -159,7 +159,6 @@ def _help(argv: Sequence[str]) -> str:
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
-    for failure in failures():
-        print_warning(failure)
+    check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

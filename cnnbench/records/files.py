@@ -169,30 +169,27 @@ def writing_output(flag: str, path: str, *others: type[Exception]) -> Iterator[N
         _failures.setdefault(f"--{flag}={path}: cannot be written: {first_line(error)}")
 
 
-def failures() -> list[str]:
-    """Messages about the outputs that failed since the last call."""
-    found = list(_failures)
+def check_written(warn: Callable[[str], None] | None = None) -> None:
+    """Raises a BenchmarkError if outputs have failed since the last call, or only warns."""
+    text = "; ".join(_failures)
     _failures.clear()
-    return found
+    if text:
+        if warn is None:
+            raise BenchmarkError(text)
+        warn(text)
 
 
-def check_written() -> None:
-    """Raises a BenchmarkError for `failures`; to be called when all outputs have been tried."""
-    if found := failures():
-        raise BenchmarkError("; ".join(found))
-
-
-def write_text(flag: str, path: str, text: str, kind: str = "") -> None:
+def write_text(flag: str, path: str, text: str) -> None:
     """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes."""
-    write_bytes(flag, path, text.encode("utf-8", "backslashreplace"), kind)
+    write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
 
 
-def write_bytes(flag: str, path: str, content: bytes, kind: str = "") -> None:
+def write_bytes(flag: str, path: str, content: bytes) -> None:
     """Writes the result file of a command; if that fails, the command continues.
 
     A file that another process has written since `check_outputs` stays, and the content goes to a
-    new file beside it, NAME-2.SUFFIX. That is a failure too, unless it was also a document of this
-    `kind`, as of a run that was started at the same time: then it is a warning.
+    new file beside it, NAME-2.SUFFIX. That is a failure too, unless both are of one kind, as of
+    commands that were started at the same time: then it is a warning.
     """
     with writing_output(flag, path):
         target = place = resolve_output(flag, path)
@@ -208,7 +205,7 @@ def write_bytes(flag: str, path: str, content: bytes, kind: str = "") -> None:
             note(str(place))
         if place != target and expected is None:
             text = f"another process has written that file meanwhile; the result is in {place}"
-            if not (kind and is_replaceable(target, KINDS[kind])):
+            if not any(ours(content) and is_replaceable(target, ours) for ours in KINDS.values()):
                 raise FlagError(flag, path, text)
             print_warning(f"--{flag}={path}: {text}")
 

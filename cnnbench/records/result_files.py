@@ -98,7 +98,7 @@ class ResultFiles:
         `rows` is called only for --result_csv; its values are by column.
         """
         if self._json is not None:
-            write_text(_JSON, self._json, record.to_json(), self._kind)
+            write_text(_JSON, self._json, record.to_json())
         if self._csv is not None:
             with writing_output(_CSV, self._csv):
                 self._table.append(self._csv, rows())

@@ -22,7 +22,7 @@ from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.files import check_written, failures
+from cnnbench.records.files import check_written
 from cnnbench.records.parts import (
     EMULATED_GPU,
     ConditionNote,
@@ -129,8 +129,7 @@ class AllReduceBench:
         if so_far.status == "interrupted" and error is not None:
             so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
         self._results.write(so_far, list)
-        for failure in failures():
-            self._messages.warning(failure)
+        check_written(self._messages.warning)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """The measurements so far; `status` is "ok", "failed" or "interrupted"."""

@@ -33,7 +33,7 @@ from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.watch import Watch
-from cnnbench.records.files import check_written, failures, write_text
+from cnnbench.records.files import check_written, write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import EMULATED_GPU, ConditionNote, SkippedRecords
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
@@ -439,9 +439,8 @@ class BenchmarkCNN:
             profiler, path = self._profiler, self.params.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
-        # The error that ended another run is being raised and matters more.
-        for failure in failures() if status != "ok" else ():
-            self._messages.warning(failure)
+        if status != "ok":  # the error that ended the run is being raised and matters more
+            check_written(self._messages.warning)
         return record
 
 
