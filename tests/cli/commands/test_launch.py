@@ -259,6 +259,15 @@ def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
         assert launch("--ps=1", "--log_dir=logs", *LENET)[0] == 0
 
 
+def test_scaling_removes_no_file_of_a_user(launch, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "alone-1.json").write_text("mine")
+    status, _, err = launch("--ps=1", "--scaling=1", "--results=r", *LENET)
+    assert status == 2
+    assert err.endswith("r/alone-1.json: is a file of another kind, not to be overwritten\n")
+    assert (tmp_path / "r" / "alone-1.json").read_text() == "mine"
+
+
 def test_scaling(launch, tmp_path):
     words = ("--ps=1", "--scaling=2,1", "--repeats=2", "--link=tcp25")
     files = ("--output=t.csv", "--plot=p.svg", "--results=r")
