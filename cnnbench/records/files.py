@@ -244,7 +244,8 @@ def remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # no later file
+                    path.unlink()
 
 
 def _prove(folder: Path) -> None:

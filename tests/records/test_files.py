@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.records import files
-from cnnbench.records.files import resolve_output, write_bytes, write_whole
+from cnnbench.records.files import check_written, resolve_output, write_bytes, write_whole
 
 needs_no_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
@@ -73,12 +73,29 @@ def test_write_replaces_and_keeps_permissions(tmp_path):
     assert names(tmp_path) == ["r.json"]
 
 
+def test_a_file_that_takes_the_name_of_an_abandoned_one_is_not_removed(tmp_path, monkeypatch):
+    """As that of a writer whose first file another remover took before it was locked."""
+    path = tmp_path / f"{files._UNFINISHED}0123456789ab.tmp"
+    path.write_text("abandoned")
+    lock = files.fcntl.flock
+
+    def late(file, how):
+        path.unlink()
+        path.write_text("new")
+        lock(file, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.fcntl, "flock", late)
+        files.remove_abandoned(tmp_path)
+    assert path.read_text() == "new"
+    files.remove_abandoned(tmp_path)
+    assert names(tmp_path) == []
+
+
 def _write_many(folder, writer, failures):
     for number in range(200):
-        try:
-            write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
-        except Exception as error:
-            failures.put(str(error))
+        write_bytes("result_json", str(folder / f"r{writer}-{number}.json"), b"{}" * 50)
+    check_written(failures.put)
 
 
 def test_writers_in_one_folder_leave_each_others_unfinished_files_alone(tmp_path):
