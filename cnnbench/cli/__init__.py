@@ -41,10 +41,12 @@ def entry_point() -> NoReturn:
     )  # `watched` forks
     with supervisor.offered():
         code = main(sys.argv[1:])
-    # The interpreter would wait for threads that are not daemons, whose calls may never end.
+    # The interpreter would wait for threads that are not daemons, whose calls may never end, and
+    # TensorFlow would be torn down under those of inputs that still read or drop their data.
     others = set(threading.enumerate()) - {threading.main_thread()}
-    is_held = any(not thread.daemon for thread in others)
-    if supervisor.is_connected() or (code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and is_held):
+    early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
+    is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
+    if supervisor.is_connected() or is_held:
         supervisor.leave(code)
     supervisor.announce(code)
     gc.freeze()  # with TensorFlow loaded, the collections at exit take a second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -107,7 +108,7 @@ class DistributedInput(PipelineInput):
     def _begin(self) -> Callable[[], Copying]:
         # It reads ahead by itself.
         steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
-        self._produce = steps.next
+        self._steps, self._produce = steps, steps.next
         self._fresh = True
         return self._produce
 
@@ -117,10 +118,7 @@ class _DistributedSteps(Steps):
         self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
     ) -> None:
         self._distribution = distribution
-        super().__init__(pipeline, devices, 0)
-
-    def _open(self) -> Any:
-        return self._distribution.iterator(self._pipeline)
+        super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
 
     def _next(self) -> Copying:
         elements = self._pipeline.spec.elements

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.data.source import CLOSE_SECONDS, InputSource, TowerBatch, close_all
 from cnnbench.models.elements import by_name
 from cnnbench.records.parts import SkippedRecords
 
@@ -97,10 +97,9 @@ class JoinedInput(InputSource):
         for source in self._sources:
             source.restart()
 
-    def close(self) -> None:
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
-        for source in self._sources:
-            source.close()
+        close_all(self._sources, seconds)
 
 
 class CoordinatedInput(JoinedInput):
@@ -185,12 +184,12 @@ class CoordinatedInput(JoinedInput):
         """Reports that a step on this worker has ended, so that its queue has room."""
         self._wanted[worker].release()
 
-    def close(self) -> None:
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """See `InputSource.close`."""
         self._closed = True
         for wanted in self._wanted:
             wanted.release()
-        super().close()
+        super().close(seconds)
 
     def _fill(self, number: int) -> None:
         source = self._sources[number]

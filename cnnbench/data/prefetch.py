@@ -16,7 +16,7 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import is_cpu
 from cnnbench.data.copies import copied_to
 from cnnbench.data.pipeline import Pipeline, PipelineStage
-from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.data.source import CLOSE_SECONDS, InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
 from cnnbench.records.parts import SkippedRecords
@@ -24,6 +24,9 @@ from cnnbench.records.parts import SkippedRecords
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
 """A step whose batches may still be in transfer to the devices."""
+
+THREAD_NAME = "cnnbench-input"
+"""Name of threads that read, and of those that drop what has been read."""
 
 
 class PipelineInput(InputSource):
@@ -40,7 +43,9 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
-        self._pass: Steps | None = None  # the pass of an evaluation, which repeats it
+        self._dataset: tf.data.Dataset | None = None  # of an evaluation, which repeats it
+        self._steps: Steps | None = None
+        self._prefetcher: _Prefetcher | None = None
         self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
@@ -97,31 +102,37 @@ class PipelineInput(InputSource):
             self.close()
             self._begin()
 
-    def close(self) -> None:
-        """Ends the background thread and drops its batches."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Ends the background thread and drops its batches; see `InputSource.close`."""
         if self._stop is not None:
             self._stop()
-        if self._pass is not None:
-            self._pass.rewind()
-        self._produce = self._stop = None
+        if self._prefetcher is not None:
+            self._prefetcher.join(seconds)
+        if self._steps is not None:
+            self._steps.close()
+        self._produce = self._stop = self._steps = self._prefetcher = None
 
     def _begin(self) -> Callable[[], Copying]:
         ends = ExitStack()
+        self._stop = weakref.finalize(self, ends.close)  # also when nobody calls close()
         begin_copy = None
         if self._copies is not None:
             self._copies.start()
             ends.callback(self._copies.stop)
             begin_copy = self._copies.begin
-        steps = self._pass or Steps(self._pipeline, self.devices, self.steps_per_epoch, begin_copy)
+        dataset = self._dataset
+        if dataset is None:
+            with tf.device(self.spec.host):
+                dataset = self._pipeline.tower_batches()
         if not self.spec.training:
-            self._pass = steps
-        self._produce = steps.next
+            self._dataset = dataset
+        opened = dataset.__iter__
+        steps = Steps(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
+        self._steps, self._produce = steps, steps.next
         if self.spec.datasets_use_prefetch:
-            prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
-            ends.callback(prefetcher.stop)
-            self._produce = prefetcher.get
-        # Also when nobody calls close(): threads must end before TensorFlow is torn down.
-        self._stop = weakref.finalize(self, ends.close)
+            self._prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
+            ends.callback(self._prefetcher.stop)
+            self._produce = self._prefetcher.get
         self._fresh = True
         return self._produce
 
@@ -129,14 +140,16 @@ class PipelineInput(InputSource):
 class Steps:
     """Assembles the batches of steps, and pads the end of an exact pass.
 
-    `begin_copy` starts the copy of a batch to the device of a tower; without it `next` copies.
+    `opened` returns an iterator over the batches from the first on. `begin_copy` starts the copy of
+    a batch to the device of a tower; without it `next` copies.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         devices: Sequence[str],
-        steps_per_pass: int,
+        opened: Callable[[], Any],
+        steps_per_pass: int = 0,
         begin_copy: Callable[[int, TowerBatch], Future[TowerBatch]] | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -146,17 +159,14 @@ class Steps:
         self._step_in_pass = 0
         self._error: DataError | None = None
         self._host = pipeline.spec.host
+        self._opened = opened
         with tf.device(self._host):
-            self._iterator = self._open()
+            self._iterator = opened()
 
-    def _open(self) -> Any:
-        self._dataset = self._pipeline.tower_batches()
-        return iter(self._dataset)
-
-    def rewind(self) -> None:
-        """Drops the rest of an exact pass; the next step is the first of another one."""
-        self._error = self._iterator = None
-        self._step_in_pass = self._steps_per_pass
+    def close(self) -> None:
+        """Drops the iterator."""
+        dropped, self._iterator = [self._iterator], None
+        drop(dropped)
 
     def next(self) -> Copying:
         """The next step's batches."""
@@ -188,8 +198,9 @@ class Steps:
             )
         if self._step_in_pass == self._steps_per_pass:
             self._step_in_pass = 0
+            self.close()
             with tf.device(self._host):
-                self._iterator = iter(self._dataset)
+                self._iterator = self._opened()
         self._step_in_pass += 1
         return tuple(self._to_tower(tower, self._padded()) for tower in range(len(self._devices)))
 
@@ -217,6 +228,15 @@ class Steps:
                 }
             weights = tf.concat([tf.ones([present]), tf.zeros([missing])], axis=0)
         return TowerBatch.of(spec.elements, values, weights)
+
+
+def drop(iterators: list[Any]) -> None:
+    """Empties a list in a thread, which its elements may keep busy for seconds.
+
+    The destructor of an iterator waits for the autotuner of tf.data, which notices late that it has
+    to end.
+    """
+    threading.Thread(target=iterators.clear, name=THREAD_NAME, daemon=True).start()
 
 
 def to_device(batch: TowerBatch, device: str) -> TowerBatch:
@@ -253,8 +273,8 @@ class DeviceCopies:
         return self._threads.submit(self._copy, tower, batch)
 
     def stop(self) -> None:
-        """Waits for running copies, drops the others, and ends the threads."""
-        self._threads.shutdown(cancel_futures=True)
+        """Drops copies that have not begun, and ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
         return self._functions[tower](batch)
@@ -272,23 +292,20 @@ def use_own_executor() -> None:
     run_synchronously(True)
 
 
-class _Prefetcher:
-    """Calls ``produce`` in a thread, a bounded number of results ahead.
+class _Prefetcher(threading.Thread):
+    """A thread that calls ``produce``, a bounded number of results ahead.
 
     It holds no reference to the input that owns it, so that the input can be collected.
     """
 
-    _JOIN_SECONDS = 10.0
-
     def __init__(self, produce: Callable[[], Copying], depth: int) -> None:
+        super().__init__(name=THREAD_NAME, daemon=True)
         self._ready: queue.SimpleQueue[Copying | BaseException] = queue.SimpleQueue()
         self._room = threading.Semaphore(1 + max(1, depth))  # one is being produced
         self._stopping = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._fill, args=(produce,), name="cnnbench-input", daemon=True
-        )
-        self._thread.start()
+        self._produce = produce
+        self.start()
 
     def get(self) -> Copying:
         """The next result; an error of ``produce`` is raised here, again on every later call."""
@@ -301,14 +318,14 @@ class _Prefetcher:
         raise self._error
 
     def stop(self) -> None:
-        """Ends the thread. Safe to call twice, from an exception handler or at exit."""
+        """Ends the thread after its result. Safe to call from an exception handler or at exit."""
         self._stopping = True
         self._room.release()
-        self._thread.join(self._JOIN_SECONDS)
         self._ready = queue.SimpleQueue()  # frees the memory of batches that nobody takes
         self._error = self._error or RuntimeError("the input has been closed")
 
-    def _fill(self, produce: Callable[[], Copying]) -> None:
+    def run(self) -> None:
+        """Produces until `stop` or an error."""
         use_own_executor()
         item: Copying | BaseException = ()
         while not isinstance(item, BaseException):
@@ -316,7 +333,7 @@ class _Prefetcher:
             if self._stopping:
                 return
             try:
-                item = produce()
+                item = self._produce()
             except BaseException as error:
                 item = error
             self._ready.put(item)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from cnnbench.data.spec import InputSpec
 from cnnbench.models.elements import Element, grouped
 from cnnbench.records.parts import SkippedRecords
+
+CLOSE_SECONDS = 2.0
+
+
+def close_all(sources: Iterable[InputSource], seconds: float) -> None:
+    """Closes inputs, for so many seconds in all."""
+    end = time.monotonic() + seconds
+    for source in sources:
+        source.close(max(0.0, end - time.monotonic()))
 
 
 class TowerBatch(NamedTuple):
@@ -116,8 +126,11 @@ class InputSource(abc.ABC):
     def restart(self) -> None:
         """Starts a new exact pass; synthetic data has none."""
 
-    def close(self) -> None:
-        """Stops reading and frees the buffers; `next` or `restart` starts again."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Stops reading and frees the buffers; `next` or `restart` starts again.
+
+        Waits so many seconds at most for the end of the batches that are being read.
+        """
 
     def __enter__(self) -> InputSource:
         return self

@@ -4,16 +4,18 @@ import gc
 import itertools
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from data_sets import input_spec
+from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import PipelineInput
+from cnnbench.data.prefetch import PipelineInput, Steps
 from cnnbench.errors import DataError
 
 
@@ -116,17 +118,17 @@ def test_only_a_bounded_number_of_steps_is_ready(cpu_devices, monkeypatch):
 def test_the_thread_ends_with_the_input(cpu_devices):
     """Copies to CPUs take no other threads."""
     numbers = source(cpu_devices[:2])
-    assert not input_threads()  # reading begins when somebody asks
+    until(lambda: not input_threads())  # reading begins when somebody asks
     for _ in range(2):
         assert [int(x) for x in numbers.next()[0].labels] == [0, 1]
         assert [thread.name for thread in input_threads()] == ["cnnbench-input"]
         numbers.close()
-        assert not input_threads()
+        until(lambda: not input_threads())
         numbers.close()
     numbers.next()
     del numbers
     gc.collect()
-    assert not input_threads()
+    until(lambda: not input_threads())
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
@@ -136,7 +138,58 @@ def test_a_restarted_pass_begins_at_the_first_example(cpu_devices, prefetch):
             numbers.restart()
             labels = [int(x) for _ in range(3) for b in numbers.next() for x in b.labels]
             assert labels == list(range(12))
-    assert not input_threads()
+    until(lambda: not input_threads())
+
+
+def test_neither_a_step_nor_closing_waits_for_the_end_of_an_iterator(cpu_devices, monkeypatch):
+    """As the autotuner of tf.data lets its destructor wait."""
+    free = threading.Event()
+
+    class Slow:
+        def __init__(self, iterator):
+            self.get_next_as_optional = iterator.get_next_as_optional
+
+        def __del__(self):
+            free.wait(60)
+
+    class Slowly(Steps):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            opened, self._opened = self._opened, lambda: Slow(opened())
+
+    monkeypatch.setattr(prefetch, "Steps", Slowly)
+    begin = time.monotonic()
+    with source(cpu_devices[:1], subset="validation", make=partial(Counting, count=3)) as numbers:
+        labels = [numbers.next()[0].labels.numpy().tolist() for _ in range(6)]
+        assert labels == [[0, 1], [2, 0]] * 3
+        numbers.restart()
+        assert numbers.next()[0].labels.numpy().tolist() == [0, 1]
+    assert time.monotonic() - begin < 30
+    free.set()
+    until(lambda: not input_threads())
+
+
+def test_an_input_that_hangs_is_closed_within_two_seconds_together_with_others(cpu_devices):
+    free = threading.Event()
+
+    class Hanging(Counting):
+        def tower_batches(self):
+            hang = lambda: free.wait(60)  # noqa: E731 - py_function keeps it
+            numbers = tf.data.Dataset.range(9).map(
+                lambda i: tf.py_function(lambda i: (hang(), i)[1], [i], tf.int64)
+            )
+            return numbers.map(lambda i: {"image": tf.zeros([2, 32, 32, 3]), "label": [i, i]})
+
+    inputs = [source(cpu_devices[:1], make=Hanging) for _ in range(3)]
+    readers = [threading.Thread(target=one.next, daemon=True) for one in inputs]
+    for reader in readers:
+        reader.start()
+    until(lambda: all(one._prefetcher for one in inputs))
+    begin = time.monotonic()
+    JoinedInput(inputs).close()
+    assert 1.5 < time.monotonic() - begin < 2.5
+    free.set()
+    until(lambda: not input_threads())
 
 
 def slow_copies(monkeypatch, before):
@@ -162,7 +215,7 @@ def test_copies_of_all_towers_and_of_two_steps_overlap(cpu_devices, monkeypatch)
             labels = [int(x) for b in batches for x in b.labels]
             assert labels == list(range(16 * step, 16 * step + 16))
         together.abort()
-    assert not input_threads()
+    until(lambda: not input_threads())
 
 
 @pytest.mark.usefixtures("accelerators")
@@ -195,7 +248,7 @@ def test_copies_by_threads_deliver_what_others_do(cpu_devices, accelerators, pre
             numbers.close()
             found += [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
             assert numbers._pipeline.built == 1
-        assert not input_threads()
+        until(lambda: not input_threads())
         return found
 
     assert delivered(threads=True) == delivered(threads=False)
@@ -214,7 +267,7 @@ def test_an_error_of_a_copy_arrives_in_its_step(cpu_devices, monkeypatch):
         numbers.next()
         with pytest.raises(tf.errors.ResourceExhaustedError, match="no memory left"):
             numbers.next()
-    assert not input_threads()
+    until(lambda: not input_threads())
 
 
 # Inputs of several workers, on logical devices of one process -----------------------------------

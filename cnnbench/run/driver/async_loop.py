@@ -161,6 +161,9 @@ class AsyncLoop(Generic[Values]):
                         self._limit = min(later, default=steps)
                         self._changed.notify_all()
             return steps
+        except BaseException:
+            threads.clear()  # their updates may never end, and what is measured is to be written
+            raise
         finally:
             self._end(threads)
 

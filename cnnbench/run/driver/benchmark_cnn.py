@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.data.source import CLOSE_SECONDS, InputSource, close_all
 from cnnbench.errors import (
     BenchmarkError,
     FlagError,
@@ -52,7 +53,7 @@ from cnnbench.run.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
-from cnnbench.run.runtime import peak_flops
+from cnnbench.run.runtime import peak_flops, supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
 from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
@@ -60,7 +61,6 @@ from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
-    from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.training import ScenarioContext
@@ -155,21 +155,26 @@ class BenchmarkCNN:
             was measured.
           KeyboardInterrupt: the run was interrupted; the record holds what was measured.
         """
-        with outputs.held(self.params, self._files, self._messages):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(outputs.held(self.params, self._files, self._messages))
+            # After the record is written, and a program ends while its inputs still wait.
+            seconds = 0.0 if supervisor.is_program() else CLOSE_SECONDS
+            stack.callback(close_all, self._sources, seconds)
             explain = partial(_as_benchmark_error, self.params)
             with self._membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
                 if self.params.input_only:
                     total = self._measure_input()
                 else:
-                    with contextlib.closing(self.build()) as built:
-                        from cnnbench.run.driver import scenarios
+                    built = self.build()
+                    from cnnbench.run.driver import scenarios
 
-                        run = self._begin(built.devices)
-                        scenario = scenarios.evaluate if self.params.eval else scenarios.train
-                        total = scenario(run, built)
-                        self._note_peak_memory()
-                        if self._files.wanted:
-                            scenarios.measure_input_alone(run, built)
+                    run = self._begin(built.devices)
+                    scenario = scenarios.evaluate if self.params.eval else scenarios.train
+                    total = scenario(run, built)
+                    self._note_peak_memory()
+                    if self._files.wanted:
+                        scenarios.measure_input_alone(run, built)
+                    built.close()
                     if self._files.wanted:
                         self._measure_peak_flops(built)
                     if built.manager.workers is not None:
@@ -214,7 +219,7 @@ class BenchmarkCNN:
         start = time.perf_counter()
         built = Assembly(self.params, self.plan, devices).build(self._console)
         self._measurements.build_seconds = time.perf_counter() - start
-        self._sources = list(built.sources)
+        self._sources += built.sources
         describe_built(self._measurements, built)
         for notice in built.notices:
             self._messages.notice(notice)
@@ -285,10 +290,10 @@ class BenchmarkCNN:
         from cnnbench.run.driver.build import Assembly
 
         start = time.perf_counter()
-        with Assembly(self.params, self.plan, devices).inputs("train") as inputs:
-            self._measurements.build_seconds = time.perf_counter() - start
-            self._sources = [inputs]
-            return scenarios.measure_input(self._begin(devices), inputs)
+        inputs = Assembly(self.params, self.plan, devices).inputs("train")
+        self._measurements.build_seconds = time.perf_counter() - start
+        self._sources.append(inputs)
+        return scenarios.measure_input(self._begin(devices), inputs)
 
     def _begin(self, devices: runtime.Devices) -> ScenarioContext:
         """Warns of a machine that is not fit to measure on, before anything is measured."""

@@ -13,7 +13,7 @@ from cnnbench.base.jobs.job import Task
 from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import WORKER_HOST, CoordinatedInput, JoinedInput
-from cnnbench.data.source import TowerBatch
+from cnnbench.data.source import CLOSE_SECONDS, TowerBatch, close_all
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -118,9 +118,8 @@ class BuiltRun(Trainable):
         return global_step, examples
 
     def close(self) -> None:
-        """Ends input threads; a second call does nothing."""
-        for source in self.sources:
-            source.close()
+        """Closes the inputs; a second call does nothing."""
+        close_all(self.sources, CLOSE_SECONDS)
 
 
 class Assembly:

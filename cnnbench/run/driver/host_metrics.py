@@ -81,7 +81,8 @@ class InProcess(HostMetrics):
         with self._lock:
             self._closed = True
             if self._process is not None:
-                self._process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)  # what it started has its pipes
         self._thread.shutdown(cancel_futures=True)
 
     def _compute(self, rows: Rows) -> dict[str, float]:

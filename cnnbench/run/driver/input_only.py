@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.pipeline import PipelineStage
+from cnnbench.data.prefetch import drop
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import InputSpec
 from cnnbench.records.parts import InputStage
@@ -70,13 +71,15 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )
     with tf.device(spec.host):
-        iterator = iter(dropped.batch(chunk))
+        iterators = [iter(dropped.batch(chunk))]
     began = time.perf_counter()
-    next(iterator)
+    next(iterators[0])
     while time.perf_counter() - began < _DRAIN_SECONDS:
-        next(iterator)
+        next(iterators[0])
     fetched = chunk * stage.examples
-    return _time(stage.name, lambda: next(iterator), fetched, examples, _STAGE_SECONDS)
+    timed = _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
+    drop(iterators)
+    return timed
 
 
 def _time(
