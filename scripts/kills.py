@@ -1,4 +1,4 @@
-"""Kills processes that write files at random moments, and checks the files.
+"""Kills and stops processes that write files at random moments, and checks the files.
 
 Usage: scripts/kills [OPTIONS]
 
@@ -6,14 +6,21 @@ The kills, with SIGKILL, are divided among four writers: result files (a record 
 checkpoints of a training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in
 a forked process, repeatedly, until it is killed after a random time. Then no file may be damaged,
 nothing that the writer had reported as done may be lost, and after the next writer only its own
-files may be left. The exit status is 0 if so, 1 if not.
+files may be left.
+
+The stops are runs, also of two processes, with short steps, steps of 6 s, an input that hangs or an
+operation that does not end. They get interrupting signals, and the folder of their record fills or
+vanishes. Each must end as soon as it says, and 2 s later at most, and leave no process; its record
+has all steps that it has printed, and its checkpoint can be read. Some are played at the same time,
+because most of them wait: 200 take a quarter of an hour on two quiet cores.
+
+The exit status is 0 if all of this holds, 1 if not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import random
 import shutil
@@ -25,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 from command_line import options_of
+from stops import FORK, Case, alive, play
 
 from cnnbench.base.lock import FILE
 from cnnbench.cli import main as cnnbench
@@ -38,8 +45,6 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 
 Report = Callable[[int], object]
 """Reports the number of each completed write."""
-
-FORK = multiprocessing.get_context("fork")
 
 
 def killed(work: Callable[[Report], None], seconds: float) -> int:
@@ -299,8 +304,7 @@ class SweepWriter:
 
     def _alive(self) -> list[int]:
         """Processes with this results folder among their arguments."""
-        every = psutil.process_iter(["cmdline"])
-        return [p.pid for p in every if str(self._results) in " ".join(p.info["cmdline"] or ())]
+        return [process.pid for process in alive(str(self._results))]
 
 
 WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
@@ -327,10 +331,11 @@ def run(name: str, kills: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """Number of kills, and their seed."""
+    """Numbers of kills and stops, and their seed."""
 
-    kills: int = flag(200, "Kills of all writers together.", minimum=1)
-    seed: int = flag(1, "Seed of their moments.")
+    kills: int = flag(200, "Kills of all writers together.", minimum=0)
+    stops: int = flag(200, "Runs that are stopped, or whose folder fills or vanishes.", minimum=0)
+    seed: int = flag(1, "Seed of all of them.")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -341,11 +346,14 @@ def main(arguments: Sequence[str]) -> int:
 
     wrong = 0
     for name in WRITERS:
-        kills = options.kills // len(WRITERS) or 1
+        kills = -(-options.kills // len(WRITERS))
         problems = run(name, kills, options.seed)
         wrong += len(problems)
         print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
-    return int(wrong > 0)
+    drawn = (Case.drawn(random.Random(f"stops {options.seed} {n}")) for n in range(options.stops))
+    problems = play(drawn)
+    print(f"{options.stops} stops, {len(problems)} problems")
+    return int(wrong + len(problems) > 0)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,24 @@ def test_what_is_written_survives_kills(tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == []
 
 
+def test_stopped_runs_leave_what_they_have_measured_and_end_in_time(tmp_path: Path) -> None:
+    code = f"""
+import sys; sys.path[:0] = [{str(SCRIPTS)!r}]
+import dataclasses, json, random, signal
+from stops import Case, play
+case = Case.drawn(random.Random(1))
+case = dataclasses.replace(case, rows=2, delay=0.2, folder="", to_group=False, again=False)
+print(json.dumps(play(dataclasses.replace(case, workers=1, **fields) for fields in (
+    dict(work="hung input", number=signal.SIGTERM, saves=False),
+    dict(work="steps", number=signal.SIGHUP, saves=True),
+    dict(work="steps", number=None, saves=False, folder="is made anew"),
+))))
+"""
+    out, err = tmp_path / "out", tmp_path / "err"
+    assert Forked(code, [], out, err).end(120) == (0, False), err.read_text()
+    assert json.loads(out.read_text()) == []
+
+
 def test_a_write_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
     abandoned, alive = (tmp_path / f"{files._UNFINISHED}{name}.tmp" for name in ("aa", "bb"))
     elsewhere, other = tmp_path / ".cnnbench-00000000-aa.tmp", tmp_path / "notes.tmp"

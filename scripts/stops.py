@@ -1,0 +1,418 @@
+"""Runs that are interrupted, or whose folder of results fills or vanishes meanwhile.
+
+Each case is a command line in a process of its own, forked from one that has loaded TensorFlow;
+`play` plays several at a time, of which most wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from cnnbench.cli import entry_point
+from cnnbench.records.load import load_run
+
+FORK = multiprocessing.get_context("fork")
+
+_PLUGIN = '''
+"""Data of one number per example; one layer, whose loss takes some seconds or never ends."""
+
+from cnnbench.data import Dataset, register_dataset
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+SECONDS, HANGS_AT, BLOCKS_AT = {seconds}, {hangs_at}, {blocks_at}
+
+
+def never():
+    import tensorflow as tf
+
+    queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shared_name="never")
+    (value,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
+    return tf.ensure_shape(value, [])
+
+
+def open_files(spec):
+    import tensorflow as tf
+    from cnnbench.data.pipeline import Pipeline
+
+    class Numbers(Pipeline):
+        def tower_batches(self):
+            def example(n):
+                zero = tf.cond(tf.equal(n, HANGS_AT), never, lambda: tf.zeros([]))
+                label = tf.cast(tf.equal(n, BLOCKS_AT), tf.int64)
+                return {{"image": tf.fill([8, 8, 3], zero), "label": label}}
+
+            return tf.data.Dataset.range(10**6).map(example).batch(spec.batch_per_device)
+
+    return Numbers(spec, 10**6)
+
+
+class Tiny(Model):
+    name, dataset, image_size, batch_size = "tiny", "numbers", 8, 1
+    learning_rate = LearningRateSpec(0.05)
+
+    def build(self, net, images):
+        return net.logits(net.flatten(images))
+
+    def loss(self, outputs, labels):
+        import time
+
+        import numpy as np
+        import tensorflow as tf
+
+        slept = tf.numpy_function(lambda: time.sleep(SECONDS) or np.float32(0), [], tf.float32)
+        with tf.control_dependencies([slept]):
+            zero = tf.cond(tf.reduce_any(labels > 0), never, lambda: tf.zeros([]))
+        return super().loss(outputs, labels) + zero
+
+
+register_dataset(Dataset(
+    name="numbers", num_classes=2, examples={{"train": 10**6, "validation": 1}}, files="numbers",
+    find=lambda folder, subset: [folder], count=lambda files, subset: 10**6,
+    check=lambda files, classes: None, open=open_files,
+))
+register_model("tiny", "numbers", Tiny)
+'''
+_ROW = re.compile(r"^\d+\timages/sec", re.MULTILINE)
+_WAITS = re.compile(r"waiting up to (\d+) s")
+_WARM_UP, _STEPS = 2, 20
+_SECONDS_MORE = 2.0  # than a run says that it may still take, or than `_QUIET`
+_QUIET = 1.0  # seconds that a run may take without saying so
+_START_SECONDS, _END_SECONDS = 120.0, 60.0
+_AT_A_TIME = 3
+
+_FOREIGN = "of another program"
+
+SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+WORKS = ("steps", "steps of 6 s", "hung input", "native operation")
+FOLDERS = ("vanishes", "becomes a file", "is made anew", "gets a file of that name", "fills")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run and how it is disturbed.
+
+    Attributes:
+      work: what it does, of `WORKS`.
+      rows: timed steps before the disturbance; the next one does not end if the work is endless.
+      delay: seconds from the last of these rows to the disturbance.
+      folder: what happens to the folder of its record, of `FOLDERS`; "" for nothing.
+      number: signal that it gets; None for none.
+      to_group: whether all of its process group get it, as by a terminal.
+      again: whether it gets a second one.
+      workers: processes; several are started by `launch`.
+      saves: whether it writes a checkpoint after every step.
+    """
+
+    work: str
+    rows: int
+    delay: float
+    folder: str
+    number: signal.Signals | None
+    to_group: bool
+    again: bool
+    workers: int
+    saves: bool
+
+    @classmethod
+    def drawn(cls, generator: random.Random) -> Case:
+        """A case drawn at random."""
+        folder = generator.choice(FOLDERS) if generator.random() < 0.15 else ""
+        work = "steps" if folder else generator.choice((*WORKS, "steps", "hung input"))
+        long = work == "steps of 6 s"
+        ends = folder and generator.random() < 0.7  # by itself
+        return cls(
+            work=work,
+            rows=generator.randint(0, 1 if long else 4),
+            delay=generator.uniform(0.0, 5.0 if long else 0.1 if work == "steps" else 1.5),
+            folder=folder,
+            number=None if ends else generator.choice(SIGNALS),
+            to_group=generator.random() < 0.3,
+            again=generator.random() < 0.15,
+            workers=2 if not folder and generator.random() < 0.12 else 1,
+            saves=generator.random() < 0.5,
+        )
+
+    def __str__(self) -> str:
+        told = f"{self.work}, {'--train_dir, ' if self.saves else ''}after {self.rows} steps"
+        told += f" the folder {self.folder}" if self.folder else ""
+        if self.number is None:
+            return told
+        whom = f"{'group of ' if self.to_group else ''}{self.workers} workers"
+        return f"{told}, {'twice ' if self.again else ''}{self.number.name} to {whom}"
+
+
+class Run:
+    """The process of a case, in a session of its own; its outputs are read by `look`.
+
+    Attributes:
+      rows: timed steps that it had printed when it was disturbed.
+      twice: whether it got a second signal.
+    """
+
+    rows = 0
+    twice = False
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        pairs = [os.pipe() for _ in range(2)]
+        self._process = FORK.Process(
+            target=self._command, args=(words, folder, [pair[1] for pair in pairs])
+        )
+        self._process.start()
+        self.pid = self._process.pid or 0
+        self._streams = [pair[0] for pair in pairs]
+        self._texts = dict.fromkeys(self._streams, "")
+        for reads, writes in pairs:
+            os.close(writes)
+            os.set_blocking(reads, False)
+
+    @staticmethod
+    def _command(words: list[str], folder: Path, streams: list[int]) -> None:
+        os.setsid()
+        for number, stream in enumerate(streams, start=1):
+            os.dup2(stream, number)
+        os.chdir(folder)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        sys.argv = ["cnnbench", *words]
+        entry_point()
+
+    def look(self) -> int | None:
+        """Reads what it has printed; returns its exit code once it has ended."""
+        code = self._process.exitcode
+        for stream in self._texts:
+            with contextlib.suppress(BlockingIOError):
+                while part := os.read(stream, 1 << 16):
+                    self._texts[stream] += part.decode(errors="replace")
+        return code
+
+    def send(self, case: Case) -> None:
+        """Sends the signal of the case."""
+        assert case.number is not None
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if case.to_group else os.kill)(self.pid, case.number)
+
+    @property
+    def seen(self) -> int:
+        """1 after the warm-up, and 1 for each timed step that is printed."""
+        return ("Done warm up" in self.out) + len(_ROW.findall(self.out))
+
+    @property
+    def out(self) -> str:
+        """Standard output so far."""
+        return self._texts[self._streams[0]]
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return self._texts[self._streams[1]]
+
+    @property
+    def last(self) -> str:
+        """Its last lines on standard error."""
+        return " | ".join(self.err.splitlines()[-2:])
+
+    def close(self) -> None:
+        """Kills what is left of it."""
+        self._process.kill()
+        self._process.join()
+        for stream in self._texts:
+            os.close(stream)
+
+
+def alive(text: str) -> list[psutil.Process]:
+    """Processes with this text among their arguments, or whose folder begins with it."""
+    every = psutil.process_iter(["cmdline", "cwd"])
+    found = (
+        p for p in every if text in " ".join([*(p.info["cmdline"] or ()), p.info["cwd"] or ""])
+    )
+    return [p for p in found if p.pid != os.getpid()]
+
+
+Waiting = Generator[None, None, list[str]]
+"""Yields while it waits; returns problems, a line each."""
+
+
+def played(case: Case, folder: Path) -> Waiting:
+    """Plays a case in a folder of its own."""
+    results, apart = folder / "results", folder / "apart"
+    results.mkdir()
+    apart.mkdir()
+    endless = _WARM_UP + case.rows
+    values = {
+        "seconds": 6.0 if case.work == "steps of 6 s" else 0.1,
+        "hangs_at": endless if case.work == "hung input" else -1,
+        "blocks_at": endless if case.work == "native operation" else -1,
+    }
+    (folder / "plugin.py").write_text(_PLUGIN.format(**values))
+    flags = f"--dataset_plugin={folder}/plugin.py --data_dir={folder} --model=tiny --device=cpu"
+    flags += f" --num_warmup_batches={_WARM_UP} --num_batches={_STEPS} --display_every=1"
+    flags += f" --result_json={results}/run.json --result_csv={apart}/runs.csv --peak_flops=0"
+    if case.saves:
+        flags += f" --train_dir={folder}/train --save_model_steps=1"
+    if case.workers > 1:
+        flags = (
+            f"launch --workers={case.workers} -- --variable_update=collective_all_reduce {flags}"
+        )
+    run = Run(flags.split(), folder)
+    try:
+        found = yield from _disturbed(case, run, results)
+        if not found:
+            found = _left_by(case, run, results, apart)
+            if case.saves and not case.folder:
+                found += yield from _checkpoint(folder / "train", _WARM_UP + run.rows - 1)
+    finally:
+        run.close()
+        left = alive(str(folder))
+        for process in left:
+            process.kill()
+    return [*found, *(f"process {process.pid} is left" for process in left)]
+
+
+def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
+    """Disturbs a run as the case says, and waits for its end."""
+    begin = time.monotonic()
+    while run.look() is None and run.seen < case.rows + 1:
+        if time.monotonic() > begin + _START_SECONDS:
+            return [f"no step {case.rows} within {_START_SECONDS:.0f} s: {run.last}"]
+        yield
+    due = time.monotonic() + case.delay
+    while run.look() is None and time.monotonic() < due:
+        yield
+    run.rows = run.seen - 1
+    if case.folder:
+        _disturb(case.folder, run, results)
+    begin = time.monotonic()
+    limit = begin + _END_SECONDS
+    if case.number is not None:
+        run.send(case)
+    again = begin + 1.5 if case.again and case.number is not None else math.inf
+    while run.look() is None:
+        now = time.monotonic()
+        if now > limit:
+            return [f"has not ended after {_END_SECONDS:.0f} s: {run.last}"]
+        if now > again:
+            run.send(case)
+            begin, again = now, math.inf
+            run.twice = True
+        yield
+    seconds = time.monotonic() - begin
+    waits = [0.0] if run.twice else [_QUIET, *map(float, _WAITS.findall(run.err))]
+    if case.number is not None and seconds > max(waits) + _SECONDS_MORE:
+        return [f"took {seconds:.1f} s to end, not {max(waits):.0f}"]
+    return []
+
+
+def _disturb(how: str, run: Run, results: Path) -> None:
+    if how == "fills":
+        for process in alive(str(results)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.rlimit(resource.RLIMIT_FSIZE, (64, 64))
+    elif how == "gets a file of that name":
+        (results / "run.json").write_text(_FOREIGN)
+    else:
+        shutil.rmtree(results)
+        if how == "becomes a file":
+            results.write_text(_FOREIGN)
+        elif how == "is made anew":
+            results.mkdir()
+
+
+def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
+    """What is wrong with the exit code, the output, the record and the table of a run."""
+    found, code, path = [], run.look(), results / "run.json"
+    if "Traceback" in run.err:
+        found.append(f"a traceback: {run.last}")
+    expected = (0, 4) if case.number is None else (4, 130) if case.folder else (130,)
+    if code not in expected:
+        found.append(f"exit code {code}, not {' or '.join(map(str, expected))}: {run.last}")
+    if case.number is None and "total images/sec" not in run.out:
+        found.append("the total is not printed")
+    is_foreign = path.is_file() and path.read_text() == _FOREIGN
+    if path.is_file() and not is_foreign:
+        steps = len(load_run(str(path)).step_seconds)  # raises if it is torn
+        if steps < run.rows:
+            found.append(f"{run.rows} steps were printed, {steps} are in the record")
+        if case.folder == "gets a file of that name" and "run.json" not in run.err:
+            found.append("a file of another program is replaced without a word")
+    elif not case.folder:
+        found.append("there is no record")
+    elif "run.json" not in run.err and str(results) not in run.err:
+        found.append(f"nothing says that the record is not written: {run.last}")
+    elif case.number is None and code == 0:
+        found.append("exit code 0 without a record")
+    table = apart / "runs.csv"
+    rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
+    if any(len(row) != len(rows[0]) for row in rows):
+        found.append("a row of the table is torn")
+    if len(rows) != 2 and case.folder != "fills":
+        found.append(f"the table has {len(rows)} lines, not 2")
+    names = {
+        path.name for path in (*apart.iterdir(), *(results.iterdir() if results.is_dir() else ()))
+    }
+    return [*found, *(f"{name} is left" for name in sorted(names - {"run.json", "runs.csv"}))]
+
+
+def _checkpoint(folder: Path, step: int) -> Waiting:
+    """Reads the newest checkpoint, which must be of this global step or a later one."""
+
+    def read() -> None:
+        import tensorflow as tf
+
+        newest = tf.train.latest_checkpoint(str(folder))
+        reader = tf.train.load_checkpoint(newest)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+        os._exit(0 if int(newest.rpartition("-")[2]) >= step else 1)
+
+    if step <= _WARM_UP:  # nothing is reported as saved yet
+        return []
+    child = FORK.Process(target=read)
+    child.start()
+    while child.exitcode is None:
+        yield
+    return [] if child.exitcode == 0 else [f"no checkpoint of step {step} can be read"]
+
+
+def play(cases: Iterable[Case]) -> list[str]:
+    """Plays cases, some at a time; returns and prints their problems, a line each."""
+    found: list[str] = []
+    left = enumerate(cases)
+    playing: dict[Path, tuple[str, Waiting]] = {}
+    with tempfile.TemporaryDirectory(prefix="stops-") as root:
+        while True:
+            for number, case in itertools.islice(left, _AT_A_TIME - len(playing)):
+                folder = Path(root, f"case-{number}")
+                folder.mkdir()
+                playing[folder] = f"case {number}, {case}", played(case, folder)
+            if not playing:
+                return found
+            for folder, (title, waiting) in [*playing.items()]:
+                try:
+                    next(waiting)
+                except StopIteration as end:
+                    del playing[folder]
+                    shutil.rmtree(folder)
+                    found += [f"{title}: {text}" for text in end.value]
+                    for text in end.value:
+                        print(f"{title}: {text}", flush=True)
+            time.sleep(0.01)
