@@ -43,7 +43,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
-        self._dataset: tf.data.Dataset | None = None  # of an evaluation, which repeats it
+        self._dataset: tf.data.Dataset | None = None  # an evaluation repeats it
         self._steps: Steps | None = None
         self._prefetcher: _Prefetcher | None = None
         self._produce: Callable[[], Copying] | None = None
@@ -120,13 +120,10 @@ class PipelineInput(InputSource):
             self._copies.start()
             ends.callback(self._copies.stop)
             begin_copy = self._copies.begin
-        dataset = self._dataset
-        if dataset is None:
+        if self._dataset is None or self.spec.training:
             with tf.device(self.spec.host):
-                dataset = self._pipeline.tower_batches()
-        if not self.spec.training:
-            self._dataset = dataset
-        opened = dataset.__iter__
+                self._dataset = self._pipeline.tower_batches()
+        opened = self._dataset.__iter__
         steps = Steps(self._pipeline, self.devices, opened, self.steps_per_epoch, begin_copy)
         self._steps, self._produce = steps, steps.next
         if self.spec.datasets_use_prefetch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from cnnbench.data.spec import InputSpec
@@ -46,7 +46,7 @@ class TowerBatch(NamedTuple):
         return cls(features, grouped(elements, "label", values), weights)
 
 
-class InputSource(abc.ABC):
+class InputSource(AbstractContextManager["InputSource"]):
     """Delivers a batch per tower and step, synthetic or read from files.
 
     `examples_per_epoch` counts all shards; `wait_seconds` is the total time blocked in `next`.
@@ -132,13 +132,5 @@ class InputSource(abc.ABC):
         Waits so many seconds at most for the end of the batches that are being read.
         """
 
-    def __enter__(self) -> InputSource:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -186,6 +186,7 @@ run CPU8 --model=lenet --forward_only        | --precision=int8: needs --forward
 # Sizes
 run --model=trivial --warmup=auto --num_warmup_batches=40 --max_warmup_batches=30 \
                                              | --max_warmup_batches=30: is less than the 40 steps
+run --model=trivial --autotune_threshold=9999 | --autotune_threshold=9999: means 5e+08 warm-up steps
 run --warmup=auto --max_warmup_batches=19    | --max_warmup_batches=19: *at least 20
 run TINY --eval --train_dir=. --num_eval_epochs=1e9 | --num_eval_epochs=*must be at most
 run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
@@ -361,7 +362,7 @@ allreduce --gradient_repacking=1,501         | --gradient_repacking=1,501: must 
 allreduce --agg_small_grads_max_bytes=64,x   | --agg*=64,x: must be sizes in bytes
 allreduce --gradient_bucket_bytes=           | --gradient_bucket_bytes=: must be sizes in bytes
 allreduce --num_gpus=3 --gpu_indices=0,1     | --gpu_indices=0,1: names 2 GPUs, but --num_gpus=3
-allreduce --iters_per_step=0                 | --iters_per_step=0: must be at least 1
+allreduce --iters_per_step=0                 | --iters_per_step=0: must be from 1 to 100000
 allreduce --iterations=2 --num_batches=3     | --iterations=2: contradicts --num_batches=3
 allreduce --result_json=none/r.json          | --result_json=none/r.json: there is no folder
 allreduce --result_json=no --result_csv=no   | --result_csv=no: is the file of --result_json

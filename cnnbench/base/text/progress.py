@@ -96,18 +96,21 @@ class Progress:
         self._first: tuple[int, float] | None = None
         self._next_draw = 0.0
 
-    def update(self, done: int) -> None:
-        """Sets the number of steps done; redraws at most ten times a second."""
+    def update(self, done: int) -> bool:
+        """Sets the number of steps done; redraws at most ten times a second.
+
+        Returns whether there is a terminal for it.
+        """
         if not self._live.enabled:
-            return
+            return False
         now = self._clock()
         if self._first is None:
             # Rates count from the end of the first step, which compiles and allocates.
             self._first = (done, now)
-        if now < self._next_draw:
-            return
-        self._next_draw = now + _SECONDS_BETWEEN_DRAWS
-        self._live.draw(self._line(done, now, *self._first))
+        if now >= self._next_draw:
+            self._next_draw = now + _SECONDS_BETWEEN_DRAWS
+            self._live.draw(self._line(done, now, *self._first))
+        return True
 
     def clear(self) -> None:
         """Removes the line from the terminal; the next update draws it again."""

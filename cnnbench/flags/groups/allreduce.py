@@ -143,6 +143,7 @@ class AllReduceParams:
         VariableUpdateParams,
         "iters_per_step",
         help="Reductions in one call, each after the one before has finished.",
+        maximum=100_000,
     )
     num_batches: int = flag(20, "Timed calls of every row.", minimum=1)
     iterations: int | None = flag(None, "Another name of --num_batches.", minimum=1)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from cnnbench.base.interrupts import AT_ONCE
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.driver.step_timer import StepTime, never
 from cnnbench.run.runtime.activity import Doing, time_limit
@@ -145,7 +144,7 @@ class AsyncLoop(Generic[Values]):
           BenchmarkError: all workers are lost, or cnnbench itself raised it in one of them.
         """
         last = StepTime.now()
-        threads = self._begin(steps, pause_due)
+        self._begin(steps, pause_due)
         try:
             for step in range(1, steps + 1):
                 outcome = self._next_outcome()
@@ -161,13 +160,12 @@ class AsyncLoop(Generic[Values]):
                         self._limit = min(later, default=steps)
                         self._changed.notify_all()
             return steps
-        except BaseException:
-            threads.clear()  # their updates may never end, and what is measured is to be written
-            raise
         finally:
-            self._end(threads)
+            with self._changed:  # ends the threads, for which nothing waits: an update may hang
+                self._running += 1
+                self._changed.notify_all()
 
-    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> dict[str, threading.Thread]:
+    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> None:
         with self._changed:
             self._running += 1
             self._limit, self._next = steps, 1
@@ -180,13 +178,9 @@ class AsyncLoop(Generic[Values]):
                 self._first = {name: number for number, name in enumerate(self.left, 1)}
                 self._next = len(self._first) + 1
                 self._find_pauses(1, len(self._first))
-        threads = {
-            name: threading.Thread(target=self._work, args=(name, self._running), daemon=True)
-            for name in self.left
-        }
-        for thread in threads.values():
-            thread.start()
-        return threads
+        for name in self.left:
+            arguments = name, self._running
+            threading.Thread(target=self._work, args=arguments, daemon=True).start()
 
     def _find_pauses(self, first: int, last: int) -> None:
         """Calls `pause_due` for these numbers, up to the first one that is followed by a pause."""
@@ -194,16 +188,6 @@ class AsyncLoop(Generic[Values]):
             if self._pause_due(number):
                 self._pauses.add(number)
                 self._limit = min(self._limit, number)
-
-    def _end(self, threads: Mapping[str, threading.Thread]) -> None:
-        with self._changed:
-            self._running += 1
-            self._changed.notify_all()
-        deadline = time.monotonic() + AT_ONCE
-        for worker, thread in threads.items():
-            # The thread of a lost worker may never end, nor any other after an interrupt.
-            if worker not in self._errors:
-                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self, worker: str, run: int) -> None:
         work = self._workers[worker]

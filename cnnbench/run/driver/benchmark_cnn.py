@@ -49,6 +49,7 @@ from cnnbench.run.driver.notices import (
     peak_warning,
     skipped_lines,
     steady_state_notice,
+    steps_notice,
     summary_lines,
     warm_up_warning,
 )
@@ -132,6 +133,8 @@ class BenchmarkCNN:
             self.profiled(params.profile_steps)
         if params.device == "cpu":
             self._check_memory("cpu")
+        if (notice := steps_notice(self.plan)) is not None:
+            self._messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
         """Makes `run` profile up to `steps` of the last steps of the warm-up, and returns how."""

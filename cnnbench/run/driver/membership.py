@@ -247,13 +247,13 @@ class Membership:
             self.end(ExitCode.FAILED, str(error))
             raise
         except KeyboardInterrupt:
+            write("interrupted", None)  # before `end`, which waits for the others
             self.end(ExitCode.INTERRUPTED, "interrupted")
-            write("interrupted", None)
             raise
         except Exception as error:
             failure = self.failure(error) or explain(error)
-            self.end(ExitCode.FAILED, str(failure or error))
             write("failed", failure or error)
+            self.end(ExitCode.FAILED, str(failure or error))
             if failure is None or failure is error:
                 raise
             raise failure from error

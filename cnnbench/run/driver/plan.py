@@ -54,7 +54,7 @@ TOP_1_ACCURACY = "top_1_accuracy"
 """Name that tf_cnn_benchmarks has for the metric that ends a training, for any model."""
 
 _MOST_STEPS = 2**31 - 1
-_MOST_EVALUATIONS = 100_000
+_MOST_COUNTED = 100_000
 
 # Distance of the checks of --warmup=auto: least number of steps, and growth of the series.
 _SMALLEST_STRIDE = 5
@@ -356,6 +356,7 @@ def _warm_up(params: Params, mode: str) -> WarmUp:
     if least is None:
         # The GPU convolution autotuner tries its candidates during the first steps.
         least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
+        _check_count("autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps")
     if params.warmup != "auto":
         return WarmUp(least, least)
     if params.max_warmup_batches < least:
@@ -485,8 +486,6 @@ def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples
     return steps
 
 
-def _check_count(flag: str, value: float, count: float) -> None:
-    if count > _MOST_EVALUATIONS:
-        raise FlagError(
-            flag, value, f"means {count:.3g} evaluations, not up to {_MOST_EVALUATIONS}"
-        )
+def _check_count(flag: str, value: float, count: float, what: str = "evaluations") -> None:
+    if count > _MOST_COUNTED:
+        raise FlagError(flag, value, f"means {count:.3g} {what}, not up to {_MOST_COUNTED}")

@@ -17,6 +17,7 @@ from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
+from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
@@ -39,6 +40,8 @@ from cnnbench.run.step.train_step import StepResult, TrainStep
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.step_profile import StepProfiler
+
+_SILENT = 60.0  # seconds of a warm-up without a terminal
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Training:
         self._save_directory = params.train_dir if plan.trains else None
         self._before_loop = global_step
         self._timer = LoopTimer()
-        self._last_save = time.monotonic()
+        self._last_save = self._silent_since = time.monotonic()
         self._unjudged: Evaluated | None = None
         self._stopped_early = False
         self._last = StepValues(0.0, (), False)
@@ -282,8 +285,12 @@ class Training:
         self._check_stop(values)
         # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
         # with --warmup=auto.
-        self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
-        self._progress.update(step)
+        most = self._plan.warm_up.most
+        self._check_loss(step - 1 - most, values.loss)
+        if not self._progress.update(step) and time.monotonic() >= self._silent_since + _SILENT:
+            left = duration((most - step) * spent.seconds)
+            self._context.messages.notice(f"warm-up step {step} of {most}, {left} left")
+            self._silent_since = time.monotonic()
 
     def _step_done(self, step: int, spent: StepTime, values: StepValues) -> None:
         self._count(values)

@@ -1,10 +1,14 @@
 """What is said about step times when a run is over."""
 
+import re
+
 import pytest
+from short_runs import command
 
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, ModelInfo
 from cnnbench.records.run import Summary
+from cnnbench.run.driver import training
 from cnnbench.run.driver.notices import (
     loss_scaling_lines,
     peak_warning,
@@ -12,6 +16,23 @@ from cnnbench.run.driver.notices import (
     summary_lines,
     warm_up_warning,
 )
+
+
+def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr(training, "_SILENT", 0.1)
+    assert command(num_warmup_batches=1001, num_batches=1) == 0
+    lines = capsys.readouterr().err.splitlines()
+    said = "cnnbench: a long run: steps of the warm-up 1001, timed 1, of evaluations 0"
+    assert lines[0] == said
+    progress = [line for line in lines if "cnnbench: warm-up step " in line]
+    assert re.fullmatch(r"cnnbench: warm-up step \d+ of 1001, .+ left", progress[-1])
+
+
+def test_a_short_run_has_no_notice_of_its_length(capsys):
+    assert command(num_warmup_batches=5, num_batches=1) == 0
+    err = capsys.readouterr().err
+    assert "a long run" not in err
+    assert "warm-up step" not in err.replace("from warm-up step", "")
 
 
 def record(warmup, timed, status="fixed"):

@@ -87,6 +87,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         ({"num_warmup_batches": 0}, WarmUp(0, 0)),
         ({"autotune_threshold": 1}, WarmUp(10, 10)),
         ({"autotune_threshold": 3}, WarmUp(45, 45)),
+        ({"autotune_threshold": 9999, "num_warmup_batches": 5}, WarmUp(5, 5)),
         ({"warmup": "auto"}, WarmUp(10, 200, auto=True)),
         ({"warmup": "auto", "num_warmup_batches": 50}, WarmUp(50, 200, auto=True)),
         ({"warmup": "auto", "max_warmup_batches": 30}, WarmUp(10, 30, auto=True)),
