@@ -339,37 +339,32 @@ def _disturb(how: str, run: Run, results: Path) -> None:
 
 def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
     """What is wrong with the exit code, the output, the record and the table of a run."""
-    found, code, path = [], run.look(), results / "run.json"
-    if "Traceback" in run.err:
-        found.append(f"a traceback: {run.last}")
-    expected = (0, 4) if case.number is None else (4, 130) if case.folder else (130,)
-    if code not in expected:
-        found.append(f"exit code {code}, not {' or '.join(map(str, expected))}: {run.last}")
-    if case.number is None and "total images/sec" not in run.out:
-        found.append("the total is not printed")
-    is_foreign = path.is_file() and path.read_text() == _FOREIGN
-    if path.is_file() and not is_foreign:
-        steps = len(load_run(str(path)).step_seconds)  # raises if it is torn
-        if steps < run.rows:
-            found.append(f"{run.rows} steps were printed, {steps} are in the record")
-        if case.folder == "gets a file of that name" and "run.json" not in run.err:
-            found.append("a file of another program is replaced without a word")
-    elif not case.folder:
-        found.append("there is no record")
-    elif "run.json" not in run.err and str(results) not in run.err:
-        found.append(f"nothing says that the record is not written: {run.last}")
-    elif case.number is None and code == 0:
-        found.append("exit code 0 without a record")
+    expected = {0, 4} if case.number is None else {4, 130} if case.folder else {130}
+    code, ends = run.look(), case.number is None
+    files = [path for folder in (results, apart) for path in folder.glob("*")]
+    foreign = [path for path in files if path.read_text() == _FOREIGN]
+    records = [path for path in files if path.suffix == ".json" and path not in foreign]
+    steps = [len(load_run(str(path)).step_seconds) for path in records]  # raises if one is torn
+    names = {path.name for path in files} - {"run.json", "runs.csv"}
+    if case.folder == FOLDERS[3]:
+        names -= {path.name for path in records}
+    is_told = str(results) in run.err
     table = apart / "runs.csv"
     rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
-    if any(len(row) != len(rows[0]) for row in rows):
-        found.append("a row of the table is torn")
-    if len(rows) != 2 and case.folder != "fills":
-        found.append(f"the table has {len(rows)} lines, not 2")
-    names = {
-        path.name for path in (*apart.iterdir(), *(results.iterdir() if results.is_dir() else ()))
+    wrong = {
+        "a traceback": "Traceback" in run.err,
+        f"exit code {code}": code not in expected or (code == 0 and not records),
+        "the total is not printed": ends and "total images/sec" not in run.out,
+        "no record, and no word of it": not records and not (case.folder and is_told),
+        "a foreign file is replaced without a word": case.folder == FOLDERS[3]
+        and not (foreign or is_told),
+        f"{run.rows} steps were printed, {steps} are in the record": min(steps, default=99)
+        < run.rows,
+        "a row of the table is torn": any(len(row) != len(rows[0]) for row in rows),
+        f"{len(rows)} lines in the table": len(rows) != 2 and case.folder != "fills",
+        f"left: {', '.join(sorted(names))}": bool(names),
     }
-    return [*found, *(f"{name} is left" for name in sorted(names - {"run.json", "runs.csv"}))]
+    return [f"{text}: {run.last}" for text, holds in wrong.items() if holds]
 
 
 def _checkpoint(folder: Path, step: int) -> Waiting:
