@@ -163,34 +163,27 @@ class Case:
 
 
 class Run:
-    """The process of a case, in a session of its own; its outputs are read by `look`.
+    """The process of a case, in a session of its own.
 
     Attributes:
+      text: what it has printed, as `look` has read it.
       rows: timed steps that it had printed when it was disturbed.
       twice: whether it got a second signal.
     """
 
-    rows = 0
-    twice = False
-
     def __init__(self, words: list[str], folder: Path) -> None:
-        pairs = [os.pipe() for _ in range(2)]
-        self._process = FORK.Process(
-            target=self._command, args=(words, folder, [pair[1] for pair in pairs])
-        )
+        self.text, self.rows, self.twice = "", 0, False
+        self._out, printed = os.pipe()
+        self._process = FORK.Process(target=self._command, args=(words, folder, printed))
         self._process.start()
-        self.pid = self._process.pid or 0
-        self._streams = [pair[0] for pair in pairs]
-        self._texts = dict.fromkeys(self._streams, "")
-        for reads, writes in pairs:
-            os.close(writes)
-            os.set_blocking(reads, False)
+        os.close(printed)
+        os.set_blocking(self._out, False)
 
     @staticmethod
-    def _command(words: list[str], folder: Path, streams: list[int]) -> None:
+    def _command(words: list[str], folder: Path, printed: int) -> None:
         os.setsid()
-        for number, stream in enumerate(streams, start=1):
-            os.dup2(stream, number)
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
         os.chdir(folder)
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         sys.argv = ["cnnbench", *words]
@@ -199,44 +192,33 @@ class Run:
     def look(self) -> int | None:
         """Reads what it has printed; returns its exit code once it has ended."""
         code = self._process.exitcode
-        for stream in self._texts:
-            with contextlib.suppress(BlockingIOError):
-                while part := os.read(stream, 1 << 16):
-                    self._texts[stream] += part.decode(errors="replace")
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._out, 1 << 16):
+                self.text += part.decode(errors="replace")
         return code
 
     def send(self, case: Case) -> None:
         """Sends the signal of the case."""
+        assert self._process.pid is not None
         assert case.number is not None
         with contextlib.suppress(ProcessLookupError):
-            (os.killpg if case.to_group else os.kill)(self.pid, case.number)
+            (os.killpg if case.to_group else os.kill)(self._process.pid, case.number)
 
     @property
     def seen(self) -> int:
         """1 after the warm-up, and 1 for each timed step that is printed."""
-        return ("Done warm up" in self.out) + len(_ROW.findall(self.out))
-
-    @property
-    def out(self) -> str:
-        """Standard output so far."""
-        return self._texts[self._streams[0]]
-
-    @property
-    def err(self) -> str:
-        """Standard error so far."""
-        return self._texts[self._streams[1]]
+        return ("Done warm up" in self.text) + len(_ROW.findall(self.text))
 
     @property
     def last(self) -> str:
-        """Its last lines on standard error."""
-        return " | ".join(self.err.splitlines()[-2:])
+        """Its last lines."""
+        return " | ".join(self.text.splitlines()[-3:])
 
     def close(self) -> None:
         """Kills what is left of it."""
         self._process.kill()
         self._process.join()
-        for stream in self._texts:
-            os.close(stream)
+        os.close(self._out)
 
 
 def alive(text: str) -> list[psutil.Process]:
@@ -300,12 +282,12 @@ def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
         yield
     run.rows = run.seen - 1
     if case.folder:
-        _disturb(case.folder, run, results)
+        _disturb(case.folder, results)
     begin = time.monotonic()
-    limit = begin + _END_SECONDS
+    limit, again = begin + _END_SECONDS, math.inf
     if case.number is not None:
         run.send(case)
-    again = begin + 1.5 if case.again and case.number is not None else math.inf
+        again = begin + 1.5 if case.again else math.inf
     while run.look() is None:
         now = time.monotonic()
         if now > limit:
@@ -316,25 +298,26 @@ def _disturbed(case: Case, run: Run, results: Path) -> Waiting:
             run.twice = True
         yield
     seconds = time.monotonic() - begin
-    waits = [0.0] if run.twice else [_QUIET, *map(float, _WAITS.findall(run.err))]
+    waits = [0.0] if run.twice else [_QUIET, *map(float, _WAITS.findall(run.text))]
     if case.number is not None and seconds > max(waits) + _SECONDS_MORE:
         return [f"took {seconds:.1f} s to end, not {max(waits):.0f}"]
     return []
 
 
-def _disturb(how: str, run: Run, results: Path) -> None:
+def _disturb(how: str, results: Path) -> None:
     if how == "fills":
         for process in alive(str(results)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.rlimit(resource.RLIMIT_FSIZE, (64, 64))
-    elif how == "gets a file of that name":
-        (results / "run.json").write_text(_FOREIGN)
-    else:
+        return
+    path = results / "run.json"
+    if how != FOLDERS[3]:
+        path = results
         shutil.rmtree(results)
-        if how == "becomes a file":
-            results.write_text(_FOREIGN)
-        elif how == "is made anew":
-            results.mkdir()
+    if how == "is made anew":
+        path.mkdir()
+    elif how != "vanishes":
+        path.write_text(_FOREIGN)
 
 
 def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
@@ -348,13 +331,13 @@ def _left_by(case: Case, run: Run, results: Path, apart: Path) -> list[str]:
     names = {path.name for path in files} - {"run.json", "runs.csv"}
     if case.folder == FOLDERS[3]:
         names -= {path.name for path in records}
-    is_told = str(results) in run.err
+    is_told = str(results) in run.text
     table = apart / "runs.csv"
     rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
     wrong = {
-        "a traceback": "Traceback" in run.err,
+        "a traceback": "Traceback" in run.text,
         f"exit code {code}": code not in expected or (code == 0 and not records),
-        "the total is not printed": ends and "total images/sec" not in run.out,
+        "the total is not printed": ends and "total images/sec" not in run.text,
         "no record, and no word of it": not records and not (case.folder and is_told),
         "a foreign file is replaced without a word": case.folder == FOLDERS[3]
         and not (foreign or is_told),

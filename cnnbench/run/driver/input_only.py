@@ -72,14 +72,15 @@ def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputSta
     )
     with tf.device(spec.host):
         iterators = [iter(dropped.batch(chunk))]
-    began = time.perf_counter()
-    next(iterators[0])
-    while time.perf_counter() - began < _DRAIN_SECONDS:
+    try:
+        began = time.perf_counter()
         next(iterators[0])
-    fetched = chunk * stage.examples
-    timed = _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
-    drop(iterators)
-    return timed
+        while time.perf_counter() - began < _DRAIN_SECONDS:
+            next(iterators[0])
+        fetched = chunk * stage.examples
+        return _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
+    finally:
+        drop(iterators)
 
 
 def _time(
