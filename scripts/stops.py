@@ -262,6 +262,9 @@ def played(case: Case, folder: Path) -> Waiting:
             found = _left_by(case, run, results, apart)
             if case.saves and not case.folder:
                 found += yield from _checkpoint(folder / "train", _WARM_UP + run.rows - 1)
+        until = time.monotonic() + _SECONDS_MORE  # for processes that the kernel still clears away
+        while alive(str(folder)) and time.monotonic() < until:
+            yield
     finally:
         run.close()
         left = alive(str(folder))

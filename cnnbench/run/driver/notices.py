@@ -8,14 +8,12 @@ from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.records.run import RunRecord, Summary, run_steady_state
 from cnnbench.run.driver.plan import Plan
 
-_MANY_WARM_UP, _MANY_STEPS = 1000, 1_000_000
-
 
 def steps_notice(plan: Plan) -> str | None:
     """The numbers of steps of a run that has very many, most of all in its silent warm-up."""
     warm_up, timed = plan.warm_up.most, plan.num_batches
     evaluated = plan.num_eval_batches * (len(plan.eval_steps) + 1) * plan.trains
-    if warm_up <= _MANY_WARM_UP and max(timed, evaluated) <= _MANY_STEPS:
+    if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
         return None
     return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"
 
