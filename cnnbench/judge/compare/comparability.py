@@ -34,6 +34,7 @@ from cnnbench.judge.metrics.measurement import (
     fact_text,
     process_facts,
     readable_fact,
+    resolved,
 )
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import started
@@ -86,9 +87,11 @@ class Group:
 
     def origins(self) -> dict[Origin, list[Measurement]]:
         """Runs by origin, in order of the first run of each."""
+        origins = [Origin.of(record) for record in self.records]
+        whole = resolved(origins)
         found: dict[Origin, list[Measurement]] = {}
-        for record in self.records:
-            found.setdefault(Origin.of(record), []).append(record)
+        for record, origin in zip(self.records, origins, strict=True):
+            found.setdefault(whole[origin], []).append(record)
         return found
 
     def facts(self) -> dict[str, frozenset[str]]:

@@ -57,7 +57,9 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
         if facts:
             lines += wrapped(f"changed there too: {plain(facts)}", "    ", "      ")
     summary = outcome(found)
-    return [*lines, f"  = {summary}"] if summary else lines
+    if summary:
+        lines += wrapped(f"= {summary}", "  ", "    ")
+    return lines
 
 
 def mark_text(found: Trend, index: int, metric: Metric) -> str:
@@ -123,11 +125,16 @@ def facts_text(step: LevelChange) -> str:
 
 
 def outcome(found: Trend) -> str:
-    """The reason why a series has no steps; "" if it has some."""
+    """The reason why a series has no steps, and the network before it; "" if there is neither."""
+    parts = []
     if not found.enough:
         points = count(len(found.series.points), "point", "points")
-        return f"{points}; steps are looked for from {MIN_SERIES} on"
-    return "" if found.steps else "no step"
+        parts = [points, f"steps are looked for from {MIN_SERIES} on"]
+    elif not found.steps:
+        parts = ["no step"]
+    if found.series.before:
+        parts.append(f"another network before: {found.series.before}, not compared")
+    return "; ".join(parts)
 
 
 _COLUMNS = (

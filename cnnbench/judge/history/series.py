@@ -24,6 +24,7 @@ from cnnbench.judge.metrics.measurement import (
     Origin,
     fact_text,
     machine_names,
+    resolved,
     short_commit,
     titles,
 )
@@ -94,6 +95,11 @@ class HistoryEntry:
     def kind(self) -> str:
         """Kind of the measurement, see `cnnbench.judge.metrics.measurement.KINDS`."""
         return self.configuration.kind
+
+    @property
+    def network(self) -> str:
+        """Size of the network; "" if unknown."""
+        return self.origin.parts()["network"]
 
     @property
     def hostname(self) -> str:
@@ -189,13 +195,22 @@ class SeriesPoint:
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One configuration on one machine: points with a value, in order, and those without any."""
+    """One configuration with one network on one machine.
+
+    Attributes:
+      configuration: its name; with the size of the network if there are several.
+      key: the hash of its flags.
+      points: points with a value, in order.
+      empty: points without one.
+      before: size of the network that this one has replaced, or "".
+    """
 
     configuration: str
     key: str
     machine: str
     points: tuple[SeriesPoint, ...]
     empty: tuple[SeriesPoint, ...]
+    before: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +241,18 @@ def all_series(
     _check_by(by, found)
     configurations = labels(entry.configuration for entry in found)
     machines = machine_names(entry.origin for entry in found)
+    networks: dict[str, list[str]] = {}
+    for entry in found:
+        sizes = networks.setdefault(entry.configuration.key, [])
+        sizes += [] if entry.network in sizes else [entry.network]
     groups: dict[tuple[str, str], _Points] = {}
     chosen = []
     for entry in found:
-        place = (configurations[entry.configuration.key], machines[entry.origin])
+        key = entry.configuration.key
+        name = configurations[key]
+        if len(networks[key]) > 1:
+            name += f", {entry.network}"
+        place = (name, machines[entry.origin])
         if _is_wanted(entry, *place, wanted):
             chosen.append(entry)
             point = (_point_of(entry, by), entry.origin)
@@ -245,14 +268,17 @@ def all_series(
         for index, one in enumerate(points):
             first.setdefault(one.name, 0 if by == "commit" else index)
         points.sort(key=lambda one: (first[one.name], revisions.place(one.runs[0])))
+        run = points[0].runs[0]
+        sizes = networks[run.configuration.key]
         made = [replace(point, newest=revisions.is_of(newest, point.runs[0])) for point in points]
         series.append(
             TimeSeries(
                 configuration=configuration,
-                key=made[0].runs[0].configuration.key,
+                key=run.configuration.key,
                 machine=machine,
                 points=tuple(point for point in made if point.values),
                 empty=tuple(point for point in made if not point.values),
+                before=["", *sizes][sizes.index(run.network)],
             )
         )
     return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
@@ -300,13 +326,21 @@ def _point_of(entry: HistoryEntry, by: str) -> str:
 
 def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
-    resolved = tuple(whole.values())
-    return [
-        entry
-        if entry.configuration.resolved
-        else replace(entry, configuration=home(entry.configuration, resolved))
-        for entry in entries
-    ]
+    known, origins = tuple(whole.values()), resolved(entry.origin for entry in entries)
+    found = []
+    for entry in entries:
+        configuration = entry.configuration
+        if not configuration.resolved:
+            configuration = home(configuration, known)
+        found.append(replace(entry, configuration=configuration, origin=origins[entry.origin]))
+    # A run that ended before its network was known counts to the series of the run before it.
+    last = {e.configuration.key: e.origin.network for e in reversed(found) if e.origin.network}
+    for index, entry in enumerate(found):
+        key = entry.configuration.key
+        if network := entry.origin.network or last.get(key):
+            last[key] = network
+            found[index] = replace(entry, origin=replace(entry.origin, network=network))
+    return found
 
 
 def _is_wanted(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:

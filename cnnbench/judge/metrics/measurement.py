@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from cnnbench.base.reading import parse_json
-from cnnbench.base.text.numbers import binary, counted
+from cnnbench.base.text.numbers import binary, counted, integer
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.parts import ErrorInfo, ModelInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
 
@@ -33,6 +34,8 @@ CONTEXT = (PEER, COPY)
 
 _COMMIT, _CHANGES = 12, 7
 """Digits of a commit and of a digest of changes that are shown."""
+
+_ABBREVIATED = re.compile("[0-9a-f]{7,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +116,17 @@ nothing that may change on a machine, such as a driver, which the history should
 class Origin:
     """The origin of a measurement; measurements of different origins are never pooled.
 
-    It is the measured code (side, repository, revision, uncommitted changes), the version of
-    TensorFlow and the machine; "" and None where unknown. User labels except `commit` and
-    `repository` are no part of it.
+    It is the measured code (side, repository, revision, uncommitted changes), the size of its
+    network, the version of TensorFlow and the machine; "" and None where unknown. User labels
+    except `commit` and `repository` are no part of it.
 
     Attributes:
       side: side of an experiment, "a" or "b".
       revision: the commit of cnnbench itself where no other is known.
       dirty: whether files differed from the revision.
       changes: digest of these differences.
+      network: parameters and FLOPs per image of a run; None of reductions, and of runs that ended
+        before they were known.
     """
 
     side: str = ""
@@ -129,6 +134,7 @@ class Origin:
     revision: str = ""
     dirty: bool | None = None
     changes: str = ""
+    network: ModelInfo | None = None
     tensorflow: str = ""
     machine: Machine = ()
 
@@ -149,6 +155,7 @@ class Origin:
             revision=subject.revision or "",
             dirty=subject.dirty,
             changes=subject.changes or "",
+            network=measured.model if isinstance(measured, RunRecord) else None,
             tensorflow=fact_text(facts.get("tensorflow_version", "")),
             machine=tuple((name, fact_text(facts[name])) for name in _MACHINE if name in facts),
         )
@@ -170,9 +177,36 @@ class Origin:
             "side": self.side.upper(),
             "repository": self.repository,
             "revision": self.short,
+            "network": "" if self.network is None else network_size(self.network),
             "TensorFlow": self.tensorflow,
             "machine": machine_name(dict(self.machine)),
         }
+
+
+def network_size(network: ModelInfo) -> str:
+    """Parameters and FLOPs of a network, exactly, since any difference makes another network."""
+    flops = network.training_flops_per_image, network.forward_flops_per_image
+    parameters = network.parameters, network.trainable_parameters
+    texts = ["/".join(integer(one) for one in dict.fromkeys(both)) for both in (parameters, flops)]
+    return f"network of {texts[0]} parameters, {texts[1]} FLOPs"
+
+
+def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
+    """Origins with what others tell about them.
+
+    An abbreviated commit is completed where one of the others begins with it; a run that ended
+    before its network was known gets that of an equal origin.
+    """
+    distinct = tuple(dict.fromkeys(origins))
+    longest_first = sorted({one.revision for one in distinct}, key=len, reverse=True)
+    whole = {
+        text: next(other for other in longest_first if other.startswith(text))
+        for text in longest_first
+        if _ABBREVIATED.fullmatch(text)
+    }
+    found = {one: replace(one, revision=whole.get(one.revision, one.revision)) for one in distinct}
+    known = {replace(one, network=None): one for one in reversed(found.values()) if one.network}
+    return {one: home if home.network else known.get(home, home) for one, home in found.items()}
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:

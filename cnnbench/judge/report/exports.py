@@ -62,15 +62,15 @@ class Figure:
     def title(self) -> str:
         """The name of the value's series in other programs, the same for every commit.
 
-        It depends on the configuration and the origin without its revision, never on other figures:
-        the usual parts of the configuration, side, TensorFlow and machine, and a hash of all flags,
-        the origin's repository too.
+        It depends on its configuration and origin, without revision and network, never on other
+        figures: the usual parts of the configuration, side, TensorFlow and machine, and a hash of
+        these, all flags and the repository.
         """
-        parts = self.origin.parts() | {"revision": ""}
+        origin, parts = self.origin, self.origin.parts()
         shown = (part_text(name, parts[name]) for name in ("side", "TensorFlow") if parts[name])
         words = ", ".join((label(self.configuration), *shown))
-        digest = _digest(self.configuration.key, *parts.values(), self.origin.machine)
-        return plain(f"{words} on {parts['machine']} [{digest}]")
+        subject = (origin.side, origin.repository, origin.tensorflow, origin.machine)
+        return plain(f"{words} on {parts['machine']} [{_digest(self.configuration.key, *subject)}]")
 
     def statistics(self) -> dict[str, float]:
         """Known numbers by name: the median as "", its interval, the processes, and the change."""

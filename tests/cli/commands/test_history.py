@@ -1,8 +1,12 @@
 """`cnnbench history`: what it writes, where, and how it ends."""
 
+import csv
+import json
+
 import pytest
 
 from cnnbench.judge.history import METRICS
+from cnnbench.records.parts import ModelInfo
 from cnnbench.records.subject import Subject
 
 
@@ -29,6 +33,84 @@ def test_names_last_good_and_first_bad_and_fails_where_that_is_asked_for(call, f
     assert "no step" in call("history", folder, "--fail_on=step", "--threshold=30").out
     # Of speed more is better, of time less.
     call("history", folder, "--fail_on=step", "--metric=step_seconds", code=1)
+
+
+SIZES = [
+    ModelInfo(
+        name="lenet",
+        parameters=1000 * size,
+        trainable_parameters=1000 * size,
+        forward_flops_per_image=10**6 * size,
+        training_flops_per_image=3 * 10**6 * size,
+    )
+    for size in (1, 2)
+]
+
+
+@pytest.fixture
+def changed_network(lenet_runs, tmp_path, saved):
+    """changed_network(FIRST, SECOND): six commits of one network, and six of one twice as slow."""
+
+    def make(*sizes):
+        run, runs = lenet_runs(), []
+        for number in range(12):
+            size = sizes[number >= 6]
+            label = {"result_label": f"commit=c{number}"}
+            speed = 100.0 / (size + 1) + number % 3 / 10
+            runs.append(run(speed, model=SIZES[size], flags=label))
+        # It ended before its network was known.
+        runs.append(run(None, model=None, flags=label, error=("Error", "no memory")))
+        return saved(tmp_path / "results", runs)
+
+    return make
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0)])
+def test_another_network_begins_a_series_of_its_own(call, changed_network, sizes):
+    folder = changed_network(*sizes)
+    out = call("history", folder, "--fail_on=step").out
+    words = [f"network of {n},000 parameters, {3 * n},000,000/{n},000,000 FLOPs" for n in (1, 2)]
+    before, after = (words[size] for size in sizes)
+    assert f"lenet, batch 8, 1 cpu, {after} on" in out
+    assert f"another network before: {before}, not compared" in " ".join(out.split())
+    assert not any(line.strip().startswith(("- worse", "+ better")) for line in out.splitlines())
+    document = json.loads(call("history", folder, "--format=json").out)
+    assert sorted(len(one["points"]) for one in document["series"]) == [6, 6]
+    (last,) = [one for one in document["series"] if after in one["configuration"]]
+    assert last["points"][-1]["failed"] == 1
+
+
+def test_two_networks_of_one_commit_are_not_pooled(call, lenet_runs, tmp_path, saved):
+    run, flags = lenet_runs(), {"result_label": "commit=c1"}
+    runs = [run(speed, model=SIZES[size], flags=flags) for size, speed in ((0, 100.0), (1, 50.0))]
+    runs.append(run(None, model=None, flags=flags, error=("Error", "no memory")))
+    folder = saved(tmp_path, [*runs, run(101.0, model=SIZES[0], flags=flags)])
+    values = [row["value"] for row in rows(call("history", folder, "--format=csv"))]
+    assert sorted(map(float, values)) == pytest.approx([50.0, 100.5])
+    table = rows(call("report", folder, "--format=csv"))
+    speeds = [float(row["throughput_images_per_sec"]) for row in table]
+    assert sorted(speeds) == pytest.approx([50.0, 100.5])
+    assert sorted(row["parameters"] for row in table) == ["1000", "2000"]
+
+
+def test_abbreviations_of_a_commit_are_one_point_and_one_row(call, lenet_runs, tmp_path, saved):
+    run, commit = lenet_runs(), "abcdef0123" * 4
+    labels = (commit[:7], commit[:12], commit, commit[:6] + "1")
+    runs = [run(flags={"result_label": f"commit={label}"}) for label in labels]
+    folder = saved(tmp_path, runs)
+    points = rows(call("history", folder, "--format=csv"))
+    assert [(row["commit"], row["processes"]) for row in points] == [
+        (commit, "3"),
+        (labels[-1], "1"),
+    ]
+    table = rows(call("report", folder, "--format=csv"))
+    assert [row["processes"] for row in table] == ["3", "1"]
+    sides = [saved(tmp_path / name, one) for name, one in (("a", runs[:3]), ("b", runs[3:]))]
+    assert "within" not in call("compare", *sides, code=3).out
+
+
+def rows(printed):
+    return list(csv.DictReader(printed.out.splitlines()))
 
 
 @pytest.mark.parametrize("metric", [name for name, one in METRICS.items() if "run" in one.kinds])
