@@ -40,6 +40,8 @@ ALLOWED = {
     "campaigns/tune/bench.py _run": "the file of a process that this one has ended",
     "campaigns/tune/final.py _train": "the file of a process that this one has ended",
     "scripts/kills.py problems": "files in its own temporary folder",
+    "scripts/stops.py _disturb": "the folder of results that it has made, during a run",
+    "scripts/stops.py play": "its own temporary folder",
     "scripts/check_install.py check": "the checkout that it has made in its own folder",
     "scripts/make_environment.py write_state": "replaces its own file in the environment",
     "scripts/make_environment.py make": "an environment that it has made, as `plan` decides",

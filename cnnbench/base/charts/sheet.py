@@ -149,7 +149,8 @@ class Sheet:
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        variables = {colour: f"var(--{name})" for name, colour in palette().items()}
+        # With the colour for pages whose policy lets no style in.
+        variables = {colour: f"var(--{name},{colour})" for name, colour in palette().items()}
         root = ElementTree.fromstring(buffer.getvalue())
         for parent in root.iter():
             for child in list(parent):

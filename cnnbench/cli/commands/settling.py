@@ -120,7 +120,9 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _more_files("base", comparison.base_label)
     new_files = _more_files("new", comparison.new_label)
-    more = pairs - min(len(entry.main.base), len(entry.main.new))
+    measured, needed = min(len(entry.main.base), len(entry.main.new)), entry.main.judgement.needed
+    # As many as the advice says; without a number there, those of an experiment.
+    more = pairs - measured if needed is None else max(1, needed - measured)
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}; done"
     return f"{loop}  # and in turn with these as many of the other side, to {base_files}"
 

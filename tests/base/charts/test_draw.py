@@ -20,9 +20,14 @@ from cnnbench.base.charts import (
     key_of,
 )
 from cnnbench.base.charts.draw import FORMATS, HALF, HEAD, NARROW, WIDE, render, svg
-from cnnbench.base.charts.sheet import limits, theme, ticks_of, wrapped_note
+from cnnbench.base.charts.sheet import limits, palette, theme, ticks_of, wrapped_note
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
+
+
+def variable(name):
+    """A colour of the page, with that of its light variant for pages without styles."""
+    return f"var(--{name},{palette()[name]})"
 
 
 def tree(chart):
@@ -161,15 +166,17 @@ def test_a_chart_that_zooms_names_its_parts():
 def test_rows_have_the_colour_of_their_verdict():
     row = DistributionRow(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
     text = svg(Rows(title="t", x=Axis(label="change"), rows=(row,)))
-    assert "var(--bad)" in text
-    assert "var(--c0)" not in text
+    assert "var(--bad," in text
+    assert "var(--c0," not in text
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_colours_are_variables_of_the_theme(make):
     text = svg(make())
     assert not re.search(r'"#[0-9a-f]{6}"', text)
-    used = set(re.findall(r"var\(--([\w-]+)\)", text))
+    # With the colour itself for pages whose policy lets no style in.
+    used = set(re.findall(r"var\(--([\w-]+),#[0-9a-f]{6}\)", text))
+    assert text.count("var(") == len(re.findall(r"var\(--[\w-]+,#[0-9a-f]{6}\)", text))
     light, dark = theme().split("prefers-color-scheme: dark")
     assert used >= {"ink", "soft", "rule", "c0"}
     assert all(f"--{name}:" in light and f"--{name}:" in dark for name in used)
@@ -232,7 +239,7 @@ def test_shades_limits_notes_and_events():
     root = tree(chart)
     assert {"warm-up", "- worse", "+ better"} <= set(texts(root))
     assert {"first", "second"} <= set(titles(root))
-    assert {"var(--bad)", "var(--good)"} <= {one.get("stroke") for one in root.iter("path")}
+    assert {variable("bad"), variable("good")} <= {one.get("stroke") for one in root.iter("path")}
     file = xml.fromstring(render([chart], "svg"))
     height = float(file.get("viewBox").split()[3])
     written = list(file.iter("{http://www.w3.org/2000/svg}text"))
@@ -326,7 +333,9 @@ def test_twelve_series_have_marks_and_colours_of_their_own_and_none_is_hidden():
     root = tree(lines(series=many))
     shapes = [one.get("d") for defs in root.iter("defs") for one in defs]
     assert len(set(shapes)) == 12
-    assert {f"var(--c{i})" for i in range(12)} <= {one.get("stroke") for one in root.iter("path")}
+    assert {variable(f"c{i}") for i in range(12)} <= {
+        one.get("stroke") for one in root.iter("path")
+    }
     values = [[float(value) for value in re.findall(r"-?[\d.]+", shape)] for shape in shapes[:3]]
     widths = [max(one) - min(one) for one in values]
     assert widths == sorted(widths, reverse=True)
@@ -370,4 +379,4 @@ def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
         assert {"cpu:0", "cpu:0, reduction", "forward", "reduction", "ms"} <= set(texts(root))
         assert "conv0" in titles(root)
         fills = {one.get("fill") for one in root.iter("path")}
-        assert {"var(--c0)", "var(--c1)"} <= fills
+        assert {variable("c0"), variable("c1")} <= fills

@@ -136,6 +136,13 @@ def test_the_command_that_settles_works_and_replaces_no_record(
     assert len(made) == 2 * int(re.search(r"seq (\d+)", command)[1])
 
 
+def test_the_reason_and_the_command_name_one_number(call, save, tmp_path):
+    sides = [save(tmp_path / name, factor) for name, factor in (("base", 1), ("new", 0.972))]
+    out, err = call("compare", *sides, code=3)
+    (number,) = re.findall(r"(\d+) more process", " ".join(out.split()))
+    assert re.search(r"seq (\d+)", err)[1] == number
+
+
 def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):
     hosts = {"flags": {"worker_hosts": "one:1,other:1"}}
     sides = [save(tmp_path / name, factor, **hosts) for name, factor in (("a", 1), ("b", 0.972))]

@@ -86,6 +86,8 @@ def test_page_reads_without_script_and_its_links_lead_somewhere(page):
     # Buttons to sort with come from the script: without it there are none that do nothing.
     assert page.count("button") == 0
     assert page.count("table") >= 9
+    # The charts of narrow pages are hidden where a policy lets no style in.
+    assert page.count('<div class="broad">') == page.count('<div class="narrow" hidden>') > 0
     assert page.count("svg") >= page.count("figure") >= 12
     headings = [a for tag, a in page.elements if tag == "th" and a.get("scope") == "col"]
     assert len(headings) > 50
