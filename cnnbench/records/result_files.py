@@ -302,6 +302,7 @@ _RUN = {
     **_at("summary", "cpu_seconds_per_step", "busy_cpus"),
     **_at("summary", "images_per_sec_median"),
     **_at("record.conditions.during", "other_cpus"),
+    "subject_changes": "subject.changes",
 }
 
 # Fields of Packing, with whether they were added later.
@@ -329,6 +330,7 @@ _ALLREDUCE = {
     **_SUBJECT,
     **_at("record.config", "result_label"),
     **_at("point.packing", *(name for name, later in _PACKING.items() if later)),
+    "subject_changes": "subject.changes",
 }
 
 RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema)
