@@ -167,7 +167,7 @@ def _holder(descriptor: int) -> tuple[str, str, str]:
         about = json.loads(os.pread(descriptor, 4096, 0))
         holder = f"pid {about['pid']} on {about['host']} since {about['since']}"
         return holder, str(about["host"]), str(about.get("folder"))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return "", "", ""
 
 

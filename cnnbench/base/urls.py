@@ -35,6 +35,8 @@ def without_file_scheme(text: str) -> str:
 
 def fault(text: str, allowed: bool) -> str:
     """The reason why one of comma-separated paths is refused, or ""; `allowed`: URLs may be."""
+    if text == "-":
+        return "must be a path, not standard input or output; ./- is a file of that name"
     urls = filter(is_url, text.split(","))
     if all(allowed and _OF_TENSORFLOW.match(url) for url in urls):
         return ""

@@ -87,7 +87,7 @@ def test_a_holder_that_ends_within_the_patience_is_waited_for(tmp_path):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff", b"[" * 4096])
 def test_an_unreadable_name_is_no_obstacle(content, tmp_path):
     (tmp_path / FILE).write_bytes(content)
     with FolderLock(tmp_path) as held:

@@ -128,6 +128,8 @@ run --input_only --data_dir=d --forward_only | --input_only=*builds no network*-
 run --input_only --data_dir=d --eval --train_dir=t | --input_only=*leave out --eval
 run --input_only --data_dir=d DURING         | needs training, so leave out --input_only
 run --save_model_secs=60 --save_model_steps=10 | --save_model_steps=*--save_model_secs
+run --result_json=-                          | --result_json=-: must be a path, not standard
+run --train_dir=-                            | --train_dir=-: must be a path, not standard
 run --result_json=a --result_csv=b/../a      | --result_csv=*--result_json
 run --result_label=commit                    | --result_label=*commit
 run --result_label==abc                      | --result_label==abc: '=abc' is not a label; write
@@ -421,6 +423,7 @@ compare records records --metrics=speed      | --metrics=speed: must be some of 
 compare records records --metrics=           | --metrics=: must be some of throughput
 compare records records --format=html        | --format=html: must be one of table, markdown
 compare records records --output=records     | --output=records: is a folder; name a file
+compare records records --output=-           | --output=-: must be a path, not standard
 compare records records --output=records/0.json | --output=records/0.json: is a file of another kind
 compare records records --output=records/0.json --format=json | --output=*is a file of another kind
 compare records/0.json records/0.json --output=records/0.json | --output=*that this command reads

@@ -7,6 +7,7 @@ and imports of plug-ins are the side's, and no plug-in is loaded here.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +15,14 @@ from pathlib import Path
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Reporter
+from cnnbench.base.urls import is_url
 from cnnbench.campaigns.ab.side import Side, ask, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import FLAG_FILE
 from cnnbench.machine.cpu import main_memory
@@ -31,6 +35,12 @@ from cnnbench.run.driver.plan import Plan, make_plan
 _ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(*sys.argv[1:])"
 # For a plug-in whose import never returns.
 _SECONDS = 120.0
+
+RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
+"""Flags of runs to refuse: a second process would resume or overwrite what the first left."""
+
+# Other files and folders that a run writes.
+_WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
 
 LENGTHS = frozenset({"num_batches", "num_epochs"})
 """Flags of a run that set its number of timed steps."""
@@ -75,7 +85,13 @@ def check_early(side: Side, commit: str, folder: str | Path = ".") -> None:
     """Refuses flags that are wrong whatever files a commit has, before there is a worktree of it.
 
     Another cnnbench, such as that of the commit, may know others; a flag file may be in the commit.
+    What a run writes to a relative path would be removed with the worktree.
     """
+    for name, value in replace(side, checkout=None).given.items():
+        paths = value.split(",") if name in _WRITTEN else ()
+        if any(path and not (os.path.isabs(path) or is_url(path)) for path in paths):
+            reason = "is in a worktree that is removed; give an absolute path"
+            raise FlagError(name, value, reason)
     if side.python is not None or any(FLAG_FILE in word for word in side.flags):
         return
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import explained
-from cnnbench.campaigns.ab.flags import check_early, refuse
+from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
 from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
@@ -124,7 +124,7 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
-    refuse(Side(flags=run), sides.RESERVED, "cannot go with bisect; it keeps all records")
+    refuse(Side(flags=run), RESERVED, "cannot go with bisect; it keeps all records")
     check_early(Side(flags=run, python=python), good, repository)
     return Setting(
         history=History(repository, options.first_parent),

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
+from cnnbench.campaigns.ab.flags import RESERVED
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED, shown
+from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed

@@ -13,7 +13,7 @@ from typing import Any
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import revision_of, worktree
-from cnnbench.campaigns.ab.flags import check, check_early, refuse
+from cnnbench.campaigns.ab.flags import RESERVED, check, check_early, refuse
 from cnnbench.campaigns.ab.side import Side, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.errors import FlagError, UsageError
@@ -25,9 +25,6 @@ from cnnbench.machine.software import may_be_shown
 
 MOST_PAIRS = 1000
 """Largest number of pairs of an experiment."""
-
-RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
-"""Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
 VARIABLES = ("a_env", "b_env")
 """Flags whose values may be secrets."""

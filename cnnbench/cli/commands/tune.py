@@ -9,7 +9,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import obstacle, takes_turns
+from cnnbench.campaigns.ab.flags import RESERVED, obstacle, takes_turns
 from cnnbench.campaigns.launch.tasks import chief_flags
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
@@ -130,7 +130,7 @@ HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
-    **dict.fromkeys(sides.RESERVED, "is set by the command: every process keeps its own files"),
+    **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
     **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
     "export_dir": "cannot go with tune: every process would write there",
     **dict.fromkeys(("job_name", "worker_hosts", "ps_hosts", "controller_host"), _OF_JOBS),

@@ -105,7 +105,7 @@ class Checkpoints:
             checkpoint_folder.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
-                f"no checkpoint could be written to {directory}: {first_line(error)}"
+                f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
             ) from error
         return prefix
 

@@ -79,7 +79,7 @@ class Exporter:
 
         Raises:
           BenchmarkError: it cannot be written; an earlier SavedModel is unchanged, except
-            behind a URL.
+            behind a URL, or else where the message says.
         """
         for name, source in self._sources.items():
             self._module.weights[name].assign(tower_variable.read(source.primary))
@@ -94,16 +94,19 @@ class Exporter:
             try:
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
                 resolve_saved_model(directory)
-                if target.exists():
+                with contextlib.suppress(FileNotFoundError):
                     os.rename(target, old)
                 try:
                     os.rename(new, target)
                 except OSError:
                     with contextlib.suppress(FileNotFoundError):
-                        os.rename(old, target)
+                        os.rename(old, target)  # if that fails too, its error has both paths
                     raise
+                shutil.rmtree(old, ignore_errors=True)
             finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                shutil.rmtree(new, ignore_errors=True)
+                with contextlib.suppress(OSError):  # holds the old one if it could not be put back
+                    temporary.rmdir()
         except FlagError as error:
             raise BenchmarkError(str(error)) from error
         except (OSError, tf.errors.OpError) as error:

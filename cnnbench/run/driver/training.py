@@ -24,6 +24,7 @@ from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.flags import Params
 from cnnbench.machine.watch import Watch
+from cnnbench.records.files import writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
@@ -449,7 +450,8 @@ class Training:
                 self._console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
         if self._save_directory is not None and steps:
-            self._save()
+            with writing_output("train_dir", self._save_directory):
+                self._save()
         if self._results is not None:
             self._results.finish()
         if not steps:

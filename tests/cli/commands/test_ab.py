@@ -562,6 +562,8 @@ def test_a_revision_is_checked_out_and_removed_again(ab, git, tmp_path, monkeypa
         ("--b=--batch_size=few",),
         ("--b=' unclosed",),
         ("--b_python=/nowhere",),
+        ("--b=--graph_file=g.txt",),
+        ("--b_python=python3", "--b=--profile_layers=/tmp/l.csv,l.svg"),
     ],
 )
 @pytest.mark.parametrize("command", ["ab", "explain"])

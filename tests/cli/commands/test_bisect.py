@@ -98,6 +98,9 @@ def test_flags_are_checked_before_there_is_a_worktree(repository, bisect, monkey
     monkeypatch.setattr("cnnbench.campaigns.bisect.bench.worktree", None)
     err = bisect("main~1", "main", python=None, flags=("--no_flag=1",), code=2).err
     assert err.startswith("cnnbench: error: unknown flag --no_flag")
+    err = bisect("main~1", "main", flags=("--export_dir=m",), code=2).err
+    reason = "is in a worktree that is removed; give an absolute path"
+    assert err == f"cnnbench: error: --export_dir=m: {reason}\n"
 
 
 def test_records_of_all_steps_are_ordinary_ones(

@@ -1,6 +1,8 @@
 """--export_dir: what is written serves by itself and says what an evaluation says."""
 
 import dataclasses
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,26 @@ def test_an_export_takes_the_place_of_an_older_one(tmp_path):
         outputs.append(function(image=tf.ones([1, 8, 8, 3]))["logits"].numpy())
     assert not np.allclose(*outputs)
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_older_one_is_never_lost(failing, tmp_path, monkeypatch, capsys):
+    made, rename, calls = tmp_path / "export", os.rename, []
+    assert run(export_dir=made, num_batches=1) == 0
+
+    def limited(old, new):
+        if str(new) == str(made):
+            calls.append(old)
+            if len(calls) <= failing:
+                raise PermissionError(errno.EACCES, "Permission denied", str(old), None, str(new))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", limited)
+    assert run(export_dir=made, num_batches=1) == 4
+    (kept,) = tmp_path.rglob("saved_model.pb")
+    assert (kept.parent == made) == (failing == 1)
+    assert failing == 1 or str(kept.parent) in capsys.readouterr().err
+    tf.saved_model.load(str(kept.parent))
 
 
 def test_files_of_a_user_beside_an_export_are_not_removed(tmp_path, capsys):

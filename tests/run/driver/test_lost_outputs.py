@@ -8,6 +8,7 @@ from short_runs import TINY, command
 
 from cnnbench.records.load import load_run
 from cnnbench.run.driver import scenarios
+from cnnbench.run.driver.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -117,8 +118,25 @@ def test_files_that_fail_during_a_run_do_not_end_it(during, lost, tmp_path):
     assert lost.read_text() == "mine"
 
 
+def test_a_last_checkpoint_that_cannot_be_written_ends_nothing(during, lost, tmp_path, monkeypatch):
+    path, train, save = tmp_path / "r.json", lost / "train", Checkpoints.save
+
+    def saved(*arguments):
+        replace_by_a_file(lost)
+        return save(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    flags = {"train_dir": train, "result_json": path, "export_dir": tmp_path / "export"}
+    code, out, err = during(lambda: None, **flags)
+    assert code == 4
+    assert err.splitlines()[-1].startswith(f"cnnbench: error: --train_dir={train}: no checkpoint ")
+    assert out.splitlines()[-2].startswith("total images/sec: ")
+    assert load_run(str(path)).status == "ok"
+    assert (tmp_path / "export" / "saved_model.pb").is_file()
+
+
 def test_the_error_that_ends_a_run_comes_last(during, lost):
-    flags = {"graph_file": lost / "g", "train_dir": lost / "train"}
+    flags = {"graph_file": lost / "g", "train_dir": lost / "train", "save_model_steps": 1}
     code, _, err = during(lambda: replace_by_a_file(lost), **flags)
     *_, before, last = err.splitlines()
     assert code == 4
