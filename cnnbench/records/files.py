@@ -332,14 +332,11 @@ def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
 
 def are_one(path: str, other: str) -> bool:
     """Whether two paths name the same file, also through links."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # one of them does not exist
         return os.path.samefile(path, other)
-    except (OSError, ValueError):
-        pass  # one of them does not exist
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return os.path.realpath(path) == os.path.realpath(other)
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:

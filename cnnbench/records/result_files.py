@@ -12,8 +12,7 @@ import fcntl
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
 
@@ -138,17 +137,21 @@ class CsvTable:
             return
         descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            with _locked(descriptor):
-                end, separator, columns = self._end_of_rows(path, descriptor)
-                os.ftruncate(descriptor, end)
-                header = _line(columns) if end == 0 else b""
-                lines = b"".join(_line(cells[name] for name in columns) for cells in found)
-                try:
-                    write_all(descriptor, header + separator + lines)
-                    os.fsync(descriptor)
-                except OSError:
-                    os.ftruncate(descriptor, end)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # the system releases it at the end
+            except OSError as error:  # without locks O_APPEND still keeps rows apart
+                if error.errno not in NO_LOCKS:
                     raise
+            end, separator, columns = self._end_of_rows(path, descriptor)
+            os.ftruncate(descriptor, end)
+            header = _line(columns) if end == 0 else b""
+            lines = b"".join(_line(cells[name] for name in columns) for cells in found)
+            try:
+                write_all(descriptor, header + separator + lines)
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
         finally:
             os.close(descriptor)
         sync_folder(target.parent)
@@ -215,23 +218,6 @@ def _line(cells: Iterable[str]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode("utf-8", "backslashreplace")
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Excludes other writers; the kernel releases the lock of a killed process."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        # Some network file systems have no locks; O_APPEND still keeps rows apart.
-        if error.errno not in NO_LOCKS:
-            raise
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _start_of_last_line(file: io.BufferedReader, size: int) -> int:

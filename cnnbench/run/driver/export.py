@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from cnnbench.base.lock import Scratch
 from cnnbench.base.urls import UrlPath
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.elements import grouped, of_role, resolve
@@ -89,9 +90,10 @@ class Exporter:
             if isinstance(target, UrlPath):
                 tf.saved_model.save(self._module, str(target), signatures=signatures)
                 return
-            temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-            new, old = temporary / "new", temporary / "old"
-            try:
+            # Not in the folder of the new one, which is removed after a kill.
+            old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
+            with Scratch("cnnbench-export-", target.parent) as scratch:
+                new = scratch.path / "model"
                 tf.saved_model.save(self._module, str(new), signatures=signatures)
                 resolve_saved_model(directory)
                 with contextlib.suppress(FileNotFoundError):
@@ -102,11 +104,7 @@ class Exporter:
                     with contextlib.suppress(FileNotFoundError):
                         os.rename(old, target)  # if that fails too, its error has both paths
                     raise
-                shutil.rmtree(old, ignore_errors=True)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-                with contextlib.suppress(OSError):  # holds the old one if it could not be put back
-                    temporary.rmdir()
+            shutil.rmtree(old, ignore_errors=True)
         except FlagError as error:
             raise BenchmarkError(str(error)) from error
         except (OSError, tf.errors.OpError) as error:

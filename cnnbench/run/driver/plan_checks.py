@@ -34,8 +34,9 @@ _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 def check_urls(params: Params) -> None:
     """Refuses URLs that TensorFlow does not reach; loads it if there are any."""
-    paths = {spec.name: getattr(params, spec.name) or "" for spec in FLAGS if spec.takes_urls}
-    for flag, path in ((flag, path) for flag, path in paths.items() if is_url(path)):
+    for flag in (spec.name for spec in FLAGS if spec.takes_urls):
+        if not is_url(path := getattr(params, flag) or ""):
+            continue
         for prepare in plugins.before_loading:
             prepare()
         import tensorflow as tf

@@ -10,7 +10,7 @@ from dataclasses import replace
 from cnnbench.base.interrupts import uninterrupted
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError
-from cnnbench.records.files import writing_output
+from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.parts import InputStage
 from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
@@ -229,7 +229,8 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
             _export(run, built)
             if not pause:
                 return found.evaluation.images_per_sec
-            # Endless evaluations print a total each.
+            # Endless evaluations print a total each, and what could not be written.
+            check_written(run.messages.warning)
             run.console.footer(found.evaluation.images_per_sec)
             done = path
         end = time.monotonic() + pause

@@ -123,7 +123,23 @@ _GRADIENTS, _VARIABLES = 2, 3
 _CHANNELS = (1, 3, 4)
 
 
-class TrainingSummaries(Observer):
+class _Summaries(Observer):
+    """Writes an event file into the folder of a flag."""
+
+    def __init__(self, flag: str, folder: str) -> None:
+        self._file = EventFile(flag, folder)
+
+    def begins(self, global_step: int, steps: int) -> None:
+        """Hides what an earlier run wrote after the checkpoint that this one continues from."""
+        del steps
+        self._file.hide(global_step + 1)
+
+    def close(self) -> None:
+        """Ends the event file."""
+        self._file.close()
+
+
+class TrainingSummaries(_Summaries):
     """Writes summaries of a training into --train_dir.
 
     The gradients of the step are traced here once more, if they are wanted.
@@ -131,7 +147,7 @@ class TrainingSummaries(Observer):
 
     def __init__(self, params: Params, step: TrainStep, manager: VariableMgr) -> None:
         assert params.train_dir is not None
-        self._file = EventFile("train_dir", params.train_dir)
+        super().__init__("train_dir", params.train_dir)
         self._every = params.save_summaries_steps
         self._verbosity = params.summary_verbosity
         self._loss = params.loss_type_to_report
@@ -139,11 +155,6 @@ class TrainingSummaries(Observer):
         self._manager = manager
         if self._verbosity >= _GRADIENTS:
             self._last_gradients = step.last_gradients()
-
-    def begins(self, global_step: int, steps: int) -> None:
-        """Hides what an earlier run wrote after the checkpoint that this one continues from."""
-        del steps
-        self._file.hide(global_step + 1)
 
     def due(self, step: int) -> bool:
         """Every --save_summaries_steps timed steps."""
@@ -166,10 +177,6 @@ class TrainingSummaries(Observer):
                         self._file.images("images", _values(part), step)
         self._file.flush()
 
-    def close(self) -> None:
-        """Ends the event file."""
-        self._file.close()
-
     def _scalars(self, moment: Moment) -> dict[str, float]:
         scalars = {
             "learning_rate": moment.learning_rate,
@@ -181,7 +188,7 @@ class TrainingSummaries(Observer):
         return scalars if scale is None else {**scalars, "loss_scale": scale}
 
 
-class EvaluationSummaries(Observer):
+class EvaluationSummaries(_Summaries):
     """Writes the results of evaluations into --eval_dir.
 
     Args:
@@ -189,14 +196,9 @@ class EvaluationSummaries(Observer):
     """
 
     def __init__(self, folder: str, newest: bool) -> None:
-        self._file = EventFile("eval_dir", folder)
+        super().__init__("eval_dir", folder)
         self._newest = newest
         self._last: int | None = None
-
-    def begins(self, global_step: int, steps: int) -> None:
-        """As in `TrainingSummaries`."""
-        del steps
-        self._file.hide(global_step + 1)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Writes the result of an evaluation."""
@@ -215,10 +217,6 @@ class EvaluationSummaries(Observer):
             if value is not None:
                 self._file.scalar(tag, value, step)
         self._file.flush()
-
-    def close(self) -> None:
-        """Ends the event file."""
-        self._file.close()
 
 
 def _values(tensor: Any) -> Any:
