@@ -35,8 +35,7 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
         shards = _shards(place(data_dir), subset, prefix)
         others = [] if shards else [n for n in SUBSETS if _shards(place(data_dir), n, prefix)]
         if shards and (unfinished := unfinished_in(shards[0].parent)):
-            problem = f"its data set was not finished ({unfinished}); make it again"
-            raise FlagError("data_dir", data_dir, problem)
+            raise OSError(f"its data set was not finished ({unfinished}); make it again")
     if shards:
         return shards
     hint = f"; it has {others[0]} files only" if others else ""

@@ -14,6 +14,7 @@ from cnnbench.base import lock
 from cnnbench.base.lock import FILE, SCRATCH, FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input
 from cnnbench.data import make_imagenet as module
+from cnnbench.data.dataset import detect
 from cnnbench.data.image_folder import ImageClass, ImageFolder, scan
 from cnnbench.data.imagenet import ENCODED
 from cnnbench.data.imagenet_files import find_files
@@ -249,6 +250,8 @@ def test_a_process_killed_while_it_moves_files_leaves_no_data_set(photo, tmp_pat
     (tmp_path / "train-00001-of-00002").rename(unfinished / "train-00001-of-00002")
     with pytest.raises(FlagError, match=r"--data_dir=.*not finished \(unfinished-left1234\)"):
         find_files(str(tmp_path), "train")
+    with pytest.raises(FlagError, match=r"not finished \(unfinished-left1234\)"):
+        detect(str(tmp_path))
     with pytest.raises(UsageError, match="holds an unfinished data set already"):
         make_imagenet(found, tmp_path, {"train": 2, "validation": 1})
 

@@ -4,8 +4,10 @@ import json
 import shutil
 
 import pytest
-from short_runs import TINY, command
+from short_runs import TINY, command, run
 
+from cnnbench.errors import FlagError
+from cnnbench.records.files import write_text
 from cnnbench.records.load import load_run
 from cnnbench.run.driver import scenarios
 from cnnbench.run.driver.checkpoints import Checkpoints
@@ -143,3 +145,34 @@ def test_the_error_that_ends_a_run_comes_last(during, lost):
     assert before.startswith(f"cnnbench: warning: --graph_file={lost}/g: ")
     assert last.startswith("cnnbench: error: ")
     assert f"{lost}/train" in last
+
+
+def test_a_run_leaves_no_failure_to_the_next_one(lost, monkeypatch):
+    def refused(*_):
+        replace_by_a_file(lost)
+        write_text("graph_file", str(lost / "g"), "")
+        raise FlagError("num_gpus", 9, "there are fewer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scenarios, "train", refused)
+        with pytest.raises(FlagError, match="there are fewer"):
+            run(graph_file=str(lost / "g"))
+    assert run().record.status == "ok"
+
+
+def test_endless_evaluations_warn_of_an_export_that_fails(lost, tmp_path, monkeypatch, capsys):
+    train, restore = tmp_path / "train", Checkpoints.restore
+    assert command(train_dir=train) == 0
+
+    def restored(*arguments):
+        replace_by_a_file(lost)
+        return restore(*arguments)
+
+    def sleep(seconds):
+        assert f"warning: --export_dir={lost}/m: " in capsys.readouterr().err
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "restore", restored)
+    monkeypatch.setattr(scenarios.time, "sleep", sleep)
+    flags = {"train_dir": train, "export_dir": lost / "m", "eval_interval_secs": 1}
+    assert command("--eval", **flags, num_eval_batches=1) == 130
