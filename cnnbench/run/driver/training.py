@@ -450,7 +450,9 @@ class Training:
                 self._console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
         if self._save_directory is not None and steps:
-            with writing_output("train_dir", self._save_directory):
+            with ExitStack() as stack:
+                if not self._plan.job.in_cluster:  # else a lost process may be the cause
+                    stack.enter_context(writing_output("train_dir", self._save_directory))
                 self._save()
         if self._results is not None:
             self._results.finish()
