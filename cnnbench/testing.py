@@ -97,7 +97,7 @@ class Result:
         """Writes all records into one file, to compare later ones with; replaces it."""
         document = BaselineDocument(records=self.records).to_dict()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(Path(path), (json.dumps(document, indent=1) + "\n").encode("ascii"))
+        write_whole(Path(path).resolve(), (json.dumps(document, indent=1) + "\n").encode("ascii"))
 
 
 class Bench:

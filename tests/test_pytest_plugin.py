@@ -247,6 +247,10 @@ def test_a_baseline_is_written_and_compared_with(session, pytester, holds):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*- slower*", "*20.0 % slower (19.9 to 20.1 %), p = 0.0079*"])
     session(comparing(speed=80, more=", threshold=30")).assert_outcomes(passed=1)
+    path = (pytester.path / "baseline.json").rename(pytester.path / "elsewhere.json")
+    (pytester.path / "baseline.json").symlink_to(path)
+    assert session(comparing(), "--cnnbench-update").ret == 0
+    assert (pytester.path / "baseline.json").is_symlink()
 
 
 def test_what_cannot_be_decided_is_told_as_the_test_asks(session):

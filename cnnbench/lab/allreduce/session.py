@@ -129,6 +129,7 @@ class AllReduceBench:
         if so_far.status == "interrupted" and error is not None:
             so_far = dataclasses.replace(so_far, status="failed", error=_info(error))
         self._results.write(so_far, list)
+        check_written(self._messages.warning)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """The measurements so far; `status` is "ok", "failed" or "interrupted"."""

@@ -163,7 +163,7 @@ class BenchmarkCNN:
             # After the record is written, and a program ends while its inputs still wait.
             seconds = 0.0 if supervisor.is_program() else CLOSE_SECONDS
             stack.callback(close_all, self._sources, seconds)
-            stack.callback(check_written, self._messages.warning)  # unless they are raised below
+            stack.callback(check_written, self._messages.warning)  # after a UsageError
             explain = partial(_as_benchmark_error, self.params)
             with self._membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
                 if self.params.input_only:
@@ -410,7 +410,6 @@ class BenchmarkCNN:
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._end("failed", error)
-        check_written(self._messages.warning)
         self._tell_error(message)
 
     def _note_peak_memory(self) -> None:
@@ -449,6 +448,8 @@ class BenchmarkCNN:
             profiler, path = self._profiler, self.params.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
+        if status != "ok":  # the error that ended the run is being raised and matters more
+            check_written(self._messages.warning)
         return record
 
 

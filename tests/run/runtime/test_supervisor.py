@@ -380,6 +380,17 @@ def test_a_plug_in_that_ends_or_copies_the_process(tmp_path, command, parts, cod
         assert out.read_text() == ""
 
 
+def test_a_record_that_cannot_be_written_after_a_crash_is_warned_of(tmp_path):
+    crash = "import shutil; shutil.rmtree('lost'); os.abort()"
+    (tmp_path / "own.py").write_text(DYING.format(loaded="", made="pass", built="pass", run=crash))
+    (tmp_path / "lost").mkdir()
+    flags = ("--model_plugin=own.py", "--model=dying", "--device=cpu", "--result_json=lost/r.json")
+    out, err = tmp_path / "out", tmp_path / "err"
+    assert Forked(cnnbench, ["run", *flags], out, err, tmp_path).wait(100) == 4
+    reason = f"there is no folder {tmp_path}/lost"
+    assert f"cnnbench: warning: --result_json=lost/r.json: {reason}\n" in err.read_text()
+
+
 PLANNED = f"""{HEAD}
 with supervisor.offered():
     {{first}}
