@@ -58,16 +58,16 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
     notices = obsolete_notices(given) + renamed_notices({name for name, _, _ in words})
-    others = None if {"cluster", *ADDRESSES} & given.keys() else started_together(os.environ)
+    others = None
+    if not {"cluster", *ADDRESSES} & given.keys():
+        others = started_together(os.environ, given.get("eval", False))
     if given.get("variable_update") == HOROVOD:
         given["variable_update"] = "collective_all_reduce"
         notices += (_INSTEAD_OF_HOROVOD,)
         if others is not None:  # Horovod has one process per device
-            given["cluster"] = others[2]
+            given["cluster"] = others[1]
     elif others is not None:
-        alone = (
-            "{} is that of {} processes, but this run is one of its own: --cluster={} joins them"
-        )
+        alone = "{}; this run is one of its own: --cluster={} joins the job"
         notices += (f"{alone.format(*others)}, --cluster=flags omits this line",)
     params, _ = parted(Params, given)
     if params.cluster != "flags":

@@ -103,9 +103,9 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 def reason(errors: str) -> str:
     """The reason in what git has written on standard error, with the command that it advises."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    first = next((line for line in lines if line.startswith(("fatal: ", "error: "))), "")
     advice = [line for line in lines[1:] if line.startswith("git config ")]
-    return "; ".join([first[7:], *advice] if first else lines[-1:])
+    found = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
+    return "; ".join([found[1], *advice] if found else lines[-1:])
 
 
 def commit_of(text: str, folder: str | Path | None = None) -> str:

@@ -125,6 +125,7 @@ def _alone(monkeypatch):
 
 
 TWO_WORKERS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
+EVALUATOR = TWO_WORKERS.replace('"worker", "index": 1', '"evaluator"')
 
 
 @pytest.mark.usefixtures("_alone")
@@ -133,7 +134,10 @@ TWO_WORKERS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker"
     [
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE is that of 2 .* --cluster=mpi joins"),
         ({"SLURM_STEP_NUM_TASKS": "3"}, "SLURM_STEP_NUM_TASKS is that of 3 .* --cluster=slurm"),
-        ({"TF_CONFIG": TWO_WORKERS}, "TF_CONFIG is that of 2 processes, .* --cluster=tf_config"),
+        ({"TF_CONFIG": TWO_WORKERS}, "TF_CONFIG is that of 2 processes; .* --cluster=tf_config"),
+        ({"TF_CONFIG": EVALUATOR}, "TF_CONFIG is that of an evaluator; .* --cluster=tf_config"),
+        ({"TF_CONFIG": "{"}, "the environment variable TF_CONFIG={: .* --cluster=tf_config"),
+        ({"PMI_SIZE": "two"}, "the environment variable PMI_SIZE=two: must be .* --cluster=mpi"),
     ],
 )
 def test_a_task_that_runs_alone_says_so(monkeypatch, environ, line):
@@ -180,11 +184,23 @@ def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
 
 @pytest.mark.usefixtures("_alone")
 def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", TWO_WORKERS.replace('"worker", "index": 1', '"evaluator"'))
+    monkeypatch.setenv("TF_CONFIG", EVALUATOR)
     with pytest.raises(FlagError, match=r"is an evaluator, .* needs --eval, --train_dir=DIR"):
         parse_args(["--cluster=tf_config"])
     parsed = parse_args(["--cluster=tf_config", "--eval", "--train_dir=there"])
     assert not parsed.params.job.in_cluster
+    assert not parse_args(["--eval", "--train_dir=there"]).notices
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    ("name", "value"), [("TF_CONFIG", "{"), ("TF_CONFIG", EVALUATOR), ("HOROVOD_SIZE", "two")]
+)
+def test_horovod_refuses_a_job_that_it_cannot_join(monkeypatch, name, value):
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="is an evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
+        parse_args(["--variable_update=horovod"])
 
 
 def test_a_ps_task_may_have_no_gpus():

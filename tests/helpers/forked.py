@@ -422,18 +422,19 @@ def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
 
 
-def gone(pid):
+def gone(pid, seconds=PATIENCE):
     """Whether a process is dead, if need be after a moment."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    deadline = time.monotonic() + seconds
+    while True:
         try:
             with open(f"/proc/{pid}/stat", encoding="ascii") as file:
                 if file.read().rpartition(")")[2].split()[0] == "Z":
                     return True
         except (FileNotFoundError, ProcessLookupError):
             return True
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.02)
-    return False
 
 
 def wait_for(path):

@@ -8,7 +8,6 @@ scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged whe
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -63,18 +62,22 @@ def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | Non
     return _RESOLVERS[cluster](ps, environ)
 
 
-def started_together(environ: Environment) -> tuple[str, int, str] | None:
-    """Variable, number of processes and --cluster of a job of several processes, if this is in one.
+def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
+    """What a variable says of a job of several processes, if there is one, and its --cluster.
 
-    Not all that a launcher starts is one job: it may start independent runs.
+    Not all that a launcher starts is one job: it may start independent runs. A malformed variable,
+    which --cluster refuses, may be one of a job; an evaluator that `evaluates` has its part in it.
     """
     name = next((name for name in _SIZES if environ.get(name)), "TF_CONFIG")
     cluster = _SIZES.get(name, "tf_config")
-    with contextlib.suppress(UsageError):  # a malformed variable; --cluster refuses it
-        tasks = _from_tf_config(0, environ)[0].tasks if cluster == "tf_config" else ()
-        size = len(tasks) or _whole(environ, name)
-        return (name, size, cluster) if size > 1 else None
-    return None
+    try:
+        job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
+        if job.task.job == EVALUATOR:
+            return None if evaluates else (f"{name} is that of an evaluator", cluster)
+        size = _whole(environ, name) if name in _SIZES else len(job.tasks)
+        return (f"{name} is that of {size} processes", cluster) if size > 1 else None
+    except UsageError as error:
+        return str(error), cluster
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:

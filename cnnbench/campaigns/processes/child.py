@@ -150,9 +150,11 @@ def stop(
                     due = begun + int(found[1]) + AT_ONCE
                     tell(found.group())
     except KeyboardInterrupt:
+        due = time.monotonic() + AT_ONCE
         for child in children:
             child.interrupt()
-            child.wait(AT_ONCE)
+        for child in children:
+            child.wait(due - time.monotonic())
         raise
     return [child.stopped() for child in children]
 
@@ -212,10 +214,17 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the whole group; its leader has not been reaped, so its number is still valid."""
-        with self._link:
+        """Kills the whole group; its leader has not been reaped, so its number is still valid.
+
+        Waits for the others, too, whose memory the kernel may take a moment to free.
+        """
+        with self._link, contextlib.suppress(OSError):
             self.send(signal.SIGKILL)
             self._leader.wait()
+            end = time.monotonic() + AT_ONCE  # nobody may reap them
+            while time.monotonic() < end:
+                os.killpg(self._leader.pid, 0)
+                time.sleep(_LOOK_SECONDS / 10)
 
     def fileno(self) -> int:
         """Descriptor for `select`; readable when the process has ended."""

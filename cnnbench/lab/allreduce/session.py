@@ -111,7 +111,7 @@ class AllReduceBench:
             if failed:
                 self._writer.lines(table.footer(self._so_far))
                 raise BenchmarkError(_failure(failed))
-        record = self._write("ok")
+            record = self._write("ok")  # before the others end, for which this process waits
         self._writer.lines(table.footer(record))
         check_written()
         return record

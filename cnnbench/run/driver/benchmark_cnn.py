@@ -183,7 +183,7 @@ class BenchmarkCNN:
                         self._measure_peak_flops(built)
                     if built.manager.workers is not None:
                         built.manager.workers.total(0)  # waits until the chief has measured
-            record = self._end("ok")
+                record = self._end("ok")  # before the others end, for which this process waits
             for line in (*summary_lines(record.summary()), *input_lines(record)):
                 self._messages.notice(line)
             self._judge_figures(record)
@@ -421,7 +421,10 @@ class BenchmarkCNN:
             measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
+        """Writes the record once: what ends the run afterwards changes no measurement."""
         measurements = self._measurements
+        if measurements.written and self.record is not None:
+            return self.record
         self._note_peak_memory()
         conditions: Sequence[ConditionNote] = ()
         if self._watch is not None:

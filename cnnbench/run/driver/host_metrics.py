@@ -33,6 +33,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.observer import Observer
+from cnnbench.run.runtime import supervisor
 
 Rows = Mapping[str, Any]
 """NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; empty without any."""
@@ -87,7 +88,7 @@ class InProcess(HostMetrics):
 
     def _compute(self, rows: Rows) -> dict[str, float]:
         # The same import path as in this process.
-        code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as m; m.main()"
+        code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as m; m.main({os.getpid()})"
         with self._lock:
             if self._closed:
                 return {}
@@ -112,8 +113,9 @@ class InProcess(HostMetrics):
         return metrics
 
 
-def main() -> None:
+def main(parent: int) -> None:
     """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
+    supervisor.end_with(parent)
     # Output of plug-ins is kept out of the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -120,6 +120,16 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def end_with(parent: int) -> None:
+    """Lets the kernel kill this process when its parent, or the thread that made it, ends."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(int(ExitCode.FAILED))
+
+
 def supervised(
     lost: Callable[[NativeDeathError | None], None],
     prepare: Callable[[], None] = lambda: None,
@@ -193,11 +203,8 @@ def _go_on_in_child(
         os._exit(announced)
     os.close(theirs)
     log.divert()
-    import ctypes
-
-    # The kernel kills this process when its parent ends in any way.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or not os.read(ours, 1):
+    end_with(parent)
+    if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     _state.link = ours
     interrupts.are_doubled = True

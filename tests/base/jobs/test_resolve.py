@@ -214,24 +214,32 @@ BATCH = {name: value for name, value in SLURM.items() if "STEP" not in name}
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({}, None),
-        (HOROVOD, ("HOROVOD_SIZE", 2, "mpi")),
-        (OPEN_MPI, ("OMPI_COMM_WORLD_SIZE", 4, "mpi")),
-        (MVAPICH, ("MV2_COMM_WORLD_SIZE", 4, "mpi")),
-        (MPICH, ("PMI_SIZE", 4, "mpi")),
-        (SLURM, ("SLURM_STEP_NUM_TASKS", 5, "slurm")),
-        (BATCH, None),
-        ({**SLURM, "OMPI_COMM_WORLD_SIZE": "1"}, None),
-        ({"OMPI_COMM_WORLD_SIZE": "many"}, None),
-        (KUBERNETES, ("CNNBENCH_PROCESSES", 3, "kubernetes")),
-        (tf_config(), ("TF_CONFIG", 4, "tf_config")),
-        (tf_config(task={"type": "evaluator"}), None),
-        (tf_config(cluster={"worker": ["a:1"]}, task={"type": "worker"}), None),
-        ({"TF_CONFIG": "{"}, None),
+        (HOROVOD, ("HOROVOD_SIZE is that of 2 processes", "mpi")),
+        (OPEN_MPI, ("OMPI_COMM_WORLD_SIZE is that of 4 processes", "mpi")),
+        (MVAPICH, ("MV2_COMM_WORLD_SIZE is that of 4 processes", "mpi")),
+        (MPICH, ("PMI_SIZE is that of 4 processes", "mpi")),
+        (SLURM, ("SLURM_STEP_NUM_TASKS is that of 5 processes", "slurm")),
+        (KUBERNETES, ("CNNBENCH_PROCESSES is that of 3 processes", "kubernetes")),
+        (tf_config(), ("TF_CONFIG is that of 4 processes", "tf_config")),
+        (tf_config(task={"type": "evaluator"}), ("TF_CONFIG is that of an evaluator", "tf_config")),
     ],
 )
 def test_jobs_of_several_processes_are_seen(environ, found):
-    assert started_together(environ) == found
+    assert started_together(environ, False) == found
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"TF_CONFIG": "{}"},
+        BATCH,
+        {**SLURM, "OMPI_COMM_WORLD_SIZE": "1"},
+        tf_config(cluster={"worker": ["a:1"]}, task={"type": "worker"}),
+    ],
+)
+def test_a_process_in_no_job_of_several_is_seen(environ):
+    assert started_together(environ, False) is None
 
 
 def test_horovodrun():

@@ -145,6 +145,19 @@ def test_grandchildren_end_with_the_child(tmp_path):
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+def test_a_killed_child_is_gone_when_its_context_is_left(tmp_path):
+    code = """
+        import os, time
+        kept = os.urandom(1 << 20) * 400  # the kernel frees this memory after the kill
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    """
+    log = tmp_path / "log"
+    with child.start(Command(words=python(code), log=log)):
+        pid = int(wait_for(log))
+    assert gone(pid, 0.0)
+
+
 def test_a_guard_that_is_killed_takes_the_child_along(tmp_path):
     code = f"""
         import os, signal, time

@@ -346,6 +346,17 @@ def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
     assert len(pd.read_csv(rows)) == 4
 
 
+def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, monkeypatch):
+    def waits(membership, code, reason=""):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Membership, "end", waits)
+    path = tmp_path / "record.json"
+    with pytest.raises(KeyboardInterrupt):
+        Run(result_json=str(path))()
+    assert AllReduceRecord.from_json(path.read_text()).status == "ok"
+
+
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
     monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
     limits(table, IMPLAUSIBLE_SHARE=0.0)

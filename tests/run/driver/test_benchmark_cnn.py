@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tensorflow as tf
-from short_runs import NETWORKS, TINY, run
+from short_runs import NETWORKS, TINY, command, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base import lock
@@ -24,11 +25,13 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import LearningRateSpec, Model, register_model
+from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
 from cnnbench.run.driver import benchmark_cnn, outputs
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime import peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import TrainStep
@@ -157,6 +160,33 @@ def test_record_and_csv_agree(tmp_path, holds):
     assert len(rows) == 2
     assert rows.iloc[1]["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
     assert rows.iloc[1]["run_id"] == record.run_id
+
+
+def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, monkeypatch):
+    """An interrupt of the wait adds no second row."""
+
+    def waits(membership, code, reason=""):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Membership, "end", waits)
+    record, table = tmp_path / "record.json", tmp_path / "runs.csv"
+    assert command(result_json=record, result_csv=table, peak_flops=0) == 130
+    assert load_run(str(record)).status == "ok"
+    assert [row["status"] for row in csv.DictReader(table.open())] == ["ok"]
+
+
+def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
+    table = tmp_path / "runs.csv"
+    bench = BenchmarkCNN(Params.from_dict({**TINY, "result_csv": str(table)}))
+    end = Membership.end
+
+    def loses(membership, code, reason=""):
+        bench._lost_another("lost worker:1")
+        end(membership, code, reason)
+
+    monkeypatch.setattr(Membership, "end", loses)
+    assert bench.run().status == "ok"
+    assert [row["status"] for row in csv.DictReader(table.open())] == ["ok"]
 
 
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from concurrent.futures import Future
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
-from forked import finished, until
+from forked import finished, gone, until, wait_for
 from short_runs import command
 
 from cnnbench.errors import BenchmarkError
@@ -110,6 +111,26 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     assert not os.path.exists(f"/proc/{pid}")
     assert isinstance(waiting.exception(), BenchmarkError)
     assert never.cancelled()
+
+
+@pytest.mark.timeout(60)
+def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
+    begun = tmp_path / "begun"
+    body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
+    plugin = failing(tmp_path, body)["model_plugin"]
+    code = (
+        "import time\n"
+        "from cnnbench.run.driver.host_metrics import InProcess\n"
+        f"host = InProcess('own', 'weather', {plugin!r}, {WEATHER_PLUGIN!r})\n"
+        "host.submit({'told': [0.0], 'true': [0.0]})\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as run:
+        try:
+            pid = int(wait_for(begun))
+        finally:
+            run.kill()
+    assert gone(pid)
 
 
 def test_the_process_loads_no_tensorflow():
