@@ -199,7 +199,7 @@ def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
 def test_horovod_refuses_a_job_that_it_cannot_join(monkeypatch, name, value):
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="is an evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
+    with pytest.raises(UsageError, match=r"is an evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
         parse_args(["--variable_update=horovod"])
 
 

@@ -88,7 +88,8 @@ class InProcess(HostMetrics):
 
     def _compute(self, rows: Rows) -> dict[str, float]:
         # The same import path as in this process.
-        code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as m; m.main({os.getpid()})"
+        main = f"import {__name__} as m; m.main({os.getpid()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
         with self._lock:
             if self._closed:
                 return {}
