@@ -19,8 +19,10 @@ from types import FrameType
 
 from cnnbench.errors import BenchmarkError, UsageError
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-SIGNALS = tuple(signal.Signals[name] for name in _NAMES)
+SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 """Signals that interrupt a command, which keeps its measurements; the last two for Slurm."""
 
 SHORTEST_GRACE = 10.0
@@ -49,6 +51,12 @@ LONGEST_WAIT_SECONDS = 1.0
 
 _noted = 0
 _last = -SAME_SECONDS
+
+
+def name_of(number: int) -> str:
+    """Name of a signal, such as SIGTERM; of one without a name, such as "signal 40"."""
+    names: dict[int, str] = {one: one.name for one in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def grace(longest: float = 0.0) -> float:

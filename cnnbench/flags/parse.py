@@ -67,8 +67,9 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
         if others is not None:  # Horovod has one process per device
             given["cluster"] = others[1]
     elif others is not None:
-        alone = "{}; this run is one of its own: --cluster={} joins the job"
-        notices += (f"{alone.format(*others)}, --cluster=flags omits this line",)
+        what, cluster = others
+        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
+        notices += (f"{alone}, --cluster=flags omits this line",)
     params, _ = parted(Params, given)
     if params.cluster != "flags":
         for name in ADDRESSES:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.base.interrupts import AT_ONCE
+from cnnbench.base.interrupts import AT_ONCE, name_of
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
@@ -200,9 +200,6 @@ def _ended(ended: Ended | None, log: Path) -> str:
     if ended.code is None:
         return "was killed together with its guard"
     if ended.code < 0:
-        name = f"signal {-ended.code}"
-        with suppress(ValueError):
-            name = signal.Signals(-ended.code).name
         reason = fatal_message(end_of(log))
-        return f"was ended by {name}: {reason}" if reason else f"was ended by {name}"
+        return f"was ended by {name_of(-ended.code)}{reason and ': '}{reason}"
     return f"ended with exit status {ended.code}"

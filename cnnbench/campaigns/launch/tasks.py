@@ -14,6 +14,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -32,10 +33,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 # Known only to this command, or contradicting it.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
-    **dict.fromkeys(
-        ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host"),
-        "is set by launch for every process",
-    ),
+    **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
     "cluster": "launch gives every process its flags",
     "cluster_ps": "launch has --ps for this",
     "rendezvous": "launch gives every process its flags",

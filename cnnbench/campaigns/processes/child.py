@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import cnnbench
-from cnnbench.base.interrupts import AT_ONCE, LONGEST_WAIT_SECONDS, announced, grace
+from cnnbench.base.interrupts import (
+    AT_ONCE,
+    LONGEST_WAIT_SECONDS,
+    SAME_SECONDS,
+    announced,
+    grace,
+)
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
@@ -150,6 +156,7 @@ def stop(
                     due = begun + int(found[1]) + AT_ONCE
                     tell(found.group())
     except KeyboardInterrupt:
+        time.sleep(max(0.0, begun + SAME_SECONDS - time.monotonic()))  # else it is the first one
         due = time.monotonic() + AT_ONCE
         for child in children:
             child.interrupt()
@@ -192,23 +199,16 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
     return Child(command.log, leader, ours, started, kills)
 
 
+@dataclass(eq=False)
 class Child:
     """A running command from `start`; leaving its context ends it."""
 
-    def __init__(
-        self,
-        log: Path,
-        leader: subprocess.Popen[bytes],
-        link: socket.socket,
-        started: float,
-        kills: int,
-    ) -> None:
-        self.log = log
-        self._report: bytes | None = None
-        self._leader = leader
-        self._link = link
-        self._started = started
-        self._kills = kills
+    log: Path
+    _leader: subprocess.Popen[bytes]
+    _link: socket.socket
+    _started: float
+    _kills: int
+    _report: bytes | None = None
 
     def __enter__(self) -> Child:
         return self

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.interrupts import SIGNALS, name_of
 from cnnbench.base.reading import parse_json, read_json
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.messages import fatal_message, notice_line
@@ -146,10 +146,7 @@ def _problem(
 
 
 def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo, str]:
-    try:
-        name = signal.Signals(code).name
-    except ValueError:
-        name = f"signal {code}"
+    name = name_of(code)
     if code == signal.SIGKILL and oom_kills > 0:
         text = "out of memory: ended by the kernel's OOM killer (SIGKILL)"
         lost = "killed by the OOM killer (SIGKILL)"

@@ -27,6 +27,7 @@ from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headli
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
 from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
+from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.records.codec import encode
 from cnnbench.records.files import remove_abandoned
 from cnnbench.records.load import record_of
@@ -85,10 +86,7 @@ NOT_IN_TRIALS = (
     "num_warmup_batches",
     "warmup",
     "max_warmup_batches",
-    "eval_during_training_every_n_steps",
-    "eval_during_training_every_n_epochs",
-    "eval_during_training_at_specified_steps",
-    "eval_during_training_at_specified_epochs",
+    *EVAL_DURING_TRAINING,
     "stop_at",
     "stop_at_top_1_accuracy",
 )

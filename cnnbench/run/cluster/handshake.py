@@ -189,10 +189,10 @@ class _Meeting:
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
-        except (OSError, ValueError, asyncio.TimeoutError):
-            pass  # a process of the job will call again
-        except asyncio.CancelledError:
-            pass  # the meeting is over; Python 3.11 would print a traceback
+        # A process of the job will call again, unless the meeting is over, where Python 3.11 would
+        # print a traceback of the cancellation.
+        except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
+            pass
         finally:
             self._visits -= 1
             writer.close()

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base import plugins
+from cnnbench.base.interrupts import name_of
 from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
@@ -140,9 +141,7 @@ def _computed(model: Model, rows: Rows) -> dict[str, float]:
 
 
 def _why(model: str, status: int, errors: str) -> str:
-    ended = f"ended with exit status {status}"
-    if status < 0:
-        ended = f"was ended by {signal.Signals(-status).name}"
+    ended = f"was ended by {name_of(-status)}" if status < 0 else f"ended with exit status {status}"
     last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
     return f"the process that computes metrics of {model} {ended}{last and ': '}{last}"
 

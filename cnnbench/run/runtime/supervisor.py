@@ -16,6 +16,7 @@ Linux only: elsewhere a child would survive the kill of its parent.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import select
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cnnbench.base import interrupts, plugins
-from cnnbench.base.interrupts import SAME_SECONDS, SIGNALS, announcement, grace
+from cnnbench.base.interrupts import SAME_SECONDS, SIGNALS, announcement, grace, name_of
 from cnnbench.base.text.messages import fatal_message
 from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -39,6 +40,7 @@ GUARDED = "CNNBENCH_GUARDED"
 """Environment variable, not empty in processes whose crash another process records."""
 
 _PR_SET_PDEATHSIG = 1
+_LONGEST_WAIT = 1e6  # seconds; `sigtimedwait` takes no infinite time
 _LOG_BYTES = 1 << 17  # more than a pipe holds
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
@@ -176,7 +178,7 @@ def _go_on_in_child(
     parent = os.getpid()
     interrupts.writing = mmap.mmap(-1, 1)
     # Before the fork: a signal must not end the parent while the child lives.
-    waited_for = {*SIGNALS, signal.SIGCHLD, signal.SIGALRM}
+    waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     plugins.watch_child()
     child = os.fork()
@@ -257,35 +259,36 @@ def _wait(
     Returns the exit code that the child has announced, if any, and its wait status, None if it was
     killed. It never is without `longest_step`.
     """
-    first, killed, status = 0.0, False, 0
+    first, due, killed, status = 0.0, math.inf, False, 0
     while True:
-        received = signal.sigwaitinfo(waited_for)
-        number, now, kill = received.si_signo, time.monotonic(), False
-        if number == signal.SIGCHLD:
+        left = min(max(0.0, due - time.monotonic()), _LONGEST_WAIT)
+        received = signal.sigtimedwait(waited_for, left)
+        now, kill = time.monotonic(), False
+        if received is None:
+            if killed:  # a second ago, but it waits for a device
+                break
+            if longest_step is not None and now >= due:
+                seconds = grace(longest_step())
+                due = first + seconds
+                kill = due - now < SAME_SECONDS / 10
+                if not kill and not _is_readable(link):
+                    print_notice(announcement(seconds))
+        elif received.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 break
-        elif number != signal.SIGALRM:
+        else:
+            number = received.si_signo
             if received.si_code <= 0:  # sent by a process; a terminal's reach the child anyway
                 os.kill(child, number)
             os.kill(child, signal.SIGCONT)  # a suspended process obeys, too
             if longest_step is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 first = first or now
                 kill = now - first > SAME_SECONDS
-                signal.setitimer(signal.ITIMER_REAL, SAME_SECONDS)
-        elif killed:  # a second ago, but it waits for a device
-            break
-        elif longest_step is not None and first:
-            seconds = grace(longest_step())
-            kill = first + seconds - now < SAME_SECONDS / 10
-            if not kill:
-                signal.setitimer(signal.ITIMER_REAL, first + seconds - now)
-                if not _is_readable(link):
-                    print_notice(announcement(seconds))
+                due = now + SAME_SECONDS
         if kill:
             os.kill(child, signal.SIGKILL)
-            signal.setitimer(signal.ITIMER_REAL, SAME_SECONDS)
-            killed = True
+            killed, due = True, now + SAME_SECONDS
     announced = os.read(link, 1) if _is_readable(link) else b""
     return (announced[0] if announced else None), (None if killed else status)
 
@@ -309,9 +312,6 @@ def _how(status: int, reason: str) -> str:
     if code >= 0:
         ended = f"ended the process with exit code {code}; see the lines above"
         return f"{where or 'a native library'} {ended}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = name_of(-code)
     ended = f"ended by {name}{where and ' in '}{where}"
     return f"{ended}: {reason or _HINTS.get(name, 'native code crashed')}"

@@ -112,6 +112,26 @@ def test_a_child_has_the_time_that_it_announces(
     assert capsys.readouterr().out.startswith("interrupted; waiting up to 2 s for the running step")
 
 
+def test_quick_interrupts_are_not_one_to_a_child(tmp_path):
+    """A cnnbench takes two signals within a second for one, sent to it and to its group."""
+    code = """
+        import signal, sys, time
+        signals = []
+        signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
+        print("ready", flush=True)
+        while not signals or signals[-1] - signals[0] < 1.0:
+            time.sleep(0.05)
+        print("at once", flush=True)
+    """
+    log = tmp_path / "log"
+    with child.start(Command(words=python(code), log=log)) as one:
+        until(lambda: "ready" in log.read_text(), PATIENCE)
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            child.stop([one])
+    assert "at once" in log.read_text()
+
+
 def test_an_interrupt_of_a_guard_is_for_its_child(tmp_path):
     code = """
         import os, signal, sys, time
