@@ -422,19 +422,18 @@ def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
 PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
 
 
-def gone(pid, seconds=PATIENCE):
+def gone(pid):
     """Whether a process is dead, if need be after a moment."""
-    deadline = time.monotonic() + seconds
-    while True:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         try:
             with open(f"/proc/{pid}/stat", encoding="ascii") as file:
                 if file.read().rpartition(")")[2].split()[0] == "Z":
                     return True
         except (FileNotFoundError, ProcessLookupError):
             return True
-        if time.monotonic() >= deadline:
-            return False
         time.sleep(0.02)
+    return False
 
 
 def wait_for(path):

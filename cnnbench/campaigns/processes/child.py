@@ -37,6 +37,7 @@ from cnnbench.run.runtime.supervisor import GUARDED
 
 _LOOK_SECONDS = 0.1
 _TAIL_BYTES = 8192
+_PR_SET_CHILD_SUBREAPER = 36
 
 # Without the working directory, whose files must not shadow a package.
 _LAUNCH = (
@@ -173,6 +174,10 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
     killed instead, the guard ends the group. `stdout` is a descriptor that takes standard output
     instead of the log, and `inherited` one that the command gets under the same number.
     """
+    if sys.platform == "linux":  # processes whose parent is killed become children of this one
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     kills = oom_kills()
     ours, theirs = socket.socketpair()
     started = time.monotonic()
@@ -218,13 +223,13 @@ class Child:
 
         Waits for the others, too, whose memory the kernel may take a moment to free.
         """
-        with self._link, contextlib.suppress(OSError):
+        with self._link, contextlib.suppress(ChildProcessError):  # none is left
             self.send(signal.SIGKILL)
             self._leader.wait()
-            end = time.monotonic() + AT_ONCE  # nobody may reap them
+            end = time.monotonic() + AT_ONCE  # one may wait for a device
             while time.monotonic() < end:
-                os.killpg(self._leader.pid, 0)
-                time.sleep(_LOOK_SECONDS / 10)
+                if os.waitpid(-self._leader.pid, os.WNOHANG) == (0, 0):
+                    time.sleep(_LOOK_SECONDS / 10)
 
     def fileno(self) -> int:
         """Descriptor for `select`; readable when the process has ended."""
