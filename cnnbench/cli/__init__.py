@@ -46,7 +46,7 @@ def entry_point() -> NoReturn:
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
-    if supervisor.is_connected() or is_held:
+    if supervisor.state.connected or is_held:
         supervisor.leave(code)
     supervisor.announce(code)
     gc.freeze()  # with TensorFlow loaded, the collections at exit take a second

@@ -161,7 +161,7 @@ class BenchmarkCNN:
         with contextlib.ExitStack() as stack:
             stack.enter_context(outputs.held(self.params, self._files, self._messages))
             # After the record is written, and a program ends while its inputs still wait.
-            seconds = 0.0 if supervisor.is_program() else CLOSE_SECONDS
+            seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self._sources, seconds)
             stack.callback(check_written, self._messages.warning)  # after a UsageError
             explain = partial(_as_benchmark_error, self.params)

@@ -63,7 +63,7 @@ class Membership:
         self._tell = tell
         look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
         # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
-        stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
+        stalls = look is not None and params.stall_timeout > 0 and supervisor.state.program
         tolerates = tolerates_loss_of(params)
 
         def spares(task: Task, state: str) -> bool:
@@ -157,7 +157,7 @@ class Membership:
                 f"{len(missing)} of the devices of the job are not there (first: {missing[0]}); "
                 "every worker needs --num_gpus of them"
             )
-        supervisor.note_connection()
+        supervisor.state.connected = True
         self._joined = True
         return dataclasses.replace(devices, job=job)
 

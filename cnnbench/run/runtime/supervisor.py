@@ -58,7 +58,12 @@ class NativeDeathError(BenchmarkError):
 class _Supervision:
     """The state of supervision in this process.
 
-    `link` is the descriptor by which a child announces its exit code; None in other processes.
+    Attributes:
+      wanted, watched: whether `supervised` may fork, and whether `watched` has.
+      program: whether this process runs cnnbench only, not as part of another program.
+      link: the descriptor by which a child announces its exit code; None in other processes.
+      connected: whether TensorFlow is connected with other processes, for which its clean-up would
+        wait although they may be lost.
     """
 
     wanted: bool = False
@@ -68,29 +73,24 @@ class _Supervision:
     connected: bool = False
 
 
-_state = _Supervision()
+state = _Supervision()
 
 
 @contextlib.contextmanager
 def offered() -> Iterator[None]:
     """Allows `supervised` to fork in the block: this process is a program of its own."""
-    _state.wanted = sys.platform == "linux"
-    _state.program = True
+    state.wanted = sys.platform == "linux"
+    state.program = True
     try:
         yield
     finally:
-        _state.wanted = False
-
-
-def is_program() -> bool:
-    """Whether this process runs cnnbench only, not as part of another program."""
-    return _state.program
+        state.wanted = False
 
 
 @contextlib.contextmanager
 def connecting(seconds: float) -> Iterator[None]:
     """Ends a cnnbench program by SIGALRM if the block, in which no Python may run, takes longer."""
-    signal.setitimer(signal.ITIMER_REAL, seconds if is_program() else 0.0)
+    signal.setitimer(signal.ITIMER_REAL, seconds if state.program else 0.0)
     try:
         yield
     finally:
@@ -99,18 +99,8 @@ def connecting(seconds: float) -> Iterator[None]:
 
 def announce(code: int) -> None:
     """Announces to the parent, if there is one, that Python exits with this code."""
-    if _state.link is not None:
-        os.write(_state.link, bytes([code & 0xFF]))
-
-
-def note_connection() -> None:
-    """Notes that this process has connected TensorFlow with others."""
-    _state.connected = True
-
-
-def is_connected() -> bool:
-    """Whether TensorFlow's clean-up would wait for other processes, which may be lost."""
-    return _state.connected
+    if state.link is not None:
+        os.write(state.link, bytes([code & 0xFF]))
 
 
 def leave(code: int) -> NoReturn:
@@ -143,9 +133,9 @@ def supervised(
     the child; `longest_step`, the seconds of the child's so far, in the parent, and `lost` if the
     child ends without announcing it, or is killed after an interrupt (None), to leave a record.
     """
-    if not _state.wanted:
+    if not state.wanted:
         return
-    _state.wanted = False
+    state.wanted = False
     _go_on_in_child(lost, prepare, longest_step)
 
 
@@ -156,9 +146,9 @@ def watched() -> None:
     within `offered`, before `supervised`, and once; `supervised` forks again, since only a planned
     measurement can leave a record.
     """
-    if not _state.wanted or _state.watched or os.environ.get(GUARDED):
+    if not state.wanted or state.watched or os.environ.get(GUARDED):
         return
-    _state.watched = True
+    state.watched = True
     _go_on_in_child(lambda error: None)
 
 
@@ -208,7 +198,7 @@ def _go_on_in_child(
     end_with(parent)
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
-    _state.link = ours
+    state.link = ours
     interrupts.are_doubled = True
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
