@@ -89,7 +89,7 @@ USABLE = {
 
 
 def test_every_flag_of_the_ancestor_is_accepted(call, tmp_path, monkeypatch):
-    """Each at its default and at another value, before anything is measured; and all together."""
+    """Each at another value, before anything is measured; and all together, most at defaults."""
     monkeypatch.chdir(tmp_path)
     together = []
     for row in ANCESTOR:
@@ -97,11 +97,10 @@ def test_every_flag_of_the_ancestor_is_accepted(call, tmp_path, monkeypatch):
         another = [*ACCEPTED[name].choices, ANOTHER.get(row["type"])][0]
         values = [USABLE[name]] if name in USABLE else [another, row["default"]]
         texts = [json.dumps(one).strip('"') for one in values if one not in (None, [])]
-        for text in texts:
-            err = call(*COMMAND, f"--{name}={text}", "--result_json=no/r.json", code=2).err
-            told = err.splitlines()
-            assert "error: --result_json=no/r.json: there is no folder" in told.pop(), (name, text)
-            assert all(re.search("no (effect|meaning)|changes only", one) for one in told), told
+        err = call(*COMMAND, f"--{name}={texts[0]}", "--result_json=no/r.json", code=2).err
+        told = err.splitlines()
+        assert "error: --result_json=no/r.json: there is no folder" in told.pop(), (name, texts[0])
+        assert all(re.search("no (effect|meaning)|changes only", one) for one in told), told
         if name != "ml_perf_compliance_logging":  # of the other script
             together += [f"--{name}={texts[-1]}"]
     assert len(together) == 138
