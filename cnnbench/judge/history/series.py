@@ -99,7 +99,7 @@ class HistoryEntry:
     @property
     def network(self) -> str:
         """Size of the network; "" if unknown."""
-        return self.origin.parts()["network"]
+        return self.origin.network_size
 
     @property
     def hostname(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -167,6 +168,16 @@ class Origin:
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
     @property
+    def network_size(self) -> str:
+        """Parameters and FLOPs, exactly, since any difference makes another network; or ""."""
+        if (one := self.network) is None:
+            return ""
+        parameters = one.parameters, one.trainable_parameters
+        flops = one.training_flops_per_image, one.forward_flops_per_image
+        texts = ["/".join(map(integer, dict.fromkeys(both))) for both in (parameters, flops)]
+        return f"network of {texts[0]} parameters, {texts[1]} FLOPs"
+
+    @property
     def code(self) -> tuple[str, str, bool | None, str]:
         """The state of the measured code, whatever its side and where it was measured."""
         return self.repository, self.revision, self.dirty, self.changes
@@ -177,33 +188,26 @@ class Origin:
             "side": self.side.upper(),
             "repository": self.repository,
             "revision": self.short,
-            "network": "" if self.network is None else network_size(self.network),
+            "network": self.network_size,
             "TensorFlow": self.tensorflow,
             "machine": machine_name(dict(self.machine)),
         }
 
 
-def network_size(network: ModelInfo) -> str:
-    """Parameters and FLOPs of a network, exactly, since any difference makes another network."""
-    flops = network.training_flops_per_image, network.forward_flops_per_image
-    parameters = network.parameters, network.trainable_parameters
-    texts = ["/".join(integer(one) for one in dict.fromkeys(both)) for both in (parameters, flops)]
-    return f"network of {texts[0]} parameters, {texts[1]} FLOPs"
-
-
 def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
     """Origins with what others tell about them.
 
-    An abbreviated commit is completed where one of the others begins with it; a run that ended
+    An abbreviated commit is completed where only one of the others begins with it; a run that ended
     before its network was known gets that of an equal origin.
     """
     distinct = tuple(dict.fromkeys(origins))
-    longest_first = sorted({one.revision for one in distinct}, key=len, reverse=True)
-    whole = {
-        text: next(other for other in longest_first if other.startswith(text))
-        for text in longest_first
-        if _ABBREVIATED.fullmatch(text)
-    }
+    revisions = sorted({one.revision for one in distinct})
+    whole = {}
+    for place, text in enumerate(revisions):
+        if _ABBREVIATED.fullmatch(text):
+            longer = revisions[place : bisect_left(revisions, f"{text}g")]  # after all digits
+            if all(map(longer[-1].startswith, longer)):
+                whole[text] = longer[-1]
     found = {one: replace(one, revision=whole.get(one.revision, one.revision)) for one in distinct}
     known = {replace(one, network=None): one for one in reversed(found.values()) if one.network}
     return {one: home if home.network else known.get(home, home) for one, home in found.items()}

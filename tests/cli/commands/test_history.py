@@ -105,6 +105,12 @@ def test_abbreviations_of_a_commit_are_one_point_and_one_row(call, lenet_runs, t
     ]
     table = rows(call("report", folder, "--format=csv"))
     assert [row["processes"] for row in table] == ["3", "1"]
+    # Of two commits that begin with it, it may be either.
+    label = f"commit={commit[:-1]}f"
+    saved(tmp_path, [run(flags={"result_label": label})])
+    points = rows(call("history", folder, "--format=csv"))
+    expected = {commit[:7]: "1", commit[:12]: "1", commit: "1", labels[-1]: "1", label[7:]: "1"}
+    assert {row["commit"]: row["processes"] for row in points} == expected
     sides = [saved(tmp_path / name, one) for name, one in (("a", runs[:3]), ("b", runs[3:]))]
     assert "within" not in call("compare", *sides, code=3).out
 
