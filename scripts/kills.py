@@ -166,7 +166,7 @@ class CheckpointWriter:
             report(number)
 
     def _restore(self) -> None:
-        from cnnbench.run.driver import checkpoint_folder
+        from cnnbench.records import checkpoint_folder
 
         built = self._built()
         checkpoint_folder.clean(str(self._folder))

@@ -147,7 +147,7 @@ def test_modules_below_the_driver_get_plain_values() -> None:
         for name, (wing, inner) in PLACES.items()
         if wing == "run" and inner in ("runtime", "cluster", "observe", "step")
         for other in _graph()[name]
-        if PLACES.get(other, ("",))[0] == "flags" and other != "cnnbench.flags.optimizers"
+        if PLACES.get(other, ("",))[0] == "flags" and other != "cnnbench.optimizers.declared"
     )
     assert readers == []
 

@@ -47,7 +47,7 @@ def test_help_among_hostile_folders(hostile):
 
 CODE = """
 import sys
-import cnnbench.data, cnnbench.run.driver.learning_rate, cnnbench.models as models
+import cnnbench.data, cnnbench.plan.learning_rate, cnnbench.models as models
 import cnnbench.base.jobs.devices
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
 from cnnbench.variable_mgr.all_reduce import limits

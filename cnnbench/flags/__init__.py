@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cnnbench.flags.checks import validate
 from cnnbench.flags.params import FLAGS, GROUPS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args, parse_command, parse_flags
 
@@ -14,5 +13,4 @@ __all__ = [
     "parse_args",
     "parse_command",
     "parse_flags",
-    "validate",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from cnnbench.base.jobs.job import LOCAL, PS, Job, Task, split_hosts
+from cnnbench.base.jobs.job import PS
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -20,8 +20,8 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import OBSOLETE, accepts_retired
-from cnnbench.variable_mgr import registry
-from cnnbench.variable_mgr.modes import Mode, Processes
+
+G = TypeVar("G")
 
 
 @accepts_retired
@@ -40,13 +40,11 @@ class Params(
     """Every parameter of a run; a field is a flag of the same name.
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
-    ``precision == "fp16"``), and text for other types is parsed as on the command line; `validate`
-    checks them. Renamed and obsolete flags are accepted with a warning. FlagError for text that its
-    flag cannot parse, a value that an obsolete flag never had, or a flag by both its names.
+    ``precision == "fp16"``), and text for other types is parsed as on the command line;
+    `cnnbench.plan.make_plan` checks them. Renamed and obsolete flags are accepted with a warning.
+    FlagError for text that its flag cannot parse, a value that an obsolete flag never had, or a
+    flag by both its names.
     """
-
-    validated = False
-    """Whether ``validate`` has accepted these values."""
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
@@ -71,30 +69,10 @@ class Params(
             changes["precision"] = "fp32"
         return dataclasses.replace(self, **changes)
 
-    @property
-    def update_mode(self) -> Mode:
-        """The mode that --variable_update names; FlagError if unknown."""
-        return registry.find(self.variable_update)
-
-    @cached_property
-    def job(self) -> Job:
-        """The job that the flags describe; with --device=auto its towers are on CPU devices.
-
-        FlagError for invalid addresses, or a task outside the job.
-        """
-        return Job(
-            task=Task(self.job_name or LOCAL, self.task_index),
-            worker_hosts=split_hosts(self.worker_hosts),
-            ps_hosts=split_hosts(self.ps_hosts),
-            controller_host=self.controller_host or None,
-            client_per_worker=self.update_mode.processes is Processes.CLIENT_PER_WORKER,
-            towers_per_worker=self.num_gpus,
-            device="gpu" if self.device == "gpu" else "cpu",
-        )
-
-    def mark_validated(self) -> None:
-        """Marks these values as checked; for `validate`."""
-        object.__setattr__(self, "validated", True)
+    def group(self, kind: type[G]) -> G:
+        """The flags of one of the classes that this one inherits from."""
+        names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+        return kind(**{name: getattr(self, name) for name in names})
 
     def as_dict(self) -> dict[str, Any]:
         """Every value by flag name as stored in records, in the order of declaration."""
@@ -122,3 +100,10 @@ SPECS: Mapping[str, FlagSpec] = {spec.name: spec for spec in FLAGS}
 
 ACCEPTED: Mapping[str, FlagSpec] = {**SPECS, **{spec.name: spec for spec in OBSOLETE}}
 """All flags that a run accepts, by name; obsolete ones change nothing."""
+
+
+def check_fp16(precision: str, use_fp16: bool) -> None:
+    """Raises FlagError where --use_fp16, an older flag, contradicts --precision."""
+    if use_fp16 != (precision == "fp16"):
+        reason = f"contradicts --precision={precision}; give one of the two"
+        raise FlagError("use_fp16", str(use_fp16).lower(), reason)

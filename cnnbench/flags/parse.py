@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cnnbench.base.jobs.resolve import started_together
 from cnnbench.base.reading import read_text
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.urls import local
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.checks import check_fp16, validate
-from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
 from cnnbench.flags.declare import FlagSpec, parted
-from cnnbench.flags.ineffective import unused_notices
-from cnnbench.flags.params import ACCEPTED, Params
+from cnnbench.flags.params import ACCEPTED, Params, check_fp16
 from cnnbench.flags.retired import REMOVED, RENAMED, obsolete_notices, renamed_notices
 
 FLAG_FILE = "flagfile"
@@ -31,20 +27,13 @@ _OF_JOBS = {
     "towers": "launch; --num_gpus sets those of a worker",
 }
 
-HOROVOD = "horovod"
-"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
-
-_INSTEAD_OF_HOROVOD = (
-    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
-)
-
 Word: TypeAlias = "tuple[str, str, tuple[str, ...]]"
 """Name of a flag, or "" for an argument; value as text; and both as they were typed."""
 
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """A parsed command line: validated parameters, names of the given flags, lines for stderr."""
+    """A parsed command line: parameters, names of the given flags, lines for stderr."""
 
     params: Params
     explicit_flags: tuple[str, ...]
@@ -52,39 +41,14 @@ class ParsedArgs:
 
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
-    """Parses and validates the arguments of ``cnnbench run``; UsageError names the wrong one."""
+    """Parses the arguments of ``cnnbench run``; UsageError names the wrong one."""
     words = _read(argv, ACCEPTED)
     given = _flags_only(words, ACCEPTED)
     if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
         check_fp16(given["precision"], given["use_fp16"])
     notices = obsolete_notices(given) + renamed_notices({name for name, _, _ in words})
-    others = None
-    if not {"cluster", *ADDRESSES} & given.keys():
-        others = started_together(os.environ, given.get("eval", False))
-    if given.get("variable_update") == HOROVOD:
-        given["variable_update"] = "collective_all_reduce"
-        notices += (_INSTEAD_OF_HOROVOD,)
-        if others is not None:  # Horovod has one process per device
-            given["cluster"] = others[1]
-    elif others is not None:
-        what, cluster = others
-        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
-        notices += (f"{alone}, --cluster=flags omits this line",)
     params, _ = parted(Params, given)
-    if params.cluster != "flags":
-        for name in ADDRESSES:
-            if name in given:
-                where = f"--cluster={params.cluster}, which finds it in the environment"
-                raise FlagError(name, given[name], f"contradicts {where}")
-        params = with_job_from_env(params, os.environ)
-        if not params.job_name:
-            notices += (f"--cluster={params.cluster} names no other process: this run is alone",)
-    validate(params)
-    return ParsedArgs(
-        params=params,
-        explicit_flags=tuple(given),
-        notices=(*notices, *unused_notices(params, given)),
-    )
+    return ParsedArgs(params, tuple(given), notices)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:

@@ -19,14 +19,13 @@ from cnnbench.base.stats.descriptive import faster_half
 from cnnbench.base.text.numbers import binary, count, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params
 from cnnbench.machine.cpu import available_cores
 from cnnbench.models.declare import Flops
+from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import peak_flops
 
@@ -74,16 +73,16 @@ def rows_of(
     return in_order(rows)
 
 
-def measured(params: Params, **options: Any) -> tuple[Roofline, Plan]:
+def measured(run: Runnable, **options: Any) -> tuple[Roofline, RunPlan]:
     """Runs, profiling as many of the last warm-up steps as are timed; also the plan of the run.
 
     The machine's limits are measured after it. `options` are those of `BenchmarkCNN`.
     """
-    benchmark = BenchmarkCNN(params, **options)
+    benchmark = BenchmarkCNN(run, **options)
     plan = benchmark.plan
-    profiler = benchmark.profiled(plan.num_batches)
+    profiler = benchmark.profiled(plan.length.num_batches)
     record = benchmark.run()
-    machine, steps = _machine(benchmark.params, record), profiler.steps
+    machine, steps = _machine(plan, record), profiler.steps
     profiled = record.warmup_step_seconds[-len(steps) :]
     kept, plain = faster_half(profiled), faster_half(record.step_seconds)
     seconds = fmean(profiled[step] for step in kept)
@@ -104,12 +103,12 @@ def measured(params: Params, **options: Any) -> tuple[Roofline, Plan]:
     return roofline, plan
 
 
-def _machine(params: Params, record: RunRecord) -> Machine:
+def _machine(plan: RunPlan, record: RunRecord) -> Machine:
     placement = record.placement
     assert placement is not None
-    dtype = COMPUTE_DTYPES[params.precision]
+    dtype = plan.numerics.dtype
     devices = placement.devices
-    peak = peak_flops.peak(placement.kind, devices, dtype, params.peak_flops)
+    peak = peak_flops.peak(placement.kind, devices, dtype, plan.machine.peak_flops)
     if peak is None:
         raise BenchmarkError(
             f"the peak of the device in {dtype} is not known; give it by --peak_flops"

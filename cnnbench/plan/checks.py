@@ -3,62 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
 
-from cnnbench.base.jobs.job import is_address
 from cnnbench.base.text import labels
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.cluster import coordinated
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
-from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.flags.params import FLAGS, SPECS, Params
-from cnnbench.flags.reductions import all_reduce_of, check_all_reduce, reduces
+from cnnbench.flags.params import SPECS, Params, check_fp16
+from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.plan.exchange import check_all_reduce
+from cnnbench.plan.place import names_of
+from cnnbench.plan.rules import Refusals
+from cnnbench.plan.setup import Setup
 from cnnbench.records.files import refuse_shared
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.spec import single
-from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes, Reduction
+from cnnbench.variable_mgr.modes import Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import BETWEEN_WORKERS, refuse_devices, refuse_towers
 
-Refusals: TypeAlias = "Iterator[tuple[str, str]]"
-"""Names of flags whose values are refused, with reasons; the first one is reported."""
 
-
-def _check_cluster(params: Params) -> Refusals:
-    mode, job_name = params.update_mode, params.job_name
-    if params.rendezvous is not None and not is_address(params.rendezvous):
-        yield "rendezvous", "is no host:port"
-    hosts = ("worker_hosts", "ps_hosts", "controller_host")
-    given = [name for name in hosts if getattr(params, name)]
-    if given and not job_name:
-        yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
-    if not job_name and params.task_index:
-        yield "task_index", "needs --job_name and the addresses of that job"
-    if not job_name:
+def _check_job(setup: Setup) -> Refusals:
+    params, mode, job = setup.params, setup.place.mode, setup.place.job
+    if not params.job_name:
         return
-    if params.server_protocol != "grpc":
-        yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
-    if mode.processes is Processes.ONE:
-        others = _names_of(lambda other: other.processes is not Processes.ONE)
-        yield "variable_update", f"works in one process only; with --job_name use one of {others}"
-    if mode.uses_ps and not params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} with --job_name needs tasks for variables"
-    if not mode.uses_ps and params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
-    if mode.processes is Processes.CLIENT_PER_WORKER and params.controller_host:
-        yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
-    if mode.processes is Processes.CLIENT_PER_WORKER and params.input_only:
-        yield "input_only", "measures one process; leave out --job_name"
-    job = params.job  # which refuses tasks and addresses
     separate = job.client_per_worker and job.num_workers > 1
     if separate and params.bn_stats == "sync" and params.summary_verbosity > 1:
         # Worker 0 computes those gradients alone, and would wait for the moments of the others.
         yield "summary_verbosity", f"must be at most 1 with --bn_stats=sync in {mode.name}"
     spec = params.all_reduce_spec
     if spec is not None and "collective" in spec.names and not job.client_per_worker:
-        fitting = _names_of(lambda other: other.all_reduce == "collective")
+        fitting = names_of(lambda other: other.all_reduce == "collective")
         yield (
             "all_reduce_spec",
             "collective does not work where one process drives the others; leave it to "
@@ -66,12 +41,9 @@ def _check_cluster(params: Params) -> Refusals:
         )
 
 
-def _names_of(which: Callable[[Mode], bool]) -> str:
-    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
-
-
-def _check_mode(params: Params) -> Refusals:
-    mode = params.update_mode
+def _check_mode(setup: Setup) -> Refusals:
+    params = setup.params
+    mode = setup.place.mode
     if mode.processes is Processes.COORDINATOR and not params.job_name:
         reason = "needs processes: cnnbench launch --ps=1 starts them, or give --job_name"
         yield "variable_update", f"{reason}, --worker_hosts, --ps_hosts and --controller_host"
@@ -110,12 +82,13 @@ def _held(params: Params, rows: Iterable[tuple[str, str]]) -> Refusals:
             yield last.partition("=")[0], reason
 
 
-def _check_async(params: Params) -> Refusals:
-    mode = params.update_mode
-    if params.cross_replica_sync or not params.job_name or coordinated(params):
+def _check_async(setup: Setup) -> Refusals:
+    params = setup.params
+    mode = setup.place.mode
+    if params.cross_replica_sync or not params.job_name or setup.place.coordinated:
         return
     if not mode.asynchronous:
-        others = _names_of(lambda other: other.asynchronous)
+        others = names_of(lambda other: other.asynchronous)
         reason = f"--variable_update={mode.name} waits for all workers; only {others} does not"
         yield "cross_replica_sync", f"{reason}, so leave it true"
     if params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
@@ -123,28 +96,29 @@ def _check_async(params: Params) -> Refusals:
         yield "fp16_enable_auto_loss_scale", reason
 
 
-def _check_variable_update(params: Params) -> Refusals:
-    mode, spec = params.update_mode, params.all_reduce_spec
-    if reduces(params) and params.gradient_repacking > MOST_PACKS:
+def _check_variable_update(setup: Setup) -> Refusals:
+    params = setup.params
+    mode, spec = setup.place.mode, params.all_reduce_spec
+    if setup.exchange.reduces and params.gradient_repacking > MOST_PACKS:
         yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
     if params.staged_vars and not mode.staged:
-        fitting = _names_of(lambda other: other.staged)
+        fitting = names_of(lambda other: other.staged)
         yield "staged_vars", f"needs --variable_update={fitting}, not {mode.name}"
     one_algorithm = mode.reduction is Reduction.ALL_REDUCE and not mode.by_size
     if spec is not None and one_algorithm and len(spec.ranges) > 1:
-        fitting = _names_of(lambda other: other.by_size and "all_reduce_spec" in other.needs)
+        fitting = names_of(lambda other: other.by_size and "all_reduce_spec" in other.needs)
         yield (
             "all_reduce_spec",
             f"has algorithms by size, which --variable_update={fitting} takes; "
             f"{mode.name} takes one algorithm",
         )
-    if not reduces(params):
+    if not setup.exchange.reduces:
         return
-    running = all_reduce_of(params)
+    running = setup.exchange.all_reduce
     try:
         check_all_reduce(
             running,
-            params.job,
+            setup.place.job,
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
@@ -159,16 +133,17 @@ def _check_variable_update(params: Params) -> Refusals:
         yield name, error.reason.partition(": ")[2]
 
 
-def _check_strategies(params: Params) -> Refusals:
-    mode = params.update_mode
-    mirroring = _names_of(lambda other: other.mirrors)
+def _check_strategies(setup: Setup) -> Refusals:
+    params = setup.params
+    mode = setup.place.mode
+    mirroring = names_of(lambda other: other.mirrors)
     names = (*CROSS_DEVICE, *DISTRIBUTION)
     given = {name for name in names if getattr(params, name) != SPECS[name].default}
     for name in CROSS_DEVICE:
         if name in given and mode.reduction is not Reduction.CROSS_DEVICE:
             yield name, f"needs --variable_update={mirroring}, not {mode.name}"
     if mode.multi_worker_strategy:
-        yield from _check_multi_worker(params)
+        yield from _check_multi_worker(setup)
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
     if params.input_distribution == "strategy" and not mode.strategy:
         yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
@@ -181,10 +156,11 @@ def _check_strategies(params: Params) -> Refusals:
         yield "input_replication", f"needs --variable_update={mirroring}, not {mode.name}"
 
 
-def _check_multi_worker(params: Params) -> Refusals:
+def _check_multi_worker(setup: Setup) -> Refusals:
+    params = setup.params
     mode = params.variable_update
     if params.device == "cpu":
-        refuse_towers(params.job)
+        refuse_towers(setup.place.job)
     if params.cross_device_ops not in BETWEEN_WORKERS:
         others = ", ".join(BETWEEN_WORKERS)
         yield (
@@ -220,32 +196,10 @@ LOOKING = (
 """Flags that profile or save a step of the warm-up."""
 
 
-def validate(params: Params) -> None:
-    """Checks each value independently, then combinations of values; remembers what has passed."""
-    if params.validated:
-        return
-    check_each(params)
+def refusals(setup: Setup) -> Refusals:
+    """Flags that contradict each other."""
     for check in _CHECKS:
-        for name, reason in check(params):
-            raise FlagError(name, SPECS[name].text(getattr(params, name)), reason)
-    params.mark_validated()
-
-
-def check_each(params: Params) -> None:
-    """Checks each value independently; loads the plug-in that may register --variable_update."""
-    if params.variable_mgr_plugin:
-        registry.load_plugin(params.variable_mgr_plugin)
-    for spec in FLAGS:
-        value = getattr(params, spec.name)
-        if value is not spec.default:
-            spec.check(value)
-
-
-def check_fp16(precision: str, use_fp16: bool) -> None:
-    """Raises FlagError where --use_fp16, an older flag, contradicts --precision."""
-    if use_fp16 != (precision == "fp16"):
-        reason = f"contradicts --precision={precision}; give one of the two"
-        raise FlagError("use_fp16", str(use_fp16).lower(), reason)
+        yield from check(setup)
 
 
 def check_labels(text: str | None) -> None:
@@ -302,7 +256,8 @@ _EXCLUDED = (
 """Settings that cannot go together, and why the flag of the last one is refused."""
 
 
-def _check_run(params: Params) -> Refusals:
+def _check_run(setup: Setup) -> Refusals:
+    params = setup.params
     yield from _held(params, _EXCLUDED)
     if params.eval and params.train_dir is None:
         yield "eval", "needs --train_dir, the folder of the checkpoints"
@@ -331,7 +286,8 @@ def _check_run(params: Params) -> Refusals:
         yield "stop_at_top_1_accuracy", _one_of_two("stop_at")
 
 
-def _check_model(params: Params) -> Refusals:
+def _check_model(setup: Setup) -> Refusals:
+    params = setup.params
     check_fp16(params.precision, params.use_fp16)
     frozen = params.forward_only and params.freeze_when_forward_only
     if params.precision == "int8" and not frozen:
@@ -343,7 +299,8 @@ def _check_model(params: Params) -> Refusals:
         yield "fp16_loss_scale", "must be from 2^-126 to 2^126; 128 is usual"
 
 
-def _check_fp16_vars(params: Params) -> Refusals:
+def _check_fp16_vars(setup: Setup) -> Refusals:
+    params = setup.params
     if not params.fp16_vars:
         return
     if params.precision != "fp16":
@@ -361,7 +318,8 @@ def _check_fp16_vars(params: Params) -> Refusals:
 _DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
 
 
-def _check_optimizer(params: Params) -> Refusals:
+def _check_optimizer(setup: Setup) -> Refusals:
+    params = setup.params
     schedule, start = params.learning_rate_schedule, params.init_learning_rate
     given = [name for name in (*_DECAY, "minimum_learning_rate") if getattr(params, name)]
     if schedule != "staircase":  # the default, without decay of its own
@@ -381,7 +339,8 @@ def _check_optimizer(params: Params) -> Refusals:
             yield "minimum_learning_rate", f"must be at most --init_learning_rate={start:g}"
 
 
-def _check_runtime(params: Params) -> Refusals:
+def _check_runtime(setup: Setup) -> Refusals:
+    params = setup.params
     if not params.gpu_indices:
         return
     indices = [piece.strip() for piece in params.gpu_indices.split(",")]
@@ -393,7 +352,8 @@ def _check_runtime(params: Params) -> Refusals:
         yield "gpu_indices", f"names {len(indices)} GPUs, but --num_gpus={params.num_gpus}"
 
 
-def _check_output(params: Params) -> Refusals:
+def _check_output(setup: Setup) -> Refusals:
+    params = setup.params
     if params.quiet_conditions:
         from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
 
@@ -415,8 +375,8 @@ def _check_output(params: Params) -> Refusals:
     )
 
 
-_CHECKS: tuple[Callable[[Params], Refusals], ...] = (
-    _check_cluster,
+_CHECKS: tuple[Callable[[Setup], Refusals], ...] = (
+    _check_job,
     _check_mode,
     _check_async,
     _check_run,

@@ -1,58 +1,125 @@
-"""The reduction of gradients that the flags of a run ask for; no TensorFlow."""
+"""Placement of variables, and exchange of gradients, of a run."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
-from cnnbench.flags.groups.run import trains
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import Params
+from cnnbench.plan.numerics import Numerics
+from cnnbench.plan.part import Part
+from cnnbench.plan.place import Place
+from cnnbench.plan.update_plan import UpdatePlan, plan_update
+from cnnbench.plan.work import Work
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus, groups_of
 from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
-from cnnbench.variable_mgr.modes import Reduction
+from cnnbench.variable_mgr.modes import Mode, Reduction
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 
-def reduces(params: Params) -> bool:
-    """Whether gradients go through an all-reduce."""
-    all_reduces = params.update_mode.reduction is Reduction.ALL_REDUCE
-    return trains(params) and all_reduces and params.job.num_towers > 1
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Part):
+    """Placement of variables and exchange of gradients; other fields are flags of their names.
+
+    Attributes:
+      reduces: whether gradients go through an all-reduce.
+      exchanges: whether several towers exchange gradients.
+      all_reduce: the requested all-reduce, or the default of the mode.
+      running: the all-reduce without levels that have nothing to reduce; None where nothing is
+        reduced.
+      aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+    """
+
+    mode: Mode
+    reduces: bool
+    exchanges: bool
+    all_reduce: AllReduceSpec
+    running: AllReduceSpec | None
+    aggregation: AggregationSpec
+    update: UpdatePlan
+    cross_device: CrossDeviceSpec
+    all_reduce_spec: AllReduceSpec | None
+    communication_hint: str
+    local_parameter_device: str
+    ps_strategy: str
+    variable_caching: str
+    staged_vars: bool
+
+    @classmethod
+    def resolved(cls, flags: Params, work: Work, place: Place, numerics: Numerics) -> Exchange:
+        """The exchange that the flags ask for; names of algorithms are not checked yet."""
+        mode, job = place.mode, place.job
+        exchanges = work.trains and job.num_towers > 1
+        reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
+        all_reduce = _all_reduce_of(flags, mode)
+        groups = groups_of(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
+        aggregation = _aggregation(flags, mode, work, all_reduce, numerics)
+        return cls.of(
+            flags,
+            mode=mode,
+            reduces=reduces,
+            exchanges=exchanges,
+            all_reduce=all_reduce,
+            running=all_reduce.running(groups) if reduces else None,
+            aggregation=aggregation,
+            update=plan_update(
+                mode,
+                aggregation,
+                place.towers_per_step,
+                reduction=flags.gradient_reduction,
+                weight_decay=flags.weight_decay,
+                clip=flags.gradient_clip,
+                linear=numerics.optimizer.linear,
+                asynchronous=place.asynchronous,
+                narrow=flags.fp16_vars,
+            ),
+            cross_device=CrossDeviceSpec(
+                ops=flags.cross_device_ops,
+                bytes_per_pack=flags.bytes_per_pack,
+                num_packs=flags.num_packs,
+            ),
+        )
+
+    def by_strategy(self, *, on_gpu: bool) -> str | None:
+        """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
+        if not self.exchanges:
+            return None
+        if self.mode.reduction is Reduction.CROSS_DEVICE:
+            return self.cross_device.running(on_gpu)
+        return (self.mode.algorithm or None) if self.mode.reduction is Reduction.OWN else None
 
 
-def running_all_reduce(params: Params) -> AllReduceSpec | None:
-    """The all-reduce without levels that have nothing to reduce; None where nothing is reduced."""
-    if not reduces(params):
-        return None
-    groups = groups_of(params.job.tower_devices, params.all_reduce_group_size)
-    return all_reduce_of(params).running(groups)
+def _all_reduce_of(flags: Params, mode: Mode) -> AllReduceSpec:
+    if flags.all_reduce_spec is not None:
+        return flags.all_reduce_spec
+    default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
+    return single(mode.all_reduce or default)
 
 
-def all_reduce_of(params: Params) -> AllReduceSpec:
-    """The requested all-reduce, or the default of the mode."""
-    if params.all_reduce_spec is not None:
-        return params.all_reduce_spec
-    if params.update_mode.all_reduce:
-        return single(params.update_mode.all_reduce)
-    return single("hierarchical_copy" if params.hierarchical_copy else "copy")
-
-
-def bucket_bytes(params: Params) -> int:
-    """Bytes of the buckets that gradients are joined into; 0 for none."""
-    if params.gradient_bucket_bytes is not None:
-        return params.gradient_bucket_bytes
-    joined = params.gradient_repacking or params.agg_small_grads_max_bytes
-    return BUCKET_BYTES if params.update_mode.all_reduce == "collective" and not joined else 0
-
-
-def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
-    """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
-    if not trains(params) or params.job.num_towers < 2:
-        return None
-    mode = params.update_mode
-    if mode.reduction is Reduction.CROSS_DEVICE:
-        return CrossDeviceSpec(ops=params.cross_device_ops).running(on_gpu)
-    return (mode.algorithm or None) if mode.reduction is Reduction.OWN else None
+def _aggregation(
+    flags: Params, mode: Mode, work: Work, all_reduce: AllReduceSpec, numerics: Numerics
+) -> AggregationSpec:
+    if work.only_forward:
+        # Without gradients there is no reduction, so an unusable algorithm such as nccl is ignored.
+        return AggregationSpec(all_reduce=single(mode.all_reduce or "copy"))
+    buckets = flags.gradient_bucket_bytes
+    if buckets is None:
+        joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
+        buckets = BUCKET_BYTES if mode.all_reduce == "collective" and not joined else 0
+    compact = flags.compact_gradient_transfer and numerics.precision != "fp32"
+    return AggregationSpec.of(
+        vars(flags),
+        all_reduce=all_reduce,
+        gradient_bucket_bytes=buckets,
+        compact_dtype=numerics.dtype if compact else None,
+        sparse_to_dense=flags.sparse_to_dense_grads,
+        group_size=flags.all_reduce_group_size,
+        share_memory=flags.all_reduce_share_memory,
+    )
 
 
 def check_all_reduce(

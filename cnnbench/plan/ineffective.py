@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
 
-from cnnbench.flags.checks import LOOKING, holds
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
-from cnnbench.flags.groups.run import evaluates
 from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.reductions import running_all_reduce
+from cnnbench.flags.params import FLAGS
+from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.plan.checks import LOOKING, holds
+from cnnbench.plan.rules import Unused, notices
+from cnnbench.plan.setup import Setup
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.modes import BUILT_IN, Copies, Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, PACKED
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Unused(Generic[R]):
-    """A row of the table, for parameters of type `R`.
-
-    Attributes:
-      when: whether the flags have no effect in a run.
-      why: end of the notice, after "--flag has no effect"; may depend on the run.
-      says: text in place of "has no effect".
-    """
-
-    flags: tuple[str, ...]
-    when: Callable[[R], bool]
-    why: str | Callable[[R], str]
-    says: str = ""
-
 
 INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 """All-reduce algorithms for which shared memory changes nothing."""
@@ -77,78 +56,75 @@ _GPU_ONLY = (
 )
 
 
-def _follows_model(params: Params) -> bool:
+def _follows_model(setup: Setup) -> bool:
     """Whether the learning rate follows the schedule of the model."""
+    params = setup.params
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
 
 
-def _only_forward(params: Params) -> bool:
-    return params.eval or params.forward_only
+def _all_reduces(setup: Setup) -> bool:
+    return setup.place.mode.reduction is Reduction.ALL_REDUCE
 
 
-def _all_reduces(params: Params) -> bool:
-    return params.update_mode.reduction is Reduction.ALL_REDUCE
-
-
-def _running(params: Params) -> frozenset[str]:
-    spec = running_all_reduce(params)
+def _running(setup: Setup) -> frozenset[str]:
+    spec = setup.exchange.running
     return frozenset() if spec is None else spec.names
 
 
-def _has_two_levels(params: Params) -> bool:
-    spec = params.all_reduce_spec
+def _has_two_levels(setup: Setup) -> bool:
+    spec = setup.params.all_reduce_spec
     return spec is not None and spec.has_two_levels
 
 
-def _groups(params: Params) -> int:
-    return len(groups_of(params.job.tower_devices, params.all_reduce_group_size))
+def _groups(setup: Setup) -> int:
+    return len(groups_of(setup.place.job.tower_devices, setup.params.all_reduce_group_size))
 
 
 _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
 _A_MODE_THAT_DOES = f"--variable_update={', '.join(_ALL_REDUCING[:-1])} or {_ALL_REDUCING[-1]}"
-_SITUATIONS: dict[str, Callable[[Params], bool]] = {
-    "an evaluation": evaluates,
-    "--eval or --forward_only": _only_forward,
+_SITUATIONS: dict[str, Callable[[Setup], bool]] = {
+    "an evaluation": lambda p: p.work.evaluates,
+    "--eval or --forward_only": lambda p: p.work.only_forward,
     "--init_learning_rate or --piecewise_learning_rate_schedule": lambda p: not _follows_model(p),
     _A_MODE_THAT_DOES: _all_reduces,
     "a hierarchical copy": lambda p: "hierarchical_copy" in _running(p),
     "a two-level algorithm in --all_reduce_spec": _has_two_levels,
-    "--result_json or --result_csv": lambda p: bool(p.result_json or p.result_csv),
-    "--xla_compile or --xla": lambda p: bool(p.xla_compile or p.xla),
+    "--result_json or --result_csv": lambda p: bool(p.params.result_json or p.params.result_csv),
+    "--xla_compile or --xla": lambda p: bool(p.params.xla_compile or p.params.xla),
 }
 """Conditions on several flags, by their words in the notice."""
 
 
-def _has(params: Params, setting: str) -> bool:
+def _has(setup: Setup, setting: str) -> bool:
     """Whether "--flag" is on, "--flag=value" holds, or one of `_SITUATIONS` does."""
     if setting in _SITUATIONS:
-        return _SITUATIONS[setting](params)
-    return holds(params, setting.removeprefix("--"))
+        return _SITUATIONS[setting](setup)
+    return holds(setup.params, setting.removeprefix("--"))
 
 
-def _without(setting: str, *flags: str, why: str = "") -> Unused[Params]:
+def _without(setting: str, *flags: str, why: str = "") -> Unused[Setup]:
     """Flags without effect unless a setting is given (see `_has`)."""
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"without {setting}{why and ': '}{why}"
-    return Unused(flags, lambda params: not _has(params, setting), reason)
+    return Unused(flags, lambda setup: not _has(setup, setting), reason)
 
 
-def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Params]:
+def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Setup]:
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"with {setting}{why and ': '}{why}"
-    return Unused(flags, lambda params: _has(params, setting), reason, says)
+    return Unused(flags, lambda setup: _has(setup, setting), reason, says)
 
 
-def _in_mode(which: Callable[[Mode], bool], *flags: str, why: str = "") -> Unused[Params]:
+def _in_mode(which: Callable[[Mode], bool], *flags: str, why: str = "") -> Unused[Setup]:
     return Unused(
         flags,
-        lambda params: which(params.update_mode),
-        lambda params: f"with --variable_update={params.variable_update}{why and ': '}{why}",
+        lambda setup: which(setup.place.mode),
+        lambda setup: f"with --variable_update={setup.place.mode.name}{why and ': '}{why}",
     )
 
 
 # Of the entries for a flag, the first that applies gives the reason.
-UNUSED: tuple[Unused[Params], ...] = (
+UNUSED: tuple[Unused[Setup], ...] = (
     Unused(
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
@@ -158,7 +134,7 @@ UNUSED: tuple[Unused[Params], ...] = (
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
             *("benchmark_log_dir", "ml_perf_compliance_logging"),
         ),
-        lambda p: p.input_only,
+        lambda p: p.params.input_only,
         "with --input_only: no network is built",
     ),
     _without("--xla_compile or --xla", "xla_cache_dir"),
@@ -168,7 +144,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("an evaluation", "eval_dir", "collect_eval_results_async"),
     Unused(
         ("collect_eval_results_async",),
-        lambda p: p.eval and not p.eval_interval_secs,
+        lambda p: p.params.eval and not p.params.eval_interval_secs,
         "with --eval of one checkpoint: there is nothing that goes on meanwhile",
     ),
     _without("summary_verbosity", "eval_dir", "save_summaries_steps"),
@@ -180,12 +156,12 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("summary_verbosity",),
-        lambda p: not evaluates(p) and (_only_forward(p) or not p.train_dir),
+        lambda p: not p.work.evaluates and (p.work.only_forward or not p.params.train_dir),
         "without a training that has a --train_dir",
     ),
     Unused(
         ("summary_verbosity",),
-        lambda p: not evaluates(p) and not p.save_summaries_steps,
+        lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
         "without --save_summaries_steps",
     ),
     _with("forward_only", "train_dir", why="it saves no checkpoints", says="is only read from"),
@@ -203,7 +179,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n"),
     Unused(
         ("local_parameter_device",),
-        lambda p: _only_forward(p) and _all_reduces(p),
+        lambda p: p.work.only_forward and _all_reduces(p),
         "with --eval or --forward_only: every device has its own variables, and nothing is reduced",
     ),
     _with("--eval or --forward_only", "print_training_accuracy", why="they always print it"),
@@ -226,7 +202,9 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("learning_rate_schedule",),
-        lambda p: p.learning_rate_schedule == "staircase" and not p.num_epochs_per_decay,
+        lambda p: (
+            p.params.learning_rate_schedule == "staircase" and not p.params.num_epochs_per_decay
+        ),
         "without --num_epochs_per_decay",
     ),
     Unused(
@@ -253,7 +231,7 @@ UNUSED: tuple[Unused[Params], ...] = (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
             *("gradient_reduction", "bn_stats", *CROSS_DEVICE),
         ),
-        lambda p: p.job.num_towers == 1,
+        lambda p: p.place.job.num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
     ),
     _in_mode(
@@ -263,7 +241,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("check_replica_consistency",),
-        lambda p: p.job.num_towers == 1,
+        lambda p: p.place.job.num_towers == 1,
         "with --num_gpus=1: there is one copy of every variable",
     ),
     _in_mode(
@@ -278,12 +256,12 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("bytes_per_pack",),
-        lambda p: p.update_mode.mirrors and p.cross_device_ops not in COLLECTIVE,
+        lambda p: p.place.mode.mirrors and p.params.cross_device_ops not in COLLECTIVE,
         "without --cross_device_ops=ring or auto",
     ),
     Unused(
         ("num_packs",),
-        lambda p: p.cross_device_ops not in PACKED,
+        lambda p: p.params.cross_device_ops not in PACKED,
         "without --cross_device_ops=hierarchical_copy or nccl",
     ),
     Unused(
@@ -299,7 +277,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("all_reduce_spec",),
-        lambda p: _has_two_levels(p) and _groups(p) == p.job.num_towers,
+        lambda p: _has_two_levels(p) and _groups(p) == p.place.job.num_towers,
         "where every device is a group of its own",
         says="has no first level",
     ),
@@ -316,7 +294,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("allreduce_merge_scope",),
-        lambda p: p.allreduce_merge_scope > 1,
+        lambda p: p.params.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins gradients",
         says="changes only the names of operations",
     ),
@@ -341,27 +319,8 @@ UNUSED: tuple[Unused[Params], ...] = (
 )
 
 
-def unused_notices(params: Params, explicit_flags: Iterable[str]) -> tuple[str, ...]:
+def unused_notices(setup: Setup, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """A notice per reason why given flags have no effect, except flags at a falsy default."""
-    values = ((spec, getattr(params, spec.name)) for spec in FLAGS)
+    values = ((spec, getattr(setup.params, spec.name)) for spec in FLAGS)
     silent = {spec.name for spec, value in values if not value and value == spec.default}
-    return notices(UNUSED, params, [name for name in explicit_flags if name not in silent])
-
-
-def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[str, ...]:
-    """A notice per row that applies to a run; for each flag only the first such row counts."""
-    lines = []
-    for entry in table:
-        names = [name for name in given if name in entry.flags]
-        if names and entry.when(run):
-            given = [name for name in given if name not in names]
-            why = entry.why if isinstance(entry.why, str) else entry.why(run)
-            lines.append(_line(names, entry.says, why))
-    return tuple(lines)
-
-
-def _line(names: list[str], says: str, why: str) -> str:
-    *others, last = (f"--{name}" for name in names)
-    subject = f"{', '.join(others)} and {last}" if others else last
-    says = says or ("have no effect" if others else "has no effect")
-    return f"{subject} {says} {why}"
+    return notices(UNUSED, setup, [name for name in explicit_flags if name not in silent])

@@ -16,6 +16,9 @@ from typing import TypeAlias
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.spec import LearningRateSpec
+from cnnbench.plan.length import Length
+from cnnbench.plan.setup import Setup
+from cnnbench.plan.work import Work
 
 _LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
 
@@ -60,6 +63,23 @@ class Outline:
                 base *= global_batch / defaults.base_batch
         steps_per_epoch = examples_per_epoch / global_batch
         return cls(base, epochs, int(steps_per_epoch * epochs), boundaries)
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """The learning rates of a run; 0 in an evaluation."""
+
+    outline: Outline
+    schedule: Schedule
+
+    @classmethod
+    def resolved(cls, setup: Setup, defaults: LearningRateSpec, length: Length) -> LearningRates:
+        """The rates that the flags ask for, or those of the model; see `make_schedule`."""
+        if setup.work is Work.EVALUATION:
+            return cls(Outline(0.0, 0.0, 0), lambda step: 0.0)
+        sizes = length.global_batch, length.train_examples
+        schedule = make_schedule(setup.params, defaults, *sizes, length.training_steps)
+        return cls(Outline.of(setup.params, defaults, *sizes), schedule)
 
 
 def make_schedule(

@@ -1,65 +1,168 @@
-"""The job of a run according to flags and environment."""
+"""The place of this process in its job, from flags and environment."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 
-from cnnbench.base.jobs.job import WORKER, Task
-from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve
+from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, is_address, split_hosts
+from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.groups.run import trains
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import Params
 from cnnbench.machine.host import Host
-from cnnbench.variable_mgr.modes import Processes
+from cnnbench.plan.part import Part
+from cnnbench.plan.rules import Refusals, refuse_first
+from cnnbench.plan.work import Work
+from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
 """The flags that --cluster replaces where it names an environment."""
 
-_VERSIONS = ("cnnbench_version", "tensorflow_version")
+HOROVOD = "horovod"
+"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
 
-_OWN = {
-    # The handshake compares the addresses themselves.
-    *ADDRESSES,
-    *("cluster", "cluster_ps", "cluster_timeout", "stall_timeout", "rendezvous"),
-    # Machines may keep data in different places and have different GPUs.
-    *("data_dir", "gpu_indices"),
-    *(spec.name for spec in specs_of(OutputParams)),
-}
-"""Flags that may differ between the processes of a job."""
+_INSTEAD_OF_HOROVOD = (
+    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
+)
 
 
-def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
-    """Facts, by name, that must be equal in all processes (`run.cluster.handshake.meet`)."""
-    from cnnbench.machine.software import packages
+@dataclass(frozen=True, kw_only=True)
+class Place(Part):
+    """This process in its job.
 
-    versions = packages(Host())
-    flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in specs if s.name not in _OWN}
-    return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
+    Attributes:
+      mode: the mode of --variable_update, on which the processes of a job depend.
+      job: all tasks; with --device=auto its towers are on CPU devices.
+      asynchronous: whether workers update the variables independently. Then a step is an update by
+        one worker.
+      coordinated: whether a coordinator process schedules the updates of all workers.
+    """
+
+    mode: Mode
+    job: Job
+    asynchronous: bool
+    coordinated: bool
+    cluster_timeout: int
+    stall_timeout: int
+
+    @classmethod
+    def resolved(cls, flags: Params, work: Work, mode: Mode) -> Place:
+        """The place that the flags describe.
+
+        FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
+        """
+        refuse_first(flags, _refusals(flags, mode))
+        coordinated = mode.processes is Processes.COORDINATOR
+        apart = coordinated or not flags.cross_replica_sync
+        return cls.of(
+            flags,
+            mode=mode,
+            job=Job(
+                task=Task(flags.job_name or LOCAL, flags.task_index),
+                worker_hosts=split_hosts(flags.worker_hosts),
+                ps_hosts=split_hosts(flags.ps_hosts),
+                controller_host=flags.controller_host or None,
+                client_per_worker=mode.processes is Processes.CLIENT_PER_WORKER,
+                towers_per_worker=flags.num_gpus,
+                device="gpu" if flags.device == "gpu" else "cpu",
+            ),
+            asynchronous=work.trains and bool(flags.job_name) and apart,
+            coordinated=coordinated,
+        )
+
+    @property
+    def towers_per_step(self) -> int:
+        """Number of towers whose gradients an update takes."""
+        return self.job.towers_per_worker if self.asynchronous else self.job.num_towers
+
+    def tolerates_loss_of(self, task: Task, state: str) -> bool:
+        """Whether the job survives the loss of a task in this state.
+
+        A coordinator can take an update back only from a worker that is gone, not from one that
+        hangs.
+        """
+        from cnnbench.base.jobs.probe import REFUSED  # late: refused flags load no sockets
+
+        worker = self.asynchronous and task.job == WORKER and task != self.job.chief
+        return worker and (not self.coordinated or state == REFUSED)
 
 
-def digest_of(value: object) -> str:
-    """A digest of plain data, for facts too long to show."""
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+def names_of(which: Callable[[Mode], bool]) -> str:
+    """Names of the built-in modes with a property, in words."""
+    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
-def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
-    """The parameters with the job that --cluster finds in the environment.
+def _refusals(flags: Params, mode: Mode) -> Refusals:
+    job_name = flags.job_name
+    if flags.rendezvous is not None and not is_address(flags.rendezvous):
+        yield "rendezvous", "is no host:port"
+    given = [n for n in ("worker_hosts", "ps_hosts", "controller_host") if getattr(flags, n)]
+    if given and not job_name:
+        yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
+    if not job_name and flags.task_index:
+        yield "task_index", "needs --job_name and the addresses of that job"
+    if not job_name:
+        return
+    if flags.server_protocol != "grpc":
+        yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
+    if mode.processes is Processes.ONE:
+        others = names_of(lambda other: other.processes is not Processes.ONE)
+        yield "variable_update", f"works in one process only; with --job_name use one of {others}"
+    if mode.uses_ps and not flags.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode.name} with --job_name needs tasks for variables"
+    if not mode.uses_ps and flags.ps_hosts:
+        yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
+    if mode.processes is Processes.CLIENT_PER_WORKER and flags.controller_host:
+        yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
+    if mode.processes is Processes.CLIENT_PER_WORKER and flags.input_only:
+        yield "input_only", "measures one process; leave out --job_name"
+
+
+def with_cluster(
+    flags: Params, given: tuple[str, ...], environ: Mapping[str, str]
+) -> tuple[Params, tuple[str, ...], tuple[str, ...]]:
+    """The flags of a command line with --cluster where Horovod's mode implies it.
+
+    Returns:
+      The flags, the names of those given, and notices: of a job that the run does not join, and of
+      Horovod.
+    """
+    notices: tuple[str, ...] = ()
+    others = None
+    if not {"cluster", *ADDRESSES}.intersection(given):
+        others = started_together(environ, flags.eval)
+    if flags.variable_update == HOROVOD:
+        flags = flags.replace(variable_update="collective_all_reduce")
+        notices += (_INSTEAD_OF_HOROVOD,)
+        if others is not None:  # Horovod has one process per device
+            flags, given = flags.replace(cluster=others[1]), (*given, "cluster")
+    elif others is not None:
+        what, cluster = others
+        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
+        notices += (f"{alone}, --cluster=flags omits this line",)
+    if flags.cluster != "flags":
+        for name in ADDRESSES:
+            if name in given:
+                where = f"--cluster={flags.cluster}, which finds it in the environment"
+                raise FlagError(name, getattr(flags, name), f"contradicts {where}")
+    return flags, given, notices
+
+
+def with_job_from_env(flags: Params, environ: Mapping[str, str]) -> Params:
+    """The flags with the job that --cluster finds in the environment.
 
     With --cluster=mpi the addresses are placeholders for ranks until `with_exchanged_addresses`.
     Unchanged for a process in no job of several, such as an evaluator of TF_CONFIG.
     """
-    if params.cluster == "flags" or params.worker_hosts:
-        return params
-    job, _ = resolve(params.cluster, params.cluster_ps, environ)
-    if job.task.job == EVALUATOR and not params.eval:
+    if flags.cluster == "flags" or flags.worker_hosts:
+        return flags
+    job, _ = resolve(flags.cluster, flags.cluster_ps, environ)
+    if job.task.job == EVALUATOR and not flags.eval:
         reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
-        raise FlagError("cluster", params.cluster, f"{reason} and --eval_interval_secs=SECONDS")
+        raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
     if not job.in_cluster:
-        return params
-    return params.replace(
+        return flags
+    return flags.replace(
         job_name=job.task.job,
         task_index=job.task.index,
         worker_hosts=",".join(job.worker_hosts),
@@ -69,82 +172,44 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
 
 
 def with_exchanged_addresses(
-    params: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
+    flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    """The validated parameters with exchanged addresses and GPUs; to be called once, by the run.
+    """The flags with exchanged addresses and GPUs; called once, by a process that runs or serves.
 
     With --cluster=mpi the processes exchange their addresses, and `tell` prints a line about
     missing ones; BenchmarkError after --cluster_timeout. A process whose number on its machine is
     known gets its own GPUs: CUDA_VISIBLE_DEVICES in `environ` is changed.
     """
-    if params.cluster not in ("slurm", "mpi"):
-        return params
+    if flags.cluster not in ("slurm", "mpi"):
+        return flags
     from cnnbench.base.jobs.rendezvous import exchange  # late: --help and refused flags load none
 
-    job, local_rank = resolve(params.cluster, params.cluster_ps, environ)
-    if params.device != "cpu" and not params.gpu_indices:
-        _take_gpus(params, job.task, local_rank, environ)
-    ranks = mpi_ranks(environ) if params.cluster == "mpi" else None
+    job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
+    if flags.device != "cpu" and not flags.gpu_indices:
+        _take_gpus(flags, job.task, local_rank, environ)
+    ranks = mpi_ranks(environ) if flags.cluster == "mpi" else None
     if ranks is None:
-        return params
-    hosts = exchange(ranks, params.rendezvous, params.cluster_timeout, tell)
+        return flags
+    hosts = exchange(ranks, flags.rendezvous, flags.cluster_timeout, tell)
     workers = job.num_workers
-    return params.replace(
-        worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:])
-    )
+    return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))
 
 
 def _take_gpus(
-    params: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
+    flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
 ) -> None:
     from cnnbench.machine.gpu import share_of_gpus, visible_gpus
 
     host = Host(environ=environ)
     if local_rank is not None:
-        share = share_of_gpus(host, local_rank, params.num_gpus)
+        share = share_of_gpus(host, local_rank, flags.num_gpus)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
-    elif task.job == WORKER and len(visible_gpus(host)) > params.num_gpus:
+    elif task.job == WORKER and len(visible_gpus(host)) > flags.num_gpus:
         raise FlagError(
             "cluster",
-            params.cluster,
+            flags.cluster,
             f"{len(visible_gpus(host))} GPUs are to be divided, and the launcher does not number "
             "the processes of a machine; give --gpu_indices, or each process a "
             "CUDA_VISIBLE_DEVICES of its own",
         )
-
-
-def without_outputs(params: Params) -> Params:
-    """The parameters without outputs that only the chief writes."""
-    quiet = params.replace(**{spec.name: spec.default for spec in specs_of(OutputParams)})
-    quiet.mark_validated()
-    return quiet
-
-
-def asynchronous(params: Params) -> bool:
-    """Whether workers train asynchronously."""
-    apart = coordinated(params) or not params.cross_replica_sync
-    return trains(params) and bool(params.job_name) and apart
-
-
-def coordinated(params: Params) -> bool:
-    """Whether a coordinator process schedules the updates of all workers."""
-    return params.update_mode.processes is Processes.COORDINATOR
-
-
-def tolerates_loss_of(params: Params) -> Callable[[Task, str], bool]:
-    """Predicate of a task and its state: whether the job survives the loss of the task.
-
-    A coordinator can take an update back only from a worker that is gone, not from one that hangs.
-    """
-    chief = params.job.chief
-    alone = asynchronous(params)
-    may_stand_still = not coordinated(params)
-
-    def spares(task: Task, state: str) -> bool:
-        from cnnbench.base.jobs.probe import REFUSED  # late: refused flags load no sockets
-
-        worker = alone and task.job == WORKER and task != chief
-        return worker and (may_stand_still or state == REFUSED)
-
-    return spares

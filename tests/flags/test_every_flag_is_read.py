@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
-from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.optimizers.declared import OPTIMIZERS
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]

@@ -86,7 +86,7 @@ def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.flags import parse_args
     from cnnbench.run.driver.estimates import estimate
-    from cnnbench.run.driver.learning_rate import make_schedule
+    from cnnbench.plan.learning_rate import make_schedule
     from cnnbench.run.driver.plan import make_plan
 
     params = parse_args(argv).params

@@ -13,24 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.urls import is_url
 from cnnbench.campaigns.ab.side import Side, ask, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
-from cnnbench.campaigns.processes.commands import Resolved, resolve_run
+from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import FLAG_FILE
-from cnnbench.machine.cpu import main_memory
-from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.codec import decode, encode
-from cnnbench.run.driver.estimates import computes_on_cpu, estimate
-from cnnbench.run.driver.plan import Plan, make_plan
 
 _ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(*sys.argv[1:])"
 # For a plug-in whose import never returns.
@@ -50,8 +45,6 @@ TURN_SECONDS = 0.3
 
 # Present where a cnnbench supports turns; the latter path in earlier versions.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
-
-_OF_JOBS = "a job of several processes keeps all of them at work"
 
 # Another interpreter has other packages.
 _OF_PYTHON = ("tensorflow",)
@@ -107,8 +100,6 @@ def print_answer(job: str, *flags: str) -> None:
         fields = json.loads(job)
         words = chief_flags(None if fields is None else JobLayout(**fields), flags)
         resolved = resolve_run(words)
-        params = parse_args(words).params
-        resolved = replace(resolved, no_turns=obstacle(params, make_plan(params)))
     except (UsageError, DataError) as refusal:
         error = str(refusal)
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
@@ -124,28 +115,10 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(found)
 
 
-def obstacle(params: Params, plan: Plan) -> str | None:
-    """Why a run cannot step in turn with another one like it; None if it can."""
-    if plan.job.in_cluster:
-        return _OF_JOBS
-    if params.eval or params.input_only or plan.num_eval_batches:
-        return "only training and forward passes have steps that can wait for one another"
-    if params.data_dir is not None:
-        return "the input pipeline would read ahead while the other side has its turn"
-    on_cpu = computes_on_cpu(params)
-    if not on_cpu and not params.allow_growth:
-        return "on GPUs it needs --allow_growth: the first process would take all of their memory"
-    there = main_memory() if on_cpu else gpu_memory(params.gpu_indices, params.num_gpus)
-    needed = 2 * estimate(params, plan, "cpu" if on_cpu else "gpu").total
-    if there is not None and needed > there.available:
-        return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
-    return None
-
-
 def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
     """Why two sides cannot step in turn; None if they can."""
     for name, side in sides.items():
-        found = _OF_JOBS if side.layout else side.resolved.no_turns
+        found = NO_TURNS_OF_JOBS if side.layout else side.resolved.no_turns
         if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
             found = "its cnnbench is of a version that cannot"
         if found is not None:

@@ -14,14 +14,13 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import NONE, number, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import model_gradients
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
+from cnnbench.plan import Setup
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -107,12 +106,13 @@ def points(
 
 
 def exchange_seconds(
-    params: Params, link: Link, ps: int, counts: Sequence[int]
+    setup: Setup, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
     """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
+    params = setup.params
     _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
     tensors = gradient_tensors(shapes, _ITEMSIZE)
-    towers, packing = params.num_gpus, make_plan(params).aggregation
+    towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)
     if towers > 1:  # within a process they share memory
         model = Interconnect(_FREE, link, towers)
@@ -121,20 +121,20 @@ def exchange_seconds(
     for workers in counts:
         try:
             devices = workers * towers
-            spec = _spec(params, min(ps, devices))
+            spec = _spec(setup, min(ps, devices))
             found[workers] = model.seconds(spec, tensors, devices, packing)
         except NotPredictedError as error:
             reason = str(error)
     return found, reason
 
 
-def _spec(params: Params, ps: int) -> AllReduceSpec:
+def _spec(setup: Setup, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm with the traffic of the mode."""
-    mode = params.update_mode
+    mode, spec = setup.place.mode, setup.exchange.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
-    if mode.reduction is Reduction.ALL_REDUCE and params.all_reduce_spec is not None:
-        return params.all_reduce_spec
+    if mode.reduction is Reduction.ALL_REDUCE and spec is not None:
+        return spec
     # Gradients go to the servers, and new values come back.
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 

@@ -13,8 +13,7 @@ from cnnbench.base.jobs.ports import LOWEST
 from cnnbench.base.text.progress import Messages
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, parse_args, parse_flags
-from cnnbench.flags.cluster import ADDRESSES
+from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -23,11 +22,13 @@ from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
+from cnnbench.plan import Setup, make_plan, parse_run
+from cnnbench.plan.machine import Machine
+from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import outputs
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 # Known only to this command, or contradicting it.
@@ -84,10 +85,10 @@ class JobLayout:
         return self.job(range(LOWEST, LOWEST + self.size))
 
 
-def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params:
+def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Setup:
     """Refuses flags that the processes would refuse, before any is started.
 
-    Returns the parameters of the chief. UsageError names the flags of launch (such as --towers)
+    Returns the setup of the chief. UsageError names the flags of launch (such as --towers)
     where a process would name those it was given for them; BenchmarkError is for unusable data.
     """
     command, flags = command_of(flags)
@@ -102,14 +103,14 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
     job = layout.job_to_check()
     with _as_given(layout, towers):
         parsed = [
-            _params(command, task_flags(replace(job, task=task), flags, towers))
+            _setup(command, task_flags(replace(job, task=task), flags, towers))
             for task in {task.job: task for task in reversed(job.tasks)}.values()
         ]
     return parsed[-1]
 
 
-def check_files(flags: Sequence[str], chief: Params) -> None:
-    """Refuses output files that the chief, with parameters from `check`, could not write."""
+def check_files(flags: Sequence[str], chief: Setup) -> None:
+    """Refuses output files that the chief, with the setup from `check`, could not write."""
     command, flags = command_of(flags)
     given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *flags_of(command).values()))
     reduces = command == "allreduce"
@@ -165,13 +166,12 @@ def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     return "run", words
 
 
-def _params(command: str, flags: Sequence[str]) -> Params:
-    """The parameters of one process, or those of a run on its devices."""
+def _setup(command: str, flags: Sequence[str]) -> Setup:
+    """The setup of one process, or that of a run on its devices."""
     if command == "run":
-        params = parse_args(flags).params
-        if params.job.task.job != PS or params.data_dir is None:  # a ps task needs no data
-            make_plan(params)
-        return params
+        setup = parse_run(flags)
+        served = setup.place.job.task.job == PS and setup.params.data_dir is not None
+        return setup if served else make_plan(setup)  # a ps task needs no data
     given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *ALLREDUCE_FLAGS))
     return allreduce.make_plan(params_of(given), tuple(given)).run
 
@@ -197,12 +197,12 @@ def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
     return (*words, "--variable_update=independent", f"--num_gpus={towers}")
 
 
-def gpu_variables(job: Job, params: Params) -> dict[str, str]:
+def gpu_variables(job: Job, machine: Machine) -> dict[str, str]:
     """Environment variables that give the process of a job its own GPUs."""
-    if params.device == "cpu" or params.gpu_indices or job.task.job != WORKER:
+    if machine.device == "cpu" or machine.gpu_indices or job.task.job != WORKER:
         return {}
-    share = share_of_gpus(Host(), job.task.index, params.num_gpus)
-    everybody = share_of_gpus(Host(), job.num_workers - 1, params.num_gpus)
+    share = share_of_gpus(Host(), job.task.index, machine.num_gpus)
+    everybody = share_of_gpus(Host(), job.num_workers - 1, machine.num_gpus)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
 
 

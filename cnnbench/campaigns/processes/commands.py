@@ -6,31 +6,42 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, parse_args, parse_flags
+from cnnbench.flags import Params, parse_flags
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.allreduce import plan as allreduce_plan
+from cnnbench.machine.cpu import main_memory
+from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.repository import PLUGINS
+from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
+from cnnbench.plan.work import Work
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
 from cnnbench.run.driver import outputs
-from cnnbench.run.driver.estimates import RunWork, batch_limits, total_of_job, work_of
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.driver.estimates import (
+    RunWork,
+    batch_limits,
+    computes_on_cpu,
+    estimate,
+    total_of_job,
+    work_of,
+)
 from cnnbench.variable_mgr.all_reduce.registry import names
 
 # The sweep names the result files; how progress is shown does not change what is measured.
 _RESERVED = ("result_json", "result_csv")
-_RECORD = "--result_json=record.json"
+_RECORD = "record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
 _PATHS = ("data_dir", "train_dir", *PLUGINS)
 
@@ -56,6 +67,8 @@ _FACTS = (
     "cnnbench_version",
 )
 
+NO_TURNS_OF_JOBS = "a job of several processes keeps all of them at work"
+
 OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 """Folders of cnnbench that no measuring process imports."""
 
@@ -75,7 +88,7 @@ class Resolved:
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
       work: amount of computation; None for all-reduces.
-      no_turns: why the run cannot step in turn with another one, where that was asked; else None.
+      no_turns: why the run cannot step in turn with another one like it; None if it can.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +118,16 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
     """
     if command == "allreduce":
         return _resolve_allreduce(flags)
-    params = parse_args(flags).params
+    return of_plan(make_plan(stored_run(flags, _of_sweep)))
+
+
+def resolve_run(flags: Sequence[str]) -> Resolved:
+    """Resolves the flags of a run whose record the caller stores; see `resolve`."""
+    return of_plan(make_plan(stored_run(flags)))
+
+
+def _of_sweep(params: Params) -> None:
+    """Refuses flags of runs that a sweep sets, and trainings that would resume each other."""
     _refuse_results(params)
     if params.train_dir is not None and not (params.eval or params.forward_only):
         raise FlagError(
@@ -114,30 +136,57 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
             "cannot be used for training in a sweep: the second process would resume the "
             "training of the first; leave it out, or evaluate with --eval",
         )
-    return resolve_run(flags)
 
 
-def resolve_run(flags: Sequence[str]) -> Resolved:
-    """Resolves the flags of a run whose record the caller stores; see `resolve`."""
-    # With the flag the run will get: notices depend on whether there is a record.
-    parsed = parse_args((*flags, _RECORD))
-    params = parsed.params
-    plan = make_plan(params)
-    check_outputs(outputs.files(params))
-    outputs.prepare_folders(params)
-    config = _plain(plan.resolved(params))
+def stored_run(
+    flags: Sequence[str], check: Callable[[Params], None] = lambda params: None
+) -> Setup:
+    """The setup of a run whose record the caller stores; `check` may refuse parameters first."""
+
+    def stored(params: Params) -> Params:
+        check(params)
+        # The flag that the run gets: notices depend on whether there is a record.
+        return params.replace(result_json=_RECORD)
+
+    return parse_run(flags, change=stored)
+
+
+def of_plan(plan: RunPlan) -> Resolved:
+    """What campaigns need of a plan; FlagError for outputs that cannot be written."""
+    check_outputs(outputs.files(plan))
+    outputs.prepare_folders(plan)
+    config = _plain(plan.config)
     return Resolved(
         config=config,
-        explicit_flags=parsed.explicit_flags,
-        notices=parsed.notices,
+        explicit_flags=plan.explicit_flags,
+        notices=plan.notices,
         identity=_identity(config),
-        batch_size=plan.batch_per_device,
-        batch_limits=batch_limits(params, plan),
-        global_batch=plan.global_batch,
-        needed_bytes=total_of_job(params, plan),
-        asynchronous=plan.asynchronous,
-        work=work_of(params, plan),
+        batch_size=plan.length.batch_per_device,
+        batch_limits=batch_limits(plan),
+        global_batch=plan.length.global_batch,
+        needed_bytes=total_of_job(plan),
+        asynchronous=plan.place.asynchronous,
+        work=work_of(plan),
+        no_turns=_no_turns(plan),
     )
+
+
+def _no_turns(plan: RunPlan) -> str | None:
+    """Why a run cannot step in turn with another one like it; None if it can."""
+    if plan.place.job.in_cluster:
+        return NO_TURNS_OF_JOBS
+    if plan.work.evaluates or plan.work is Work.INPUT:
+        return "only training and forward passes have steps that can wait for one another"
+    if plan.input.data_dir is not None:
+        return "the input pipeline would read ahead while the other side has its turn"
+    machine, on_cpu = plan.machine, computes_on_cpu(plan)
+    if not on_cpu and not machine.allow_growth:
+        return "on GPUs it needs --allow_growth: the first process would take all of their memory"
+    there = main_memory() if on_cpu else gpu_memory(machine.gpu_indices, machine.num_gpus)
+    needed = 2 * estimate(plan, "cpu" if on_cpu else "gpu").total
+    if there is not None and needed > there.available:
+        return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
+    return None
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +226,7 @@ def source_digest() -> str:
 
 def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
     _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
-    given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
+    given = parse_flags((*flags, f"--result_json={_RECORD}"), ALLREDUCE_FLAGS)
     params = params_of(given)
     plan = allreduce_plan.make_plan(params, tuple(given))
     config = _plain(params.as_dict())

@@ -15,9 +15,9 @@ from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags.checks import LOOKING
 from cnnbench.flags.declare import texts_of
 from cnnbench.flags.params import ACCEPTED
+from cnnbench.plan.checks import LOOKING
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
 from cnnbench.variable_mgr import registry

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.driver import checkpoint_folder
+from cnnbench.records import checkpoint_folder
 from cnnbench.run.driver.checkpoints import stored_variables
 
 

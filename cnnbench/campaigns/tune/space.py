@@ -8,7 +8,7 @@ from functools import cached_property
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
-from cnnbench.campaigns.processes.commands import Resolved, digest_key, resolve_run
+from cnnbench.campaigns.processes.commands import Resolved, digest_key, of_plan, stored_run
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.campaigns.sweep.schema import SuiteEntry, check
@@ -20,10 +20,10 @@ from cnnbench.campaigns.tune.dimensions import (
     dimensions,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import parse_args
-from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import SPECS
 from cnnbench.machine.cpu import Memory
+from cnnbench.plan import make_plan
+from cnnbench.plan.ineffective import unused_notices
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
@@ -105,11 +105,12 @@ class Space:
         """
         flags = tuple(f"--{name}={text}" for name, text in self.texts(settings).items())
         words = chief_flags(self.layout, flags)
-        without_effect = unused_notices(parse_args(words).params, settings)
+        setup = stored_run(words)
+        without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = resolve_run(words)
-        needed = resolved.needed_bytes
+        found = of_plan(make_plan(setup))
+        needed = found.needed_bytes
         if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(
                 f"takes about {binary(needed)} of memory, and "
@@ -123,9 +124,9 @@ class Space:
             name=name_of(settings),
             settings=dict(settings),
             flags=flags,
-            key=digest_key({"config": resolved.identity}),
+            key=digest_key({"config": found.identity}),
             changes=changed,
-            resolved=resolved,
+            resolved=found,
         )
 
 

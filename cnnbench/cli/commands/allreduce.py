@@ -13,7 +13,6 @@ from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.cluster import agreed_facts, digest_of
 from cnnbench.flags.declare import parted, sections_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
@@ -21,6 +20,7 @@ from cnnbench.flags.retired import obsolete_notices
 from cnnbench.lab.allreduce.plan import WITHOUT_EFFECT, make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.lab.predict import command
+from cnnbench.plan.agreed import agreed_facts, digest_of
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 
@@ -76,10 +76,10 @@ def main(argv: Sequence[str]) -> int:
     explicit = [n for n, v in given.items() if n not in others or v or v != _ACCEPTED[n].default]
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
-        facts = agreed_facts(params, ALLREDUCE_FLAGS)
+        facts = agreed_facts(vars(params), ALLREDUCE_FLAGS)
         facts["digest of the tensors"] = digest_of(plan.workloads)
     if plan.job.serves:
-        return lend(plan.job, plan.run, facts, messages)
+        return lend(plan.run, facts, messages)
 
     def lost(message: str) -> None:
         bench.lost(BenchmarkError(message))
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
         explicit_flags=explicit,
         messages=messages if plan.job.is_chief else Messages.silent(),
         progress=progress,
-        membership=Membership(plan.job, plan.run, messages.notice, lost, facts),
+        membership=Membership(plan.run, messages.notice, lost, facts),
     )
     supervised(bench.lost)
     bench.run()

@@ -12,16 +12,16 @@ from typing import Any
 
 from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.errors import ExitCode, UsageError
-from cnnbench.flags import parse_args, parse_command
+from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import RunFlags, parse_quiet
 from cnnbench.machine.host import Host
 from cnnbench.machine.watch import Watch
+from cnnbench.plan import make_plan, parse_run
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.estimates import computes_on_cpu
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.runtime.native import without_info_lines
 
 
@@ -144,10 +144,9 @@ def _load_tensorflow() -> None:
 
 
 def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
-    params = parse_args(run_flags).params
-    make_plan(params)  # refuses what a run would refuse
+    plan = make_plan(parse_run(run_flags))  # refuses what a run would refuse
     host = Host()
-    on_gpu = not computes_on_cpu(params)
+    on_gpu = not computes_on_cpu(plan)
     facts = environment.collect(host)
     watch = Watch(host, gpus=on_gpu)
     time.sleep(flags.seconds)
@@ -155,11 +154,11 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
         facts,
         RunFlags(
             on_gpu=on_gpu,
-            num_devices=params.num_gpus,
-            intra_threads=params.num_intra_threads or 0,
-            intra_threads_given=bool(params.num_intra_threads),
-            batch_size=params.batch_size,
-            gpu_indices=params.gpu_indices,
+            num_devices=plan.machine.num_gpus,
+            intra_threads=plan.machine.num_intra_threads or 0,
+            intra_threads_given=bool(plan.machine.num_intra_threads),
+            batch_size=plan.params.batch_size,
+            gpu_indices=plan.machine.gpu_indices,
         ),
     )
     bad = [condition for condition in found if condition.id not in quiet]

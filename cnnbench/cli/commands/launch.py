@@ -32,12 +32,12 @@ from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
-from cnnbench.flags import Params, parse_command
-from cnnbench.flags.cluster import tolerates_loss_of
+from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine.cpu import available_cores
+from cnnbench.plan import Setup
 from cnnbench.records.files import (
     PICTURES,
     Output,
@@ -146,19 +146,19 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     layout = options.layout.with_coordinator(flags)
-    params = check(layout, flags, options.towers)
-    check_files(flags, params)
+    chief = check(layout, flags, options.towers)
+    check_files(flags, chief)
     cores = shares_of_cores(layout.size) if options.affinity else None
     command = task_words(flags, options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
         interrupt_on_signals()
         with hold("log_dir", options.log_dir, print_warning, file=LOGS):
-            return _run(layout, params, command, Path(options.log_dir), cores)
+            return _run(layout, chief, command, Path(options.log_dir), cores)
     interrupt_on_signals()
     with Scratch("cnnbench-launch-") as scratch:
         try:
-            status = _run(layout, params, command, scratch.path, cores)
+            status = _run(layout, chief, command, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
             scratch.kept = True  # unlike after an interrupt
@@ -174,7 +174,7 @@ def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequ
 
 def _run(
     layout: JobLayout,
-    params: Params,
+    chief: Setup,
     command: Callable[[Job], Sequence[str]],
     logs: Path,
     cores: Sequence[set[int]] | None,
@@ -185,11 +185,11 @@ def _run(
         return JobSession(
             job=layout.job(ports.numbers),
             command=command,
-            variables=lambda job: {GUARDED: "", **gpu_variables(job, params)},
+            variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.machine)},
             logs=logs,
             cores=cores,
             prints=prints,
-            spares=tolerates_loss_of(params),
+            spares=chief.place.tolerates_loss_of,
             show=lambda line: show.lines([line]),
         ).run()
 
@@ -201,11 +201,11 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     counts = tuple(sorted(set(options.scaling)))
     any_layout = options.layout.with_coordinator(flags)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
-    params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
-    largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
+    chiefs = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
+    largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
     for name in ("result_json", "train_dir"):
-        if (value := getattr(any_params, name)) is not None:
+        if (value := getattr(chief.params, name)) is not None:
             raise FlagError(name, value, "cannot be used by several jobs; see --results")
     prove_folder("results", options.results)
     check_outputs(
@@ -223,7 +223,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     predicted: dict[int, float] = {}
     reason = "needs --link"
     if link is not None:
-        predicted, reason = scaling.exchange_seconds(any_params, link, options.ps, counts)
+        predicted, reason = scaling.exchange_seconds(chief, link, options.ps, counts)
     if reason:
         print_notice(f"no prediction: {reason}")
     if options.repeats == 1:
@@ -233,15 +233,15 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
         )
     cores = None if shared else shares_of_cores(largest)
     with ResultsFolder(options.results, used=True):
-        records = _measure(options, layouts, params, flags, cores)
+        records = _measure(options, layouts, chiefs, flags, cores)
     points = scaling.points(
         records.pop(0),
         records,
-        towers=any_params.num_gpus,
+        towers=chief.machine.num_gpus,
         shared=shared,
         predicted=predicted,
     )
-    _write(options, points, f"Scaling of {any_params.model}, {any_params.variable_update}")
+    _write(options, points, f"Scaling of {chief.params.model}, {chief.place.mode.name}")
     return ExitCode.OK
 
 
@@ -256,13 +256,13 @@ def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> 
 def _measure(
     options: LaunchFlags,
     layouts: Mapping[int, JobLayout],
-    params: Mapping[int, Params],
+    chiefs: Mapping[int, Setup],
     flags: Sequence[str],
     cores: Sequence[set[int]] | None,
 ) -> dict[int, list[RunRecord]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
     interrupt_on_signals()
-    alone = (*program(), "run", *flags_alone(flags, next(iter(params.values())).num_gpus))
+    alone = (*program(), "run", *flags_alone(flags, next(iter(chiefs.values())).machine.num_gpus))
     records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
     for repeat in range(1, options.repeats + 1):
         # Interleaved, so that a slowdown of the machine affects all alike.
@@ -276,7 +276,7 @@ def _measure(
             print_notice(f"{name} of {options.repeats}")
             if count:
                 of_tasks = task_words((*flags, f"--result_json={record}"), options.towers)
-                _run(layouts[count], params[count], of_tasks, logs, cores, prints=False)
+                _run(layouts[count], chiefs[count], of_tasks, logs, cores, prints=False)
             else:
                 words = (*alone, f"--result_json={record}")
                 with on_cores(cores[0] if cores else None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cnnbench.base.text.numbers import count
@@ -12,10 +12,11 @@ from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags import FLAGS, Params, parse_command, validate
+from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import flag, parted, specs_of
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import measured, table, to_csv
+from cnnbench.plan import make_plan, make_setup
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.roofline import Roofline
 
@@ -81,10 +82,11 @@ def main(argv: Sequence[str]) -> int:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     interrupt_on_signals()
+    params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
+    setup = replace(make_setup(params), explicit_flags=tuple(flags))
     roofline, plan = measured(
-        params.replace(num_batches=steps, num_warmup_batches=before + steps),
+        make_plan(setup),
         command=("cnnbench", "roofline", *argv),
-        explicit_flags=tuple(flags),
         messages=Messages(sys.stderr, progress),
         progress=progress,
     )
@@ -93,10 +95,10 @@ def main(argv: Sequence[str]) -> int:
             "the step is faster than the bound: the machine's rates were measured while "
             "other programs used it; measure again on a quiet machine"
         )
-    mode = "forward only" if params.forward_only else "training"
-    images = count(plan.batch_per_device, "image", "images")
-    devices = count(params.num_gpus, "device", "devices")
-    title = f"{plan.model.name}, {mode}, {params.precision}, {images} on {devices}"
+    mode = plan.work.value
+    images = count(plan.length.batch_per_device, "image", "images")
+    devices = count(plan.machine.num_gpus, "device", "devices")
+    title = f"{plan.network.model.name}, {mode}, {plan.numerics.precision}, {images} on {devices}"
     _write(options, roofline, title)
     return ExitCode.OK
 
@@ -113,9 +115,7 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
         raise FlagError("precision", "int8", "not here: rates are measured in fp32, fp16, bf16")
     if flags.get("warmup") == "auto":
         raise FlagError("warmup", "auto", "not here: its last steps are profiled; give a number")
-    params = Params(**{**flags, "model": named[0]})
-    validate(params)
-    return params
+    return Params(**{**flags, "model": named[0]})
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:

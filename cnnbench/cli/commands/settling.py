@@ -16,11 +16,11 @@ from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
-from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
 from cnnbench.judge.compare.result import too_noisy, undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
+from cnnbench.plan.place import ADDRESSES
 
 _MOST_LINES = 3
 _HOSTS = ("worker_hosts", "ps_hosts")

@@ -9,8 +9,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import RESERVED, obstacle, takes_turns
-from cnnbench.campaigns.launch.tasks import chief_flags
+from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.campaigns.tune import text
@@ -30,7 +29,7 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import parse_args, parse_flags
+from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_of, parted, specs_of, texts_of, words
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
@@ -40,7 +39,6 @@ from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.tune import OPEN, TuneDocument
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr import registry
 
 _ABOUT = """\
@@ -272,8 +270,7 @@ def _lanes(question: TuneQuestion, pairing: str, reporter: Reporter) -> int:
     """Processes that are alive at once; FlagError if --pairing=turns is impossible."""
 
     def why_not() -> str | None:
-        params = parse_args(chief_flags(question.space.layout, question.first.flags)).params
-        return obstacle(params, make_plan(params))
+        return question.first.resolved.no_turns
 
     otherwise = "processes run one after the other"
     return _LANES if takes_turns(pairing, why_not, otherwise, reporter) else 1

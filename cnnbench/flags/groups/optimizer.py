@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.optimizers.declared import OPTIMIZERS
 
 
 @dataclass(frozen=True)

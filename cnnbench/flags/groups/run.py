@@ -177,13 +177,3 @@ class RunParams:
         "end the run with exit code 4. 0 never compares.",
         minimum=0,
     )
-
-
-def trains(params: RunParams) -> bool:
-    """Whether a run updates weights."""
-    return not (params.eval or params.forward_only or params.input_only)
-
-
-def evaluates(params: RunParams) -> bool:
-    """Whether a run evaluates weights, with --eval or during training."""
-    return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)

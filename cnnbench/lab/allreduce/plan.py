@@ -23,8 +23,7 @@ from functools import partial
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, validate
-from cnnbench.flags.checks import check_labels
+from cnnbench.flags import Params
 from cnnbench.flags.declare import FlagSpec, specs_of, words
 from cnnbench.flags.groups.allreduce import (
     ALLREDUCE_FLAGS,
@@ -35,10 +34,13 @@ from cnnbench.flags.groups.allreduce import (
 )
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.flags.reductions import check_all_reduce
 from cnnbench.lab.allreduce import peers
+from cnnbench.plan import Setup, make_setup
+from cnnbench.plan.checks import check_labels
+from cnnbench.plan.exchange import check_all_reduce
+from cnnbench.plan.ineffective import INDIFFERENT_TO_MEMORY
+from cnnbench.plan.rules import Unused
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.context import groups_of
@@ -90,7 +92,7 @@ class AllReducePlan:
     Attributes:
       params: the flags, with the calls and the reductions per call that they amount to.
       specs: None for all algorithms that work on the devices.
-      run: flags of a run on the largest number of devices.
+      run: setup of a run on the largest number of devices.
     """
 
     params: AllReduceParams
@@ -99,8 +101,12 @@ class AllReducePlan:
     specs: tuple[AllReduceSpec, ...] | None
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
-    run: Params
-    job: Job
+    run: Setup
+
+    @property
+    def job(self) -> Job:
+        """The processes and devices of the run."""
+        return self.run.place.job
 
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
         """Every spec with every packing, then the peers."""
@@ -122,7 +128,7 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
     run = _run(params, max(counts), specs)
-    job = run.job
+    job = run.place.job
     _check_places(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
         check_all_reduce(
@@ -140,7 +146,6 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
         packings=parse_packings(params),
         peers=named,
         run=run,
-        job=job,
     )
 
 
@@ -166,7 +171,7 @@ def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceP
     return replace(params, num_batches=rounds, iters_per_step=chain)
 
 
-def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Params:
+def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Setup:
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     names = (spec.name for spec in ALLREDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in names}
@@ -177,9 +182,7 @@ def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] |
             "variable_update": mode,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
-    run = Params(**{**shared, "num_gpus": devices})
-    validate(run)
-    return run
+    return make_setup(Params(**{**shared, "num_gpus": devices}), {})
 
 
 def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:

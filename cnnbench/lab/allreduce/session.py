@@ -13,13 +13,13 @@ from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError, text_of
-from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
+from cnnbench.plan.rules import notices
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_written
@@ -141,7 +141,7 @@ class AllReduceBench:
 
     def _start(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow; returns the devices by their number per worker."""
-        settings = runtime.Settings.of(self.plan.run, self.plan.job)
+        settings = self.plan.run.machine.of_task(self.plan.job)
         self._watch.met(self._membership.meet())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)

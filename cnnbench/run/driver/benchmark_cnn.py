@@ -26,20 +26,21 @@ from cnnbench.errors import (
     exhausted,
     first_line,
 )
-from cnnbench.flags import Params, validate
-from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, without_outputs
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.watch import Watch
+from cnnbench.plan.run_plan import Runnable, RunPlan, make_plan, without_outputs
+from cnnbench.plan.work import Work
+from cnnbench.records import checkpoint_folder
 from cnnbench.records.files import check_written, write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import EMULATED_GPU, ConditionNote, SkippedRecords
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver import checkpoint_folder, estimates, outputs
+from cnnbench.run.driver import estimates, outputs
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
@@ -53,7 +54,6 @@ from cnnbench.run.driver.notices import (
     summary_lines,
     warm_up_warning,
 )
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
 from cnnbench.run.runtime import peak_flops, supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
@@ -80,23 +80,19 @@ class BenchmarkCNN:
 
     def __init__(
         self,
-        params: Params,
+        run: Runnable,
         *,
         command: Sequence[str] = (),
-        explicit_flags: Sequence[str] = (),
         console: Console | None = None,
         messages: Messages | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._messages = messages or Messages.silent()
-        if not params.worker_hosts:  # the command line has found those of --cluster
-            params = with_job_from_env(params, os.environ)
-            validate(params)
-            params = with_exchanged_addresses(params, os.environ, self._messages.notice)
-        validate(params)
-        self.params = params
-        self.plan: Plan = make_plan(params)
-        job = self.plan.job
+        if isinstance(run, RunPlan):
+            plan = run
+        else:
+            plan = make_plan(run, os.environ, self._messages.notice)
+        self.plan, job = plan, plan.place.job
         if job.serves:
             raise FlagError(
                 "job_name", job.task.job, f"{job.task} serves; start it as a command, cnnbench"
@@ -108,32 +104,30 @@ class BenchmarkCNN:
         tell, self._tell_error = self._messages.notice, self._messages.error
         if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
-            params = self.params = without_outputs(params)
+            self.plan = plan = without_outputs(plan)
             self._console, self._progress = Console.silent(), Progress.silent()
             self._messages = Messages.silent()
-        self._files = ResultFiles(params.result_json, params.result_csv, RUNS)
+        self._files = ResultFiles(plan.outputs.result_json, plan.outputs.result_csv, RUNS)
         self._watch: Watch | None = None
         self._turns = Turns()
         self._activity = Activity()
-        facts = self.plan.agreed(params) if job.in_cluster else {}
-        self._membership = Membership(
-            job, params, tell, self._lost_another, facts, look=self._standing
-        )
+        facts = plan.agreed if job.in_cluster else {}
+        self._membership = Membership(plan, tell, self._lost_another, facts, look=self._standing)
         self._sources: list[InputSource] = []
-        config = self.plan.resolved(params)
+        config = plan.config
         self._measurements = Measurements(
             command=command,
             config=config,
-            explicit_flags=explicit_flags,
+            explicit_flags=plan.explicit_flags,
             subject=repository.of_work(config),
         )
-        self._measurements.target = self.plan.target
+        self._measurements.target = plan.length.target
         self._profiler: StepProfiler | None = None
-        if params.profile_json is not None:
-            self.profiled(params.profile_steps)
-        if params.device == "cpu":
+        if plan.outputs.profile_json is not None:
+            self.profiled(plan.outputs.profile_steps)
+        if plan.machine.device == "cpu":
             self._check_memory("cpu")
-        if (notice := steps_notice(self.plan)) is not None:
+        if (notice := steps_notice(plan)) is not None:
             self._messages.notice(notice)
 
     def profiled(self, steps: int) -> StepProfiler:
@@ -159,21 +153,23 @@ class BenchmarkCNN:
           KeyboardInterrupt: the run was interrupted; the record holds what was measured.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(outputs.held(self.params, self._files, self._messages))
+            stack.enter_context(outputs.held(self.plan, self._files, self._messages))
             # After the record is written, and a program ends while its inputs still wait.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self._sources, seconds)
             stack.callback(check_written, self._messages.warning)  # after a UsageError
-            explain = partial(_as_benchmark_error, self.params)
+            explain = partial(_as_benchmark_error, self.plan)
             with self._membership.to_the_end(self._end, explain), plugins.reported(BenchmarkError):
-                if self.params.input_only:
+                if self.plan.work is Work.INPUT:
                     total = self._measure_input()
                 else:
                     built = self.build()
                     from cnnbench.run.driver import scenarios
 
                     run = self._begin(built.devices)
-                    scenario = scenarios.evaluate if self.params.eval else scenarios.train
+                    scenario = (
+                        scenarios.evaluate if self.plan.work is Work.EVALUATION else scenarios.train
+                    )
                     total = scenario(run, built)
                     self._note_peak_memory()
                     if self._files.wanted:
@@ -195,7 +191,7 @@ class BenchmarkCNN:
 
     def share(self) -> None:
         """Makes measurements of a process that is forked afterwards known here, for `lost`."""
-        if not self.plan.asynchronous:  # else records need workers, too, which are not shared
+        if not self.plan.place.asynchronous:  # else records need workers, too, which are not shared
             self._measurements.share()
 
     def lost(self, error: BenchmarkError | None) -> None:
@@ -221,7 +217,7 @@ class BenchmarkCNN:
         from cnnbench.run.driver.build import Assembly
 
         start = time.perf_counter()
-        built = Assembly(self.params, self.plan, devices).build(self._console)
+        built = Assembly(self.plan, devices).build(self._console)
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources += built.sources
         describe_built(self._measurements, built)
@@ -236,8 +232,10 @@ class BenchmarkCNN:
     def _start(self) -> runtime.Devices:
         """Loads TensorFlow, describes the run and prints its header."""
         self._turns = Turns.joined(os.environ)
-        self._watch = Watch(gpus=self.params.device != "cpu", starts_with_others=self._turns.taken)
-        settings = runtime.Settings.of(self.params, self.plan.job)
+        self._watch = Watch(
+            gpus=self.plan.machine.device != "cpu", starts_with_others=self._turns.taken
+        )
+        settings = self.plan.machine.of_task(self.plan.place.job)
         self._watch.met(self._membership.meet())
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
@@ -246,44 +244,45 @@ class BenchmarkCNN:
             tf = load_tensorflow()
             seconds = time.perf_counter() - start + early_import_seconds()
             self._measurements.import_seconds = seconds
-            devices = self._membership.join(runtime.configure(settings, self.plan.job))
+            devices = self._membership.join(runtime.configure(settings, self.plan.place.job))
         for notice in devices.notices:
             self._messages.notice(notice)
-        if self.params.device != "cpu":
+        if self.plan.machine.device != "cpu":
             self._check_memory(devices.kind)
-        if devices.kind == "cpu" and self.params.data_format == "NCHW":
-            runtime.check_channels_first(COMPUTE_DTYPES[self.params.precision])
+        if devices.kind == "cpu" and self.plan.numerics.data_format == "NCHW":
+            runtime.check_channels_first(self.plan.numerics.dtype)
         self._warn_of_gaps()
-        target = self.plan.target
-        if self.params.stop_at_top_1_accuracy is not None and target and target.metric != "top_1":
+        target = self.plan.length.target
+        if self.plan.params.stop_at_top_1_accuracy and target and target.metric != "top_1":
+            name = self.plan.network.model.name
             self._messages.notice(
-                f"--stop_at_top_1_accuracy is the {target.metric} of {self.params.model}, as in "
+                f"--stop_at_top_1_accuracy is the {target.metric} of {name}, as in "
                 f"tf_cnn_benchmarks: --stop_at={target}"
             )
-        if devices.kind == "gpu" and self.params.precision == "int8":
+        if devices.kind == "gpu" and self.plan.numerics.precision == "int8":
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
-            raise FlagError("device", self.params.device, reason)
+            raise FlagError("device", self.plan.machine.device, reason)
         # Collected before the run, because its own load would be included afterwards.
         self._measurements.environment = facts = environment.collect()
         if self._measurements.subject.warning:
             self._messages.warning(self._measurements.subject.warning)
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
-        if devices.kind == "cpu" and self.params.precision == "fp16" and not has_fp16:
+        if devices.kind == "cpu" and self.plan.numerics.precision == "fp16" and not has_fp16:
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"
             )
-        if devices.kind == "cpu" and self.params.update_mode.multi_worker_strategy:
+        if devices.kind == "cpu" and self.plan.place.mode.multi_worker_strategy:
             self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
-        tf.random.set_seed(self.params.tf_random_seed)
-        describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
+        tf.random.set_seed(self.plan.numerics.tf_random_seed)
+        describe(self._measurements, plan=self.plan, devices=devices)
         assert self._measurements.placement is not None
         device = self._measurements.placement.device
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
-        self._console.lines(*header(self.params, self.plan, devices, tf.__version__, device))
+        self._console.lines(*header(self.plan, devices, tf.__version__, device))
         runtime.reset_peak_memory(devices.kind)
         return devices
 
@@ -294,7 +293,7 @@ class BenchmarkCNN:
         from cnnbench.run.driver.build import Assembly
 
         start = time.perf_counter()
-        inputs = Assembly(self.params, self.plan, devices).inputs("train")
+        inputs = Assembly(self.plan, devices).inputs("train")
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources.append(inputs)
         return scenarios.measure_input(self._begin(devices), inputs)
@@ -304,12 +303,11 @@ class BenchmarkCNN:
         from cnnbench.run.driver.training import ScenarioContext
 
         assert self._watch is not None
-        flags = run_flags(self.params, devices, self.plan.batch_per_device)
+        flags = run_flags(self.plan, devices, self.plan.length.batch_per_device)
         self._warn(self._watch.before(self._measurements.environment, flags))
         self._turns.wait()  # until the others have started
         self._measurements.publish()
         return ScenarioContext(
-            self.params,
             self.plan,
             self._console,
             self._messages,
@@ -324,35 +322,38 @@ class BenchmarkCNN:
 
     def _check_steps_left(self) -> None:
         """Refuses a training that its checkpoint has gone beyond, before TensorFlow is loaded."""
-        folder = self.params.train_dir
-        if folder is not None and self.plan.trains and self.plan.job.is_chief:
+        folder = self.plan.outputs.train_dir
+        if folder is not None and self.plan.work.trains and self.plan.place.job.is_chief:
             with contextlib.suppress(BenchmarkError):  # the folder cannot be restored
                 path = checkpoint_folder.latest(folder)
                 if path is not None:
-                    self.plan.check_steps_left(folder, int(path.rpartition("-")[2]))
+                    self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that cannot fit into memory; warns of one that may not."""
-        needed = estimates.estimate(self.params, self.plan, kind)
+        needed = estimates.estimate(self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
-        of_gpus = self.params.gpu_indices, self.params.num_gpus
+        of_gpus = self.plan.machine.gpu_indices, self.plan.machine.num_gpus
         there = main_memory() if kind == "cpu" else gpu_memory(*of_gpus)
         if there is not None:
-            warning = estimates.check(needed, there, self.params, refuse=kind == "cpu")
+            warning = estimates.check(needed, there, self.plan, refuse=kind == "cpu")
             if warning is not None:
                 self._messages.warning(warning)
 
     def _warn_of_gaps(self) -> None:
         """Warns of files that a data set lacks."""
-        if self.params.data_dir is None:
+        if self.plan.input.data_dir is None:
             return
-        used = {"train": not self.params.eval, "validation": self.plan.num_eval_batches > 0}
+        used = {
+            "train": self.plan.work is not Work.EVALUATION,
+            "validation": self.plan.length.num_eval_batches > 0,
+        }
         for subset in (name for name, is_used in used.items() if is_used):
-            for gap in self.plan.dataset.gaps(subset, self.params.data_dir):
-                self._messages.warning(f"--data_dir={self.params.data_dir}: {gap}")
+            for gap in self.plan.network.dataset.gaps(subset, self.plan.input.data_dir):
+                self._messages.warning(f"--data_dir={self.plan.input.data_dir}: {gap}")
 
     def _warn(self, conditions: Sequence[ConditionNote]) -> None:
-        quiet = parse_quiet(self.params.quiet_conditions)
+        quiet = parse_quiet(self.plan.machine.quiet_conditions)
         for condition in conditions:
             if condition.id not in quiet:
                 self._messages.warning(str(condition))
@@ -370,13 +371,13 @@ class BenchmarkCNN:
         """Measures the peak FLOP rate of the devices; takes seconds on a CPU."""
         if self._measurements.lost_workers:
             return  # TensorFlow takes no new function once a process is gone
-        if self.params.precision == "int8" and self.params.peak_flops is None:
+        if self.plan.numerics.precision == "int8" and self.plan.machine.peak_flops is None:
             return  # there is no product of 8-bit integers to measure it by
         peak = peak_flops.peak(
             built.devices.kind,
             built.devices.towers,
-            COMPUTE_DTYPES[self.params.precision],
-            self.params.peak_flops,
+            self.plan.numerics.dtype,
+            self.plan.machine.peak_flops,
         )
         if peak is not None:
             job = built.devices.job
@@ -389,7 +390,7 @@ class BenchmarkCNN:
 
     def _standing(self) -> Standing:
         """Progress of the run, for the watchdog's thread."""
-        job, sources, doing = self.plan.job, self._sources, self._activity.doing
+        job, sources, doing = self.plan.place.job, self._sources, self._activity.doing
         measurements = self._measurements
         warm_up, timed = len(measurements.warmup_step_seconds), len(measurements.step_seconds)
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
@@ -404,7 +405,7 @@ class BenchmarkCNN:
     def _lost_another(self, message: str) -> None:
         """Writes the record before the watchdog ends this process; runs in its thread."""
         placement = self._measurements.placement
-        if not self.plan.job.in_cluster and placement is not None and placement.kind == "gpu":
+        if not self.plan.place.job.in_cluster and placement is not None and placement.kind == "gpu":
             # This process itself does not respond, not another one.
             silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
             message = "; ".join([message, *silent])
@@ -431,7 +432,7 @@ class BenchmarkCNN:
             conditions = self._watch.during()
             measurements.conditions = self._watch.record()
             # Energy includes pauses for evaluations, unlike the other figures of the loop.
-            if not self.plan.eval_steps:
+            if not self.plan.length.eval_steps:
                 measurements.note(**self._watch.energy)
         if status == "failed":
             measurements.lost_workers += self._membership.gone().keys()
@@ -448,7 +449,7 @@ class BenchmarkCNN:
             self._files.write(record, lambda: [run_row(record)])
             measurements.written = True
             measurements.publish()
-            profiler, path = self._profiler, self.params.profile_json
+            profiler, path = self._profiler, self.plan.outputs.profile_json
             if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
                 write_text("profile_json", path, profiler.profile(record).to_json())
         if status != "ok":  # the error that ended the run is being raised and matters more
@@ -456,7 +457,7 @@ class BenchmarkCNN:
         return record
 
 
-def _as_benchmark_error(params: Params, error: Exception) -> BenchmarkError | None:
+def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | None:
     """One line for failures of TensorFlow and the machine; None for a defect of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error
@@ -471,13 +472,13 @@ def _as_benchmark_error(params: Params, error: Exception) -> BenchmarkError | No
     reason = first_line(error)
     if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
         flags = "--batch_size"
-        if params.eval_batch_size:
+        if plan.params.eval_batch_size:
             flags += " or --eval_batch_size"
         return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
     torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
-    if params.xla_cache_dir and isinstance(error, torn):
+    if plan.machine.xla_cache_dir and isinstance(error, torn):
         reason = f"a file there cannot be read, remove it: {reason}"
-        return BenchmarkError(f"--xla_cache_dir={params.xla_cache_dir}: {reason}")
+        return BenchmarkError(f"--xla_cache_dir={plan.machine.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
         if "grouped convolutions" in reason:
             reason += "; oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"

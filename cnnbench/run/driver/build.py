@@ -10,20 +10,19 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.base.jobs.job import Task
-from cnnbench.data import InputSource, InputSpec, make_input
+from cnnbench.data import InputSource, make_input
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import WORKER_HOST, CoordinatedInput, JoinedInput
 from cnnbench.data.source import CLOSE_SECONDS, TowerBatch, close_all
 from cnnbench.data.synthetic import synthetic_rows
-from cnnbench.flags import Params
-from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.work import Work
 from cnnbench.run.driver.checkpoints import Checkpoints, check_old
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
 from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
 from cnnbench.run.driver.input_only import InputStep
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.coordinated import CoordinatedStep
 from cnnbench.run.step.loss_scale import AutoLossScale, LossScale
@@ -38,7 +37,6 @@ from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.managers import ParameterServerStrategyVariableMgr
-from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -125,49 +123,49 @@ class BuiltRun(Trainable):
 class Assembly:
     """Makes the parts of one run; raises FlagError or DataError for data that cannot be used."""
 
-    def __init__(self, params: Params, plan: Plan, devices: runtime.Devices) -> None:
-        self.params = params
+    def __init__(self, plan: RunPlan, devices: runtime.Devices) -> None:
         self.plan = plan
         self.devices = devices
 
     def build(self, console: Console) -> BuiltRun:
         """Creates variables and input and traces the functions of the run."""
-        params, plan, devices = self.params, self.plan, self.devices
-        if params.train_dir is not None and devices.job.is_chief:
-            check_old(params.train_dir, plan.spec)
-        console.lines(f"Generating {'evaluation' if params.eval else 'training'} model")
-        manager = create(self._manager_spec(), plan.spec.variables)
+        plan, devices = self.plan, self.devices
+        if plan.outputs.train_dir is not None and devices.job.is_chief:
+            check_old(plan.outputs.train_dir, plan.network.spec)
+        console.lines(
+            f"Generating {'evaluation' if plan.work is Work.EVALUATION else 'training'} model"
+        )
+        manager = create(self._manager_spec(), plan.network.spec.variables)
         manager.create_variables()
         optimizer = None
-        if plan.trains:
-            spec = OPTIMIZERS[params.optimizer]
-            optimizer = Optimizer(spec, spec.values(params))
+        if plan.work.trains:
+            optimizer = Optimizer(plan.numerics.optimizer, plan.numerics.constants)
             for variables in manager.updated_groups():
                 optimizer.create_slots(variables)
         evaluated, step, inputs, workers = self._training(manager, optimizer)
-        if plan.trains and plan.num_eval_batches:
+        if plan.work.trains and plan.length.num_eval_batches:
             console.lines("Generating evaluation model")
-        evaluator = self._evaluator(evaluated) if plan.num_eval_batches else None
+        evaluator = self._evaluator(evaluated) if plan.length.num_eval_batches else None
         slots = {} if optimizer is None else manager.savable_slots(optimizer)
         checkpoints = None
-        if params.train_dir is not None:
+        if plan.outputs.train_dir is not None:
             checkpoints = Checkpoints(
                 manager,
                 slots,
-                params.max_ckpts_to_keep,
+                plan.outputs.max_ckpts_to_keep,
                 {} if step is None else step.loss_scale.variables(),
                 host=devices.cpu if devices.job.in_cluster else None,
-                outlives_others=plan.asynchronous,
-                optimizer=params.optimizer if plan.trains else None,
-                global_batch=plan.global_batch,
+                outlives_others=plan.place.asynchronous,
+                optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
+                global_batch=plan.length.global_batch,
                 # A worker with a step of its own knows only its own input.
-                inputs=None if plan.asynchronous or manager.workers is not None else inputs,
-                spec=plan.spec,
+                inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
+                spec=plan.network.spec,
             )
         exporter = None
-        if params.export_dir is not None:
-            dtype = COMPUTE_DTYPES[params.precision]
-            exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
+        if plan.outputs.export_dir is not None:
+            dtype = plan.numerics.dtype
+            exporter = Exporter(plan.network.model, plan.network.spec, manager, dtype, devices.cpu)
         return BuiltRun(
             step,
             inputs,
@@ -183,14 +181,13 @@ class Assembly:
         )
 
     def _evaluator(self, manager: VariableMgr) -> Evaluator:
-        params, plan = self.params, self.plan
-        host = HostMetrics(plan.model)
-        # Without training or a next evaluation, nothing would run beside the child process.
-        if params.collect_eval_results_async and (plan.trains or params.eval_interval_secs):
-            named = (params.model, plan.dataset.name)
-            host = InProcess(*named, params.model_plugin, params.dataset_plugin)
-        layout = runtime.data_format(params.data_format, self.devices.kind)
-        return Evaluator(params, plan, manager, self.inputs("validation"), layout, host)
+        plan = self.plan
+        host = HostMetrics(plan.network.model)
+        if plan.input.metrics_in_process:
+            named = (plan.params.model, plan.network.dataset.name)
+            host = InProcess(*named, *plan.network.plugins)
+        layout = runtime.data_format(plan.numerics.data_format, self.devices.kind)
+        return Evaluator(plan, manager, self.inputs("validation"), layout, host)
 
     def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:
         """The input of the run, a pipeline per worker.
@@ -200,7 +197,7 @@ class Assembly:
           manager: the one whose strategy may distribute the batches; None distributes none.
         """
         workers, shards = self.devices.job.own_workers, self.devices.job.num_workers
-        if self.plan.asynchronous and subset != "train":
+        if self.plan.place.asynchronous and subset != "train":
             # The others may be lost by the time of the evaluation.
             workers, shards = workers[:1], 1
         distribution = None if manager is None else self._distribution(manager)
@@ -221,46 +218,29 @@ class Assembly:
 
         Batches go to the devices `towers`, by default those of the worker's towers.
         """
-        params, plan, devices = self.params, self.plan, self.devices
-        training = subset == "train"
-        spec = InputSpec.from_flags(
-            params,
-            dataset=plan.dataset,
-            data_dir=params.data_dir,
-            subset=subset,
-            batch_per_device=plan.batch_per_device if training else plan.eval_batch_per_device,
-            num_devices=devices.job.towers_per_worker,
+        plan, devices = self.plan, self.devices
+        spec = plan.input.of_worker(
+            subset,
             num_shards=shards,
             shard_index=worker.index if shards > 1 else 0,
-            shard_files=training and params.auto_shard_policy == "file",
             host=worker.device("cpu"),
-            image_size=getattr(plan.model, "image_size", 0),
-            channels=plan.model.channels,
-            num_classes=plan.spec.num_classes,
-            examples=plan.examples,
-            elements=plan.spec.elements,
-            preprocess=plan.preprocess(training=training),
-            seed=params.tf_random_seed,
-            dtype=COMPUTE_DTYPES[params.precision],
-            datasets_num_private_threads=runtime.input_threads(
-                runtime.Settings.of(params), devices.kind
-            ),
+            datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
         )
         return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 
     def _distribution(self, manager: VariableMgr) -> InputDistribution | None:
-        params = self.params
-        if params.input_distribution == "towers" or params.data_dir is None:
+        given = self.plan.input.distribution
+        if given is None:
             return None
         assert isinstance(manager, StrategyVariableMgr)
-        per_replica = params.input_replication == "per_replica"
-        on_device = params.prefetch_on_device
+        per_replica = given.input_replication == "per_replica"
+        on_device = given.prefetch_on_device
         strategy = manager.strategy
         return InputDistribution(
             strategy=make.for_input_per_replica(strategy) if per_replica else strategy,
-            manual=params.input_sharding == "manual",
+            manual=given.input_sharding == "manual",
             per_replica=per_replica,
-            auto_shard_policy=params.auto_shard_policy,
+            auto_shard_policy=given.auto_shard_policy,
             prefetch_on_device=not per_replica if on_device is None else on_device,
         )
 
@@ -268,13 +248,13 @@ class Assembly:
         self, manager: VariableMgr, optimizer: Optimizer | None
     ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
         """The manager whose variables an evaluation reads; step, inputs, workers of `Trainable`."""
-        plan, job = self.plan, self.plan.job
-        if self.params.eval:
+        plan, job = self.plan, self.plan.place.job
+        if self.plan.work is Work.EVALUATION:
             return manager, None, None, {}
         first = self.devices.job.devices_of(job.workers[0])
-        if plan.coordinated:
+        if plan.place.coordinated:
             assert isinstance(manager, ParameterServerStrategyVariableMgr)
-            on_host = None if self.params.data_dir is None else "cpu"
+            on_host = None if self.plan.input.data_dir is None else "cpu"
             source: InputSource = CoordinatedInput(
                 [
                     self._worker_input(
@@ -289,7 +269,7 @@ class Assembly:
             step = self._step(CoordinatedStep, manager, optimizer, source, config, counter)
             slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
             return manager.of_worker(first), step, source, slots
-        if plan.asynchronous:
+        if plan.place.asynchronous:
             assert isinstance(manager, ParameterServerVariableMgr)  # validated
             steps, sources = self._async_steps(manager, optimizer)
             return manager.of_worker(first), next(iter(steps.values())), JoinedInput(sources), steps
@@ -303,7 +283,7 @@ class Assembly:
         self, manager: ParameterServerVariableMgr, optimizer: Optimizer | None
     ) -> tuple[dict[str, TrainStep], list[InputSource]]:
         """A step and an input for each worker, all on the variables of one manager."""
-        job = self.plan.job
+        job = self.plan.place.job
         counter = UpdateCounter(job.ps_devices[0])
         steps, sources = {}, []
         for worker in job.workers:
@@ -326,63 +306,72 @@ class Assembly:
         config: StepConfig,
         counter: UpdateCounter | None = None,
     ) -> TrainStep:
-        params, plan = self.params, self.plan
-        initial = initial_loss_scale(params)
-        scale = LossScale(initial)
-        if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
-            every = params.fp16_inc_loss_scale_every_n
-            scale = AutoLossScale(initial, every, self.devices.cpu)
-        return kind(plan.model, plan.spec, manager, optimizer, inputs, config, scale, counter)
+        plan = self.plan
+        numerics = plan.numerics
+        scale = LossScale(numerics.loss_scale)
+        if numerics.scale_doubles_after is not None:
+            every = numerics.scale_doubles_after
+            scale = AutoLossScale(numerics.loss_scale, every, self.devices.cpu)
+        return kind(
+            plan.network.model,
+            plan.network.spec,
+            manager,
+            optimizer,
+            inputs,
+            config,
+            scale,
+            counter,
+        )
 
     def _manager_spec(self) -> VariableMgrSpec:
         return VariableMgrSpec(
-            variable_update=self.params.variable_update,
+            variable_update=self.plan.place.mode.name,
             devices=self.devices.towers,
-            parameter_device="cpu" if self.params.local_parameter_device == "cpu" else "towers",
+            parameter_device="cpu"
+            if self.plan.exchange.local_parameter_device == "cpu"
+            else "towers",
             cpu_device=self.devices.cpu,
             ps_devices=self.devices.job.ps_devices,
-            ps_strategy=self.params.ps_strategy,
-            variable_caching=self.params.variable_caching,
-            variable_dtype="float16" if self.params.fp16_vars else "float32",
-            reduction=self.plan.update.reduction,
-            staged=self.params.staged_vars and self.plan.trains,
-            aggregation=self.plan.aggregation,
-            cross_device=CrossDeviceSpec(
-                ops=self.params.cross_device_ops,
-                bytes_per_pack=self.params.bytes_per_pack,
-                num_packs=self.params.num_packs,
-            ),
-            seed=self.params.tf_random_seed,
+            ps_strategy=self.plan.exchange.ps_strategy,
+            variable_caching=self.plan.exchange.variable_caching,
+            variable_dtype="float16" if self.plan.numerics.fp16_vars else "float32",
+            reduction=self.plan.exchange.update.reduction,
+            staged=self.plan.exchange.staged_vars and self.plan.work.trains,
+            aggregation=self.plan.exchange.aggregation,
+            cross_device=self.plan.exchange.cross_device,
+            seed=self.plan.numerics.tf_random_seed,
             job=self.devices.job,
         )
 
     def _step_config(self) -> StepConfig:
-        job = self.plan.job
-        together = job.towers_per_worker if self.plan.asynchronous else job.num_towers
+        job = self.plan.place.job
+        together = job.towers_per_worker if self.plan.place.asynchronous else job.num_towers
         return StepConfig(
             host=self.devices.cpu,
-            data_format=runtime.data_format(self.params.data_format, self.devices.kind),
-            compute_dtype=COMPUTE_DTYPES[self.params.precision],
-            update=self.plan.update,
-            bn_stats=self.params.bn_stats if together > 1 else "first",
-            label_smoothing=self.params.label_smoothing,
-            report_total_loss=self.params.loss_type_to_report == "total_loss",
-            metrics=self.params.print_training_accuracy or self.params.forward_only,
-            forward_only=self.params.forward_only,
+            data_format=runtime.data_format(self.plan.numerics.data_format, self.devices.kind),
+            compute_dtype=self.plan.numerics.dtype,
+            update=self.plan.exchange.update,
+            bn_stats=self.plan.numerics.bn_stats if together > 1 else "first",
+            label_smoothing=self.plan.numerics.label_smoothing,
+            report_total_loss=self.plan.numerics.loss_type_to_report == "total_loss",
+            metrics=self.plan.numerics.print_training_accuracy or self.plan.work is Work.FORWARD,
+            forward_only=self.plan.work is Work.FORWARD,
             calibration=self._calibration(),
-            frozen=self.params.forward_only and self.params.freeze_when_forward_only,
-            xla_compile=self.params.xla_compile,
-            seed=self.params.tf_random_seed,
+            frozen=self.plan.numerics.frozen,
+            xla_compile=self.plan.numerics.xla_compile,
+            seed=self.plan.numerics.tf_random_seed,
             first_tower=self.devices.job.own_towers.start,
-            training_steps=self.plan.training_steps,
+            training_steps=self.plan.length.training_steps,
         )
 
     def _calibration(self) -> Any:
         """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
-        if self.params.precision != "int8":
+        if self.plan.numerics.precision != "int8":
             return None
         rows = tf.range(_CALIBRATION_EXAMPLES)
-        preprocess = self.plan.preprocess(training=False)
-        drawn = synthetic_rows(rows, self.params.tf_random_seed, self.plan.examples, preprocess)
-        elements = self.plan.spec.elements
+        preprocess = self.plan.network.preprocess(training=False)
+        drawn = synthetic_rows(
+            rows, self.plan.numerics.tf_random_seed, self.plan.network.examples, preprocess
+        )
+        elements = self.plan.network.spec.elements
         return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features

@@ -19,9 +19,9 @@ import tensorflow as tf
 from cnnbench.base.urls import place
 from cnnbench.data.source import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.models.spec import ModelSpec
-from cnnbench.run.driver import checkpoint_folder
+from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.records import checkpoint_folder
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable

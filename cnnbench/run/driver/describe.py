@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text.numbers import count
-from cnnbench.flags import Params
-from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import Setup
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, ModelInfo, Placement, recorded_device
-from cnnbench.run.driver.plan import Plan
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -20,44 +19,43 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
 
 
-def describe(
-    measurements: Measurements, *, params: Params, plan: Plan, devices: runtime.Devices
-) -> None:
+def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices) -> None:
     """Records what is known before the first step: model, placement, batch, resolved flags."""
     measurements.model = ModelInfo(
-        name=plan.model.name,
-        parameters=plan.spec.parameters,
-        trainable_parameters=plan.spec.trainable_parameters,
-        forward_flops_per_image=plan.spec.forward_flops_per_image,
-        training_flops_per_image=plan.spec.training_flops_per_image,
+        name=plan.network.model.name,
+        parameters=plan.network.spec.parameters,
+        trainable_parameters=plan.network.spec.trainable_parameters,
+        forward_flops_per_image=plan.network.spec.forward_flops_per_image,
+        training_flops_per_image=plan.network.spec.training_flops_per_image,
     )
     measurements.placement = Placement(
         device=recorded_device(devices.kind, measurements.environment),
         devices=devices.towers,
-        num_towers=plan.job.num_towers,
-        num_workers=plan.job.num_workers,
-        variable_update=params.variable_update,
+        num_towers=plan.place.job.num_towers,
+        num_workers=plan.place.job.num_workers,
+        variable_update=plan.place.mode.name,
         # The actual reduction of gradients; the header prints the requested one.
-        all_reduce=_all_reduce(params, on_gpu=devices.kind == "gpu"),
+        all_reduce=_all_reduce(plan, on_gpu=devices.kind == "gpu"),
     )
-    measurements.task_addresses = plan.job.addresses_by_task
-    measurements.worker_tasks = tuple(map(str, plan.job.workers))
-    settings = runtime.Settings.of(params)
+    measurements.task_addresses = plan.place.job.addresses_by_task
+    measurements.worker_tasks = tuple(map(str, plan.place.job.workers))
     measurements.update_config(
         device=devices.kind,
-        data_format=runtime.data_format(params.data_format, devices.kind),
+        data_format=runtime.data_format(plan.numerics.data_format, devices.kind),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
-        datasets_num_private_threads=runtime.input_threads(settings, devices.kind),
+        datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
     )
-    measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+    measurements.batch = Batch(
+        per_device=plan.length.batch_per_device, global_=plan.length.global_batch
+    )
 
 
-def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
-    by_strategy = strategy_reduction(params, on_gpu=on_gpu)
+def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
+    by_strategy = plan.exchange.by_strategy(on_gpu=on_gpu)
     if by_strategy is not None:
         return (by_strategy,)
-    reducing = running_all_reduce(params)
+    reducing = plan.exchange.running
     return () if reducing is None else tuple(map(str, reducing.ranges))
 
 
@@ -86,94 +84,94 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         measurements.messages_per_step, measurements.bytes_per_step = sent
 
 
-def run_flags(params: Params, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
+def run_flags(plan: Setup, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
     """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         num_devices=len(devices.towers),
         intra_threads=devices.intra_threads,
-        intra_threads_given=bool(params.num_intra_threads),
+        intra_threads_given=bool(plan.machine.num_intra_threads),
         batch_size=batch_size,
-        gpu_indices=params.gpu_indices,
+        gpu_indices=plan.machine.gpu_indices,
     )
 
 
 def header(
-    params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
+    plan: RunPlan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
     """The header on standard output; `device` is the kind of the devices, as in the record."""
     lines = [
         f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        f"Model:       {plan.model.name}",
-        f"Dataset:     {_dataset(params, plan)}",
-        f"Mode:        {plan.mode}",
-        f"SingleSess:  {_is_single_session(params, plan)}",
-        f"Batch size:  {plan.global_batch} global",
-        f"             {plan.batch_per_device} per device",
-        f"Num batches: {plan.num_batches}",
-        f"Num epochs:  {plan.num_epochs:.2f}",
+        f"Model:       {plan.network.model.name}",
+        f"Dataset:     {_dataset(plan)}",
+        f"Mode:        {plan.work.value}",
+        f"SingleSess:  {_is_single_session(plan)}",
+        f"Batch size:  {plan.length.global_batch} global",
+        f"             {plan.length.batch_per_device} per device",
+        f"Num batches: {plan.length.num_batches}",
+        f"Num epochs:  {plan.length.num_epochs:.2f}",
         f"Devices:     {_labels(devices, device)}",
         "NUMA bind:   False",
-        f"Data format: {runtime.data_format(params.data_format, devices.kind)}",
-        f"Optimizer:   {params.optimizer}",
-        f"Variables:   {params.variable_update}",
+        f"Data format: {runtime.data_format(plan.numerics.data_format, devices.kind)}",
+        f"Optimizer:   {plan.numerics.optimizer.name}",
+        f"Variables:   {plan.place.mode.name}",
     ]
-    all_reduce = _all_reduce_text(params, devices)
+    all_reduce = _all_reduce_text(plan, devices)
     if all_reduce is not None:
         lines.append(f"AllReduce:   {all_reduce}")
-    if plan.job.in_cluster:
-        lines.append(f"Sync:        {not plan.asynchronous}")
-    if params.staged_vars:
+    if plan.place.job.in_cluster:
+        lines.append(f"Sync:        {not plan.place.asynchronous}")
+    if plan.exchange.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]
 
 
-def log_parameters(params: Params, plan: Plan, devices: runtime.Devices) -> dict[str, Any]:
+def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
     """The run parameters of tf_cnn_benchmarks' benchmark log that are not flags of this name."""
     return {
-        "model": plan.model.name,
-        "dataset": _dataset(params, plan),
-        "mode": plan.mode,
-        "single_sess": _is_single_session(params, plan),
+        "model": plan.network.model.name,
+        "dataset": _dataset(plan),
+        "mode": plan.work.value,
+        "single_sess": _is_single_session(plan),
         "devices": _labels(devices, devices.kind),
-        "batch_size": plan.global_batch,
-        "batch_size_per_device": plan.batch_per_device,
-        "num_batches": plan.num_batches,
-        "num_epochs": plan.num_epochs,
+        "batch_size": plan.length.global_batch,
+        "batch_size_per_device": plan.length.batch_per_device,
+        "num_batches": plan.length.num_batches,
+        "num_epochs": plan.length.num_epochs,
         "rewrite_config": None,
         "session_config": f"intra_op_parallelism_threads: {devices.intra_threads}\n"
         f"inter_op_parallelism_threads: {devices.inter_threads}\n",
     }
 
 
-def _dataset(params: Params, plan: Plan) -> str:
-    return plan.dataset.name + (" (synthetic)" if params.data_dir is None else "")
+def _dataset(plan: RunPlan) -> str:
+    return plan.network.dataset.name + (" (synthetic)" if plan.input.data_dir is None else "")
 
 
-def _is_single_session(params: Params, plan: Plan) -> bool:
+def _is_single_session(plan: RunPlan) -> bool:
     # tf_cnn_benchmarks counted parameter servers as sessions of their own.
-    mode = params.update_mode
+    mode = plan.place.mode
     is_single = mode.processes is Processes.CONTROLLER and not mode.uses_ps
-    return is_single and plan.job.in_cluster
+    return is_single and plan.place.job.in_cluster
 
 
-def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
+def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     """The reduction in the header; None where towers exchange no gradients.
 
     It is the spec alone where tf_cnn_benchmarks printed it and the header lists all devices.
     Otherwise it is the algorithm in use, the flag that selects it and the number of devices,
     because the header does not list the devices of other processes.
     """
-    mode = params.update_mode
+    mode = plan.place.mode
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
         return None
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
-        return str(params.as_dict()["all_reduce_spec"])
-    text = ":".join(_all_reduce(params, on_gpu=devices.kind == "gpu")) or "None"
+        return str(plan.config["all_reduce_spec"])
+    text = ":".join(_all_reduce(plan, on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
-        text += f" (--cross_device_ops={params.cross_device_ops})"
+        text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
     elif "collective" in text:
-        text += f" (--communication_hint={params.communication_hint})"
+        text += f" (--communication_hint={plan.exchange.communication_hint})"
     job = devices.job
     towers = count(job.num_towers, "device", "devices")
     return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"

@@ -15,14 +15,14 @@ from typing import Any
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url, place
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params
-from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.machine.cpu import Memory, main_memory
 from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.host import Host
 from cnnbench.models.declare import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import Setup
+from cnnbench.plan.work import Work
 from cnnbench.run.runtime.peak_flops import published
 from cnnbench.variable_mgr.modes import Copies
 
@@ -72,22 +72,24 @@ class MemoryEstimate:
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
-def batch_limits(params: Params, plan: Plan) -> tuple[int, int] | None:
+def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
     """The largest batch per device that should fit, and the smallest that a run refuses.
 
     None on GPUs, and where the size of the main memory is not known.
     """
-    memory = main_memory() if computes_on_cpu(params) else None
+    memory = main_memory() if computes_on_cpu(plan) else None
     if memory is None:
         return None
-    needed = estimate(params, plan, "cpu")
+    needed = estimate(plan, "cpu")
     fitting = needed.largest_batch(round(_NEAR * memory.available))
     return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
 
 
-def computes_on_cpu(params: Params) -> bool:
+def computes_on_cpu(plan: Setup) -> bool:
     """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
-    return params.device == "cpu" or (params.device == "auto" and not _gpus_of_machine())
+    return plan.machine.device == "cpu" or (
+        plan.machine.device == "auto" and not _gpus_of_machine()
+    )
 
 
 @cache
@@ -95,76 +97,80 @@ def _gpus_of_machine() -> int:
     return gpu_count(Host())
 
 
-def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
+def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
-    towers = params.num_gpus if kind == "cpu" else 1
-    fixed = PROCESS_BYTES + _file_bytes(params, plan) if kind == "cpu" else 0
+    towers = plan.machine.num_gpus if kind == "cpu" else 1
+    fixed = PROCESS_BYTES + _file_bytes(plan) if kind == "cpu" else 0
     per_image = 0
-    if not params.input_only:
-        fixed += _variables(params, plan, towers)
-        per_image = _activations(params, plan, plan.trains)
-    waiting = params.datasets_prefetch_buffer_size + 1 if params.data_dir else 1
-    example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.spec.elements)
-    step = MemoryEstimate(fixed, towers * (per_image + waiting * example), plan.batch_per_device)
-    if not plan.num_eval_batches or not plan.trains:
+    if plan.work is not Work.INPUT:
+        fixed += _variables(plan, towers)
+        per_image = _activations(plan, plan.work.trains)
+    waiting = plan.input.training.datasets_prefetch_buffer_size + 1 if plan.input.data_dir else 1
+    example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
+    step = MemoryEstimate(
+        fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
+    )
+    if not plan.length.num_eval_batches or not plan.work.trains:
         return step
     evaluation = MemoryEstimate(
         step.fixed,
-        towers * (_activations(params, plan, False) + waiting * example),
-        plan.eval_batch_per_device,
+        towers * (_activations(plan, False) + waiting * example),
+        plan.length.eval_batch_per_device,
     )
     return max(step, evaluation, key=lambda one: one.total)
 
 
-def total_of_job(params: Params, plan: Plan) -> int:
+def total_of_job(plan: RunPlan) -> int:
     """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each."""
-    if not computes_on_cpu(params):
-        return estimate(params, plan, "gpu").total
-    job, size = plan.job, sum(one.bytes for one in plan.spec.variables)
-    worker = estimate(params, plan, "cpu").total
-    if plan.trains and job.client_per_worker and job.num_workers > 1:
+    if not computes_on_cpu(plan):
+        return estimate(plan, "gpu").total
+    job, size = plan.place.job, sum(one.bytes for one in plan.network.spec.variables)
+    worker = estimate(plan, "cpu").total
+    if plan.work.trains and job.client_per_worker and job.num_workers > 1:
         worker += 2 * size  # joined gradients, and those that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # On the ps tasks together: variables, their slots, and the gradients that are added up.
-    held = 2 + len(OPTIMIZERS[params.optimizer].slots) if plan.trains else 1
+    held = 2 + len(plan.numerics.optimizer.slots) if plan.work.trains else 1
     return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
 
 
-def _activations(params: Params, plan: Plan, training: bool) -> int:
-    width = 4 if params.precision == "fp32" else 2
-    return bytes_per_image(plan.model, plan.spec, training=training, value_bytes=width)
+def _activations(plan: RunPlan, training: bool) -> int:
+    width = 4 if plan.numerics.precision == "fp32" else 2
+    return bytes_per_image(
+        plan.network.model, plan.network.spec, training=training, value_bytes=width
+    )
 
 
-def _variables(params: Params, plan: Plan, towers: int) -> int:
+def _variables(plan: RunPlan, towers: int) -> int:
     """Variables, gradients and slots, on all devices."""
-    size = sum(one.bytes for one in plan.spec.variables)
-    copies = 1 if params.update_mode.copies is Copies.ONE else towers
-    width = 1.0 if params.precision == "fp32" else 1.5  # and 16-bit copies for reading
-    if not plan.trains:
+    size = sum(one.bytes for one in plan.network.spec.variables)
+    copies = 1 if plan.place.mode.copies is Copies.ONE else towers
+    width = 1.0 if plan.numerics.precision == "fp32" else 1.5  # and 16-bit copies for reading
+    if not plan.work.trains:
         return round(size * copies * width)
-    slots = len(OPTIMIZERS[params.optimizer].slots)
+    slots = len(plan.numerics.optimizer.slots)
     # Each tower's gradients, and those that the update takes: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
     return round(size * (copies * (width + slots) + gradients))
 
 
-def _file_bytes(params: Params, plan: Plan) -> int:
+def _file_bytes(plan: RunPlan) -> int:
     """Bytes of encoded files in memory."""
-    if params.data_dir is None:
+    if plan.input.data_dir is None:
         return 0
-    subset = "validation" if params.eval else "train"
-    files = plan.dataset.find(params.data_dir, subset)
+    subset = "validation" if plan.work is Work.EVALUATION else "train"
+    files = plan.network.dataset.find(plan.input.data_dir, subset)
     # Behind a URL, where each takes a request, shards are taken to be equal.
-    asked = files[:1] if is_url(params.data_dir) else files
+    asked = files[:1] if is_url(plan.input.data_dir) else files
     size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
-    if params.datasets_use_caching or not plan.dataset.skips_bad_records:
+    if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size
-    share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.train_examples))
-    return 0 if params.eval else math.ceil(size * share)
+    share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))
+    return 0 if plan.work is Work.EVALUATION else math.ceil(size * share)
 
 
 def check(
-    needed: MemoryEstimate, memory: Memory, params: Params, *, refuse: bool = True
+    needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
 ) -> str | None:
     """A warning if an estimate is near or above the memory there is; else None.
 
@@ -174,14 +180,13 @@ def check(
     Raises:
       FlagError: names both figures.
     """
-    figures = (
-        f"takes about {binary(needed.total)} of memory with --num_gpus={params.num_gpus}, but "
-    )
+    gpus = plan.machine.num_gpus
+    figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
     if refuse and needed.total > _CERTAIN * memory.total:
         most = needed.largest_batch(memory.available)
         advice = f"a batch of {most} should fit" if most else "lower --num_gpus"
-        flag = "batch_size" if most or params.num_gpus == 1 else "num_gpus"
-        value = needed.batch if flag == "batch_size" else params.num_gpus
+        flag = "batch_size" if most or gpus == 1 else "num_gpus"
+        value = needed.batch if flag == "batch_size" else gpus
         raise FlagError(flag, value, f"{figures}there is {binary(memory.total)}; {advice}")
     if needed.total > _NEAR * memory.available:
         return (
@@ -222,21 +227,26 @@ class RunWork:
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 
 
-def work_of(params: Params, plan: Plan) -> RunWork:
+def work_of(plan: RunPlan) -> RunWork:
     """Amount of computation of a run."""
-    on_cpu = computes_on_cpu(params)
-    training, forward = plan.spec.training_flops_per_image, plan.spec.forward_flops_per_image
-    devices = params.num_gpus if on_cpu else 1
-    steps = plan.training_steps
-    flops = float(steps * plan.batch_per_device * (training if plan.trains else forward))
-    if params.input_only:
+    on_cpu = computes_on_cpu(plan)
+    training, forward = (
+        plan.network.spec.training_flops_per_image,
+        plan.network.spec.forward_flops_per_image,
+    )
+    devices = plan.machine.num_gpus if on_cpu else 1
+    steps = plan.length.training_steps
+    flops = float(
+        steps * plan.length.batch_per_device * (training if plan.work.trains else forward)
+    )
+    if plan.work is Work.INPUT:
         flops = 0.0
-    if plan.trains and plan.num_eval_batches:
-        evaluations = max(1, len(plan.eval_steps)) * plan.num_eval_batches
+    if plan.work.trains and plan.length.num_eval_batches:
+        evaluations = max(1, len(plan.length.eval_steps)) * plan.length.num_eval_batches
         steps += evaluations
-        flops += evaluations * plan.eval_batch_per_device * forward
+        flops += evaluations * plan.length.eval_batch_per_device * forward
     kind = "cpu" if on_cpu else "gpu"
-    return RunWork(kind, COMPUTE_DTYPES[params.precision], steps, flops * devices)
+    return RunWork(kind, plan.numerics.dtype, steps, flops * devices)
 
 
 @cache

@@ -13,14 +13,13 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.errors import DataError
-from cnnbench.flags import Params
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
 from cnnbench.models.spec import VariableSpec
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.traced import TracedFunction
@@ -43,16 +42,14 @@ class Evaluator:
 
     def __init__(
         self,
-        params: Params,
-        plan: Plan,
+        plan: RunPlan,
         manager: VariableMgr,
         inputs: InputSource,
         data_format: DataFormat,
         host: HostMetrics,
     ) -> None:
-        self._params = params
         self._plan = plan
-        self._model = plan.model
+        self._model = plan.network.model
         self._manager = manager
         self.inputs = inputs
         self._data_format = data_format
@@ -91,15 +88,17 @@ class Evaluator:
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         check = 1
-        for batch in range(1, self._plan.num_eval_batches + 1):
+        for batch in range(1, self._plan.length.num_eval_batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [_counted(of_tower) for of_tower in collected if of_tower]
-            if batch % self._params.display_every == 0:
+            if batch % self._plan.outputs.display_every == 0:
                 now = time.perf_counter()
                 towers = self._manager.num_towers
-                images = towers * self.inputs.spec.batch_per_device * self._params.display_every
+                images = (
+                    towers * self.inputs.spec.batch_per_device * self._plan.outputs.display_every
+                )
                 console.evaluation_row(batch, images / (now - window))
                 window = now
             if batch == check:
@@ -160,11 +159,11 @@ class Evaluator:
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         outputs = GraphNetwork(
             self._model,
-            self._plan.spec.num_classes,
+            self._plan.network.spec.num_classes,
             read,
             training=False,
             data_format=self._data_format,
-            compute_dtype=COMPUTE_DTYPES[self._params.precision],
+            compute_dtype=self._plan.numerics.dtype,
         ).forward(batch.features)
         losses = self._model.loss(outputs, batch.labels)
         metrics = self._model.metrics(outputs, batch.labels)

@@ -16,8 +16,7 @@ from cnnbench.base.interrupts import handling
 from cnnbench.base.jobs.job import CONTROLLER, Job, Task
 from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
-from cnnbench.flags import Params
-from cnnbench.flags.cluster import coordinated, tolerates_loss_of
+from cnnbench.plan.setup import Setup
 from cnnbench.run.cluster.handshake import Met, meet
 from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
@@ -41,7 +40,8 @@ class Membership:
     """Connections of this process with the others of its job.
 
     Args:
-      job: the job, in which this process runs a step, as chief, worker or only process, or serves.
+      setup: with the job, in which this process runs a step, as chief, worker or only process, or
+        serves.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
       facts: facts that must be equal in all processes.
@@ -50,36 +50,36 @@ class Membership:
 
     def __init__(
         self,
-        job: Job,
-        params: Params,
+        setup: Setup,
         tell: Callable[[str], None],
         lost: Callable[[str], None],
         facts: Mapping[str, str],
         look: Callable[[], Standing] | None = None,
     ) -> None:
-        self._job = job
-        self._params = params
+        self._job = job = setup.place.job
+        self._setup = setup
         self._facts = facts
         self._tell = tell
-        look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
+        look_seconds = min(_LOOK_SECONDS, setup.place.stall_timeout / 4)
         # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
-        stalls = look is not None and params.stall_timeout > 0 and supervisor.state.program
-        tolerates = tolerates_loss_of(params)
+        stalls = look is not None and setup.place.stall_timeout > 0 and supervisor.state.program
 
         def spares(task: Task, state: str) -> bool:
             evaluates = look is not None and look().doing is Doing.EVALUATION
-            return tolerates(task, state) and not (evaluates and task == job.workers[0])
+            return setup.place.tolerates_loss_of(task, state) and not (
+                evaluates and task == job.workers[0]
+            )
 
         self._watchdog = (
             Watchdog(
                 job,
                 lost,
-                patience=max(params.cluster_timeout, PATIENCE),
+                patience=max(setup.place.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else look_seconds,
                 leave=supervisor.leave,
                 spares=spares,
                 look=look,
-                stall_timeout=params.stall_timeout,
+                stall_timeout=setup.place.stall_timeout,
             )
             if job.in_cluster or stalls
             else None
@@ -98,7 +98,7 @@ class Membership:
           BenchmarkError: one is missing, or has other flags.
         """
         if self._job.in_cluster:
-            timeout = self._params.cluster_timeout
+            timeout = self._setup.place.cluster_timeout
             self._met = meet(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:
             self._watchdog.start(None if self._met is None else self._met.lines)
@@ -116,7 +116,7 @@ class Membership:
         with self._met.port:
             if self._job.client_per_worker:
                 self._watchdog.up_together()
-                with supervisor.connecting(self._params.cluster_timeout):
+                with supervisor.connecting(self._setup.place.cluster_timeout):
                     self._connect_worker(devices.job)
                 self._joined = True
             else:
@@ -132,9 +132,9 @@ class Membership:
         import tensorflow as tf
 
         job = devices.job
-        wait_up(job, self._params.cluster_timeout, self._tell)
+        wait_up(job, self._setup.place.cluster_timeout, self._tell)
         try:
-            if coordinated(self._params):
+            if self._setup.place.coordinated:
                 from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
 
                 make.parameter_server(job)
@@ -173,13 +173,14 @@ class Membership:
         if missing:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
-    def serve(self, settings: runtime.Settings) -> Ending:
+    def serve(self) -> Ending:
         """Loads TensorFlow and serves the chief until it reports how the run has ended."""
         self.meet()
         assert self._met is not None
         assert self._watchdog is not None
         chief = self._job.chief
         try:
+            settings = self._setup.machine.of_task(self._job)
             runtime.export_environment(settings)
             with self._met.port, without_info_lines():
                 server = runtime.start_server(settings, self._job)

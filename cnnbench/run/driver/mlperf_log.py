@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
-from cnnbench.flags import Params
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.parts import Evaluation
-from cnnbench.run.driver.learning_rate import Outline
 from cnnbench.run.driver.observer import Observer
-from cnnbench.run.driver.plan import Plan
 
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
@@ -28,12 +26,12 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 class MLPerfLog(Observer):
     """Logs a training: its set-up, blocks of training between evaluations, and its end."""
 
-    def __init__(self, params: Params, plan: Plan, write: Callable[[str], None]) -> None:
-        self._plan, self._target, model = plan, plan.target, plan.model
+    def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
+        self._plan, self._target, model = plan, plan.length.target, plan.network.model
         names = (*model.host_metric_names, *model.metric_names)
         # The metric that is logged as accuracy.
-        if plan.target is not None:
-            self._accuracy = plan.target.metric
+        if plan.length.target is not None:
+            self._accuracy = plan.length.target.metric
         elif model.top_1_accuracy in names:
             self._accuracy = model.top_1_accuracy
         else:
@@ -45,14 +43,16 @@ class MLPerfLog(Observer):
         self._started = self._finished = False
         self._log(_START, "init_start", None)
         settings = {
-            "submission_benchmark": _BENCHMARKS.get(plan.model.name, plan.model.name),
-            "seed": params.tf_random_seed,
-            "global_batch_size": plan.global_batch,
-            "train_samples": plan.train_examples,
-            "eval_samples": plan.eval_examples,
+            "submission_benchmark": _BENCHMARKS.get(
+                plan.network.model.name, plan.network.model.name
+            ),
+            "seed": plan.numerics.tf_random_seed,
+            "global_batch_size": plan.length.global_batch,
+            "train_samples": plan.length.train_examples,
+            "eval_samples": plan.length.eval_examples,
             "gradient_accumulation_steps": 1,
-            **_network(params, plan),
-            **_optimizer(params, plan),
+            **_network(plan),
+            **_optimizer(plan),
         }
         for key, value in settings.items():
             self._log(_POINT, key, value)
@@ -62,8 +62,8 @@ class MLPerfLog(Observer):
         self._log(_END, "init_stop", None)
         self._log(_START, "run_start", None)
         self._started = True
-        evaluations = sorted(step for step in self._plan.eval_steps if step < steps)
-        edges = [-self._plan.warm_up.least, *evaluations, steps]
+        evaluations = sorted(step for step in self._plan.length.eval_steps if step < steps)
+        edges = [-self._plan.length.warm_up.least, *evaluations, steps]
         self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
         self.resuming(global_step)
 
@@ -92,7 +92,7 @@ class MLPerfLog(Observer):
             *(_START, "block_start", None),
             first_epoch_num=self._block,
             epoch_count=self._epochs(length),
-            samples_count=global_step * self._plan.global_batch,
+            samples_count=global_step * self._plan.length.global_batch,
         )
 
     def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
@@ -107,10 +107,10 @@ class MLPerfLog(Observer):
             self._log(_END, "run_stop", None, status=status)
 
     def _epochs(self, steps: int) -> float:
-        return steps * self._plan.global_batch / self._plan.train_examples
+        return steps * self._plan.length.global_batch / self._plan.length.train_examples
 
     def _position(self, global_step: int) -> dict[str, float]:
-        samples = global_step * self._plan.global_batch
+        samples = global_step * self._plan.length.global_batch
         return {"epoch_num": self._epochs(global_step), "samples_count": samples}
 
     def _end_block(self) -> None:
@@ -130,42 +130,44 @@ class MLPerfLog(Observer):
         self._write(f":::MLLOG {json.dumps(line)}")
 
 
-def _network(params: Params, plan: Plan) -> dict[str, Any]:
+def _network(plan: RunPlan) -> dict[str, Any]:
     """Settings of batch norm and of the training images."""
     settings: dict[str, Any] = {}
-    if plan.spec.statistics:
-        sync = params.bn_stats == "sync"
-        settings["model_bn_span"] = plan.global_batch if sync else plan.batch_per_device
-    if plan.dataset.name == "coco" and params.data_dir is not None:
+    if plan.network.spec.statistics:
+        sync = plan.numerics.bn_stats == "sync"
+        settings["model_bn_span"] = (
+            plan.length.global_batch if sync else plan.length.batch_per_device
+        )
+    if plan.network.dataset.name == "coco" and plan.input.data_dir is not None:
         settings["max_samples"] = CROP_TRIES
     return settings
 
 
-def _optimizer(params: Params, plan: Plan) -> dict[str, Any]:
+def _optimizer(plan: RunPlan) -> dict[str, Any]:
     """Settings of the optimizer and its learning rate; MLPerf's sgd has a momentum."""
-    rate = Outline.of(params, plan.model.learning_rate, plan.global_batch, plan.train_examples)
-    by_sgd = params.optimizer in ("sgd", "momentum")
+    rate = plan.rates.outline
+    by_sgd = plan.numerics.optimizer.name in ("sgd", "momentum")
     settings: dict[str, Any] = {
-        "opt_name": "sgd" if by_sgd else params.optimizer,
+        "opt_name": "sgd" if by_sgd else plan.numerics.optimizer.name,
         "opt_base_learning_rate": rate.base,
         "opt_learning_rate_warmup_epochs": rate.warmup_epochs,
         "opt_learning_rate_warmup_steps": rate.warmup_steps,
         "opt_learning_rate_warmup_factor": 0.0,
-        "opt_weight_decay": params.weight_decay,
+        "opt_weight_decay": plan.numerics.weight_decay,
     }
     if rate.boundaries_epochs:
         settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
     if by_sgd:
         settings |= {
             "sgd_opt_base_learning_rate": rate.base,
-            "sgd_opt_end_learning_rate": plan.schedule(params)(plan.training_steps),
-            "sgd_opt_momentum": params.momentum if params.optimizer == "momentum" else 0.0,
-            "sgd_opt_weight_decay": params.weight_decay,
+            "sgd_opt_end_learning_rate": plan.rates.schedule(plan.length.training_steps),
+            "sgd_opt_momentum": plan.numerics.constants.get("momentum", 0.0),
+            "sgd_opt_weight_decay": plan.numerics.weight_decay,
         }
-    if params.optimizer == "adam":
+    if plan.numerics.optimizer.name == "adam":
         settings |= {
-            "opt_adam_beta_1": params.adam_beta1,
-            "opt_adam_beta_2": params.adam_beta2,
-            "opt_adam_epsilon": params.adam_epsilon,
+            "opt_adam_beta_1": plan.numerics.constants["adam_beta1"],
+            "opt_adam_beta_2": plan.numerics.constants["adam_beta2"],
+            "opt_adam_epsilon": plan.numerics.constants["adam_epsilon"],
         }
     return settings

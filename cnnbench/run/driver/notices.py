@@ -5,14 +5,14 @@ from __future__ import annotations
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.stats.steady_state import Shape, SteadyState, StepTimeLevel
 from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import RunRecord, Summary, run_steady_state
-from cnnbench.run.driver.plan import Plan
 
 
-def steps_notice(plan: Plan) -> str | None:
+def steps_notice(plan: RunPlan) -> str | None:
     """The numbers of steps of a run that has very many, most of all in its silent warm-up."""
-    warm_up, timed = plan.warm_up.most, plan.num_batches
-    evaluated = plan.num_eval_batches * (len(plan.eval_steps) + 1) * plan.trains
+    warm_up, timed = plan.length.warm_up.most, plan.length.num_batches
+    evaluated = plan.length.num_eval_batches * (len(plan.length.eval_steps) + 1) * plan.work.trains
     if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
         return None
     return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"

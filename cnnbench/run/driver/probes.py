@@ -15,11 +15,10 @@ import tensorflow as tf
 from cnnbench.base.lock import Scratch
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params
 from cnnbench.models.declare import scope_flops
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.outputs import partition_file
-from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import operations, table
@@ -37,18 +36,18 @@ Probe = tuple[int, AbstractContextManager[None]]
 and left after it, outside of any step's time."""
 
 
-def make_probes(params: Params, plan: Plan, graph: Any, messages: Messages) -> Iterator[Probe]:
+def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
     """The probes that the parameters ask for."""
-    if params.partitioned_graph_file_prefix:
+    if plan.outputs.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
-        yield 1, _partitions(params.partitioned_graph_file_prefix, messages)
-    if params.trace_file or params.tfprof_file or params.profile_layers:
+        yield 1, _partitions(plan.outputs.partitioned_graph_file_prefix, messages)
+    if plan.outputs.trace_file or plan.outputs.tfprof_file or plan.outputs.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
-        step = max(1, plan.warm_up.least - 1)
-        folder = None if params.use_chrome_trace_format else params.trace_file or None
+        step = max(1, plan.length.warm_up.least - 1)
+        folder = None if plan.outputs.use_chrome_trace_format else plan.outputs.trace_file or None
 
         def report(planes: tuple[XPlane, ...]) -> None:
-            _report(params, plan, graph, step, planes)
+            _report(plan, graph, step, planes)
 
         yield step, profiling(folder, report)
 
@@ -77,23 +76,28 @@ def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> 
         use(tuple(plane for path in written for plane in read(path.read_bytes())))
 
 
-def _report(params: Params, plan: Plan, graph: Any, step: int, planes: tuple[XPlane, ...]) -> None:
+def _report(plan: RunPlan, graph: Any, step: int, planes: tuple[XPlane, ...]) -> None:
     """Writes the requested files of a profile."""
-    title = f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
-    if params.trace_file and params.use_chrome_trace_format:
+    model, batch = plan.network.model, plan.length.batch_per_device
+    title = f"warm-up step {step} of {model.name}, {batch} images per device"
+    if plan.outputs.trace_file and plan.outputs.use_chrome_trace_format:
         trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
         content = json.dumps(trace, allow_nan=False).encode("ascii")
-        if params.trace_file.endswith(".gz"):
+        if plan.outputs.trace_file.endswith(".gz"):
             content = gzip.compress(content, mtime=0)
-        write_bytes("trace_file", params.trace_file, content)
+        write_bytes("trace_file", plan.outputs.trace_file, content)
     made = operations(planes, layers.of_step(graph))
-    if params.tfprof_file:
-        write_text("tfprof_file", params.tfprof_file, table(made, f"operations of {title}"))
-    if params.profile_layers:
-        by_scope = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
-        flops = {name: plan.batch_per_device * one.training for name, one in by_scope.items()}
-        found = layers.layers_of(made, graph, flops, params.num_gpus)
-        for path in params.profile_layers.split(","):
+    if plan.outputs.tfprof_file:
+        write_text("tfprof_file", plan.outputs.tfprof_file, table(made, f"operations of {title}"))
+    if plan.outputs.profile_layers:
+        by_scope = scope_flops(
+            plan.network.model, plan.network.spec.num_classes, training=plan.work.trains
+        )
+        flops = {
+            name: plan.length.batch_per_device * one.training for name, one in by_scope.items()
+        }
+        found = layers.layers_of(made, graph, flops, plan.machine.num_gpus)
+        for path in plan.outputs.profile_layers.split(","):
             layers.write("profile_layers", path, found, f"layers of {title}")
 
 

@@ -15,11 +15,10 @@ import tensorflow as tf
 
 from cnnbench.base.text.numbers import number
 from cnnbench.errors import ReplicaDivergenceError
-from cnnbench.flags import Params
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.observer import Moment, Observer
-from cnnbench.run.driver.plan import Plan
 from cnnbench.run.step.traced import TracedFunction
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -30,17 +29,15 @@ _DIGEST_BYTES = 16
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
-def replica_checks(
-    params: Params, plan: Plan, built: BuiltRun, measurements: Measurements
-) -> list[Observer]:
+def replica_checks(plan: RunPlan, built: BuiltRun, measurements: Measurements) -> list[Observer]:
     """The check as an observer, if it is requested and there are copies to compare.
 
     It compares variables in creation order, then slots. Moving averages of batch norm are not among
     them: a step updates copy 0 alone, and the others take it over before anything reads them, see
     `cnnbench.run.step.batch_norm_stats`.
     """
-    manager, every = built.manager, params.check_replica_consistency
-    if not (every and plan.trains and manager.replicas_in_sync):
+    manager, every = built.manager, plan.numerics.check_replica_consistency
+    if not (every and plan.work.trains and manager.replicas_in_sync):
         return []
     fewest = 1 if manager.workers is not None else 2
     trained = [v for v in manager.savable_variables().values() if v.primary.trainable]

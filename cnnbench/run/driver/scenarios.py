@@ -10,9 +10,10 @@ from dataclasses import replace
 from cnnbench.base.interrupts import uninterrupted
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError
+from cnnbench.records import checkpoint_folder
 from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.parts import InputStage
-from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
+from cnnbench.run.driver import checkpoints
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
@@ -40,16 +41,16 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
     """
     plan, measurements = run.plan, run.measurements
     training = Training(replace(run, turns=Turns()), Trainable(InputStep(inputs), inputs))
-    total = training.run(plan.num_batches)
+    total = training.run(plan.length.num_batches)
     measurements.note(input_wait_seconds=None)  # the whole loop waits
     inputs.close()
-    examples = plan.num_batches * plan.global_batch
+    examples = plan.length.num_batches * plan.length.global_batch
     seconds = measurements.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
     measurements.input_stages = [*stages, whole]
-    if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+    if plan.length.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.messages.notice(
             "the whole set fits into the shuffle buffer, so its files are read once per "
             "epoch: --num_epochs=1 or more measures that too"
@@ -59,7 +60,7 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
 
 def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
     """Measures the throughput of a run's input pipeline alone; takes seconds."""
-    if run.params.data_dir is None or built.inputs is None:
+    if run.plan.input.data_dir is None or built.inputs is None:
         return
     try:
         run.measurements.input_stages = [time_whole(built.inputs)]
@@ -72,22 +73,22 @@ def _observing(
     run: ScenarioContext, built: BuiltRun
 ) -> Iterator[tuple[list[Observer], EvaluationResults]]:
     """Observers and evaluation results of the run, closed at its end."""
-    params, plan = run.params, run.plan
-    observers = replica_checks(params, plan, built, run.measurements)
-    summarized = params.summary_verbosity and params.save_summaries_steps
-    if summarized and plan.trains and params.train_dir:
+    plan = run.plan
+    observers = replica_checks(plan, built, run.measurements)
+    summarized = plan.outputs.summary_verbosity and plan.outputs.save_summaries_steps
+    if summarized and plan.work.trains and plan.outputs.train_dir:
         assert built.step is not None
-        observers.append(TrainingSummaries(params, built.step, built.manager))
-    if outputs.summarizes_evaluations(params):
-        one = not plan.trains and checkpoint_folder.is_prefix(params.train_dir or "")
-        observers.append(EvaluationSummaries(params.eval_dir, newest=not one))
-    if params.benchmark_log_dir:
+        observers.append(TrainingSummaries(plan, built.step, built.manager))
+    if plan.summarizes_evaluations:
+        one = not plan.work.trains and checkpoint_folder.is_prefix(plan.outputs.train_dir or "")
+        observers.append(EvaluationSummaries(plan.outputs.eval_dir, newest=not one))
+    if plan.outputs.benchmark_log_dir:
         config, facts = run.measurements.config, run.measurements.environment
-        parameters = log_parameters(params, plan, built.devices)
-        folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
+        parameters = log_parameters(plan, built.devices)
+        folder, test_id = plan.outputs.benchmark_log_dir, plan.outputs.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
-    if params.ml_perf_compliance_logging and plan.trains:
-        observers.append(MLPerfLog(params, plan, run.messages.plain))
+    if plan.outputs.ml_perf_compliance_logging and plan.work.trains:
+        observers.append(MLPerfLog(plan, run.messages.plain))
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
@@ -102,23 +103,23 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
     Returns:
       Images/sec of the last lines; None for runs that end without them.
     """
-    params, plan = run.params, run.plan
+    plan = run.plan
     assert built.step is not None
     assert built.inputs is not None
     with _observing(run, built) as (observers, results):
-        if params.graph_file:
-            write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
+        if plan.outputs.graph_file:
+            write_graph("graph_file", plan.outputs.graph_file, built.step.graph.as_graph_def())
         restored, steps = _initialize(run, built)
         global_step, examples = built.share_restored(restored.global_step, restored.examples)
-        if not plan.job.is_chief:
-            steps = plan.num_batches - (global_step if plan.trains else 0)
+        if not plan.place.job.is_chief:
+            steps = plan.length.num_batches - (global_step if plan.work.trains else 0)
         for step in (built.step, *built.workers.values()):
             step.resume(global_step)
-        if plan.trains and examples and not built.inputs.synthetic:
+        if plan.work.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, restored.passed_over)
         built.manager.settle(built.inputs.devices)
         probes = [] if run.profiler is None else [*run.profiler.probes(built.step.graph)]
-        probes += make_probes(params, plan, built.step.graph, run.messages)
+        probes += make_probes(plan, built.step.graph, run.messages)
         training = Training(
             run,
             built,
@@ -142,38 +143,40 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
     Returns:
       Examples/sec of the last evaluation.
     """
-    evaluating = _evaluate if run.plan.job.is_chief else _evaluate_with_the_chief
+    evaluating = _evaluate if run.plan.place.job.is_chief else _evaluate_with_the_chief
     with _observing(run, built) as (_, results):
         return evaluating(run, built, results)
 
 
 def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     """Restores a checkpoint if there is one; returns its state and the number of steps to run."""
-    params, plan = run.params, run.plan
+    plan = run.plan
     run.console.lines("Initializing graph")
     built.manager.after_initialization()
-    if params.train_dir is not None and plan.trains:
-        checkpoint_folder.clean(params.train_dir)
-    path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
+    if plan.outputs.train_dir is not None and plan.work.trains:
+        checkpoint_folder.clean(plan.outputs.train_dir)
+    path = (
+        None if plan.outputs.train_dir is None else checkpoint_folder.latest(plan.outputs.train_dir)
+    )
     if path is None or built.checkpoints is None:
-        backbone = params.backbone_model_path
-        if plan.trains and backbone is not None and plan.job.is_chief:
+        backbone = plan.network.backbone
+        if plan.work.trains and backbone is not None and plan.place.job.is_chief:
             path = checkpoint_folder.latest(backbone)
             if path is None:
                 raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
-            count = checkpoints.restore_backbone(built.manager, plan.model.backbone, path)
+            count = checkpoints.restore_backbone(built.manager, plan.network.model.backbone, path)
             run.messages.notice(f"backbone of {count} variables restored from {path}")
-        return Restored(0, 0, ()), plan.num_batches
+        return Restored(0, 0, ()), plan.length.num_batches
     restored = built.checkpoints.restore(path)
     run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
         run.messages.notice(notice)
-    if not plan.trains:
-        return restored, plan.num_batches
+    if not plan.work.trains:
+        return restored, plan.length.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
-    steps = plan.num_batches - restored.global_step
-    assert params.train_dir is not None
-    plan.check_steps_left(params.train_dir, restored.global_step)
+    steps = plan.length.num_batches - restored.global_step
+    assert plan.outputs.train_dir is not None
+    plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
     if steps < 1:
         run.messages.notice(
             "no step is left to train; only what comes at the end is done. For more steps, ask "
@@ -188,7 +191,9 @@ def _resume_input(
     """Lets the input continue after the examples that earlier runs trained on."""
     plan = run.plan
     # Asynchronous workers have had approximately equal shares of them.
-    together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
+    together = plan.length.global_batch * (
+        plan.place.job.num_workers if plan.place.asynchronous else 1
+    )
     if inputs.resume(-(-examples // together), passed_over):
         # Printed because the first step may wait long for its input.
         notice = f"the input continues after the {examples} examples trained on"
@@ -200,9 +205,9 @@ def _resume_input(
 def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults) -> float | None:
     assert built.evaluator is not None
     assert built.checkpoints is not None
-    train_dir = run.params.train_dir
+    train_dir = run.plan.outputs.train_dir
     assert train_dir is not None  # validated
-    pause = run.params.eval_interval_secs
+    pause = run.plan.length.eval_interval_secs
     interrupts = Interrupts(built.manager.workers)
     done: str | None = None
     while True:
@@ -251,14 +256,14 @@ def _evaluate_with_the_chief(
         with interrupts.shared():
             found = built.evaluator.run(global_step, run.console, interrupts)
         results.add(found)
-        if not run.params.eval_interval_secs:
+        if not run.plan.length.eval_interval_secs:
             return found.evaluation.images_per_sec
         results.finish(0.0)
 
 
 def _export(run: ScenarioContext, built: BuiltRun) -> None:
-    if built.exporter is not None and run.params.export_dir is not None:
-        with writing_output("export_dir", run.params.export_dir):
+    if built.exporter is not None and run.plan.outputs.export_dir is not None:
+        with writing_output("export_dir", run.plan.outputs.export_dir):
             with uninterrupted():
-                built.exporter.write(run.params.export_dir)
-            run.messages.notice(f"SavedModel written to {run.params.export_dir}")
+                built.exporter.write(run.plan.outputs.export_dir)
+            run.messages.notice(f"SavedModel written to {run.plan.outputs.export_dir}")

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.models.declare import Flops, scope_flops
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.step_profile import (
     GAPS,
     INPUT_OPERATIONS,
@@ -22,7 +23,6 @@ from cnnbench.records.step_profile import (
     ProfiledSpan,
     StepProfile,
 )
-from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe.work import OperationWork, Works, flops_by_part
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class StepProfiler:
       waited: seconds that the run has waited for input so far.
     """
 
-    def __init__(self, plan: Plan, most: int, waited: Callable[[], float]) -> None:
+    def __init__(self, plan: RunPlan, most: int, waited: Callable[[], float]) -> None:
         self._plan = plan
-        self._count = min(most, max(1, plan.warm_up.least - 1))
+        self._count = min(most, max(1, plan.length.warm_up.least - 1))
         self._waited = waited
         self._graph: Any = None
         self._partitions: list[Any] = []
@@ -67,7 +67,7 @@ class StepProfiler:
         """The probes of a run whose step is traced in `graph`."""
         from cnnbench.run.observe.graphs import collecting_partitions
 
-        self._graph, last = graph, self._plan.warm_up.least
+        self._graph, last = graph, self._plan.length.warm_up.least
         for step in range(last - self._count + 1, last + 1):
             yield step, self._profiled()
         # The runtime divides a graph among the devices when it runs for the first time. Where that
@@ -94,7 +94,7 @@ class StepProfiler:
         """The work of the step's operations; known once its first step is over."""
         kernels = {
             one.name.rpartition("/")[0]: one.shape
-            for one in self._plan.spec.variables
+            for one in self._plan.network.spec.variables
             if one.trainable and len(one.shape) in (2, 4)
         }
         return Works(self._graph, self._partitions, self.flops, kernels)
@@ -103,13 +103,15 @@ class StepProfiler:
     def flops(self) -> Mapping[str, Flops]:
         """FLOPs of all devices in a step, by layer."""
         plan = self._plan
-        found = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
-        images = plan.global_batch
+        found = scope_flops(
+            plan.network.model, plan.network.spec.num_classes, training=plan.work.trains
+        )
+        images = plan.length.global_batch
         return {name: Flops(*(images * part for part in one)) for name, one in found.items()}
 
     def profile(self, record: RunRecord) -> StepProfile:
         """The profile of a run that has ended."""
-        seconds = record.warmup_step_seconds[: self._plan.warm_up.least][-len(self.steps) :]
+        seconds = record.warmup_step_seconds[: self._plan.length.warm_up.least][-len(self.steps) :]
         works = {one: self.works(*one) for step in self.steps for one in step.counts}
         allocations, allocated_bytes = self.allocated or (None, None)
         return StepProfile(
@@ -128,7 +130,7 @@ class StepProfiler:
         """The layers with trainable variables, in the order of the body."""
         kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
         shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
-        for one in self._plan.spec.variables:
+        for one in self._plan.network.spec.variables:
             if one.trainable:
                 shapes[one.name.rpartition("/")[0]].append(one.shape)
         for name, those in shapes.items():

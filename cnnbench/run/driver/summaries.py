@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from cnnbench.base.urls import place
-from cnnbench.flags import Params
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import writing_output
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Moment, Observer
@@ -145,12 +145,12 @@ class TrainingSummaries(_Summaries):
     The gradients of the step are traced here once more, if they are wanted.
     """
 
-    def __init__(self, params: Params, step: TrainStep, manager: VariableMgr) -> None:
-        assert params.train_dir is not None
-        super().__init__("train_dir", params.train_dir)
-        self._every = params.save_summaries_steps
-        self._verbosity = params.summary_verbosity
-        self._loss = params.loss_type_to_report
+    def __init__(self, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
+        assert plan.outputs.train_dir is not None
+        super().__init__("train_dir", plan.outputs.train_dir)
+        self._every = plan.outputs.save_summaries_steps
+        self._verbosity = plan.outputs.summary_verbosity
+        self._loss = plan.numerics.loss_type_to_report
         self._step = step
         self._manager = manager
         if self._verbosity >= _GRADIENTS:

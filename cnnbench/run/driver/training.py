@@ -22,8 +22,9 @@ from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
-from cnnbench.flags import Params
 from cnnbench.machine.watch import Watch
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.work import Work
 from cnnbench.records.files import writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
@@ -32,7 +33,6 @@ from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
-from cnnbench.run.driver.plan import Plan
 from cnnbench.run.driver.probes import Probe
 from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
 from cnnbench.run.runtime.activity import Activity, Doing
@@ -59,8 +59,7 @@ class ScenarioContext:
       activity: what the loop is doing, for the watchdog.
     """
 
-    params: Params
-    plan: Plan
+    plan: RunPlan
     console: Console
     messages: Messages
     progress: Progress
@@ -113,8 +112,7 @@ class Training:
         assert parts.step is not None
         assert parts.inputs is not None
         self._context = run
-        params, plan = run.params, run.plan
-        self._params = params
+        plan = run.plan
         self._plan = plan
         self._console = run.console
         self._progress = run.progress
@@ -128,15 +126,15 @@ class Training:
         self._lag = parts.lag
         self._workers = parts.group
         self._updaters = parts.workers
-        self._learning_rate = plan.schedule(params)
+        self._learning_rate = plan.rates.schedule
         self._results = results
         self.global_step = global_step
         self._probes = probes
         self._observers = observers
         self._steps = 0
         self._interrupts = Interrupts(parts.group)
-        self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
-        self._save_directory = params.train_dir if plan.trains else None
+        self._speed = RunningSpeed(plan.length.global_batch, plan.outputs.display_perf_ewma)
+        self._save_directory = plan.outputs.train_dir if plan.work.trains else None
         self._before_loop = global_step
         self._timer = LoopTimer()
         self._last_save = self._silent_since = time.monotonic()
@@ -158,12 +156,13 @@ class Training:
             for observer in self._observers:
                 observer.begins(self.global_step, steps)
             self._warm_up(loop)
-            params = self._params
-            shown = params.print_training_accuracy or params.forward_only
+            plan = self._plan
+            shown = plan.numerics.print_training_accuracy or plan.work is Work.FORWARD
             self._console.table_header(
-                params.loss_type_to_report, self._plan.model.metric_names if shown else ()
+                plan.numerics.loss_type_to_report,
+                self._plan.network.model.metric_names if shown else (),
             )
-            self._progress.start("training", steps, self._plan.global_batch)
+            self._progress.start("training", steps, self._plan.length.global_batch)
             waited = self._waited()
             self._steps = steps
             with self._activity.during(Doing.OTHERS):
@@ -191,7 +190,7 @@ class Training:
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, where steps were launched ahead."""
-        if self._plan.trains or not self._lag:
+        if self._plan.work.trains or not self._lag:
             return
         batches = min(len(self._measurements.step_seconds), FEWEST_FOR_P99)
 
@@ -216,14 +215,14 @@ class Training:
         if not self._updaters:
             return StepLoop(self._launch, self._read, self._lag)
         works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
-        names = [str(worker) for worker in self._plan.job.workers]
+        names = [str(worker) for worker in self._plan.place.job.workers]
         gone = self._context.gone
 
         def waits() -> dict[str, float]:
             return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
 
-        stuck = Stuck(self._params.stall_timeout, waits)
-        if self._plan.coordinated:
+        stuck = Stuck(self._plan.place.stall_timeout, waits)
+        if self._plan.place.coordinated:
             return CoordinatedLoop(works, names, self._lost, gone, stuck)
         return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
 
@@ -239,7 +238,7 @@ class Training:
         )
 
     def _warm_up(self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]) -> None:
-        warm_up, measurements = self._plan.warm_up, self._measurements
+        warm_up, measurements = self._plan.length.warm_up, self._measurements
         self._console.lines("Running warm up")
         self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
@@ -286,7 +285,7 @@ class Training:
         self._check_stop(values)
         # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
         # with --warmup=auto.
-        most = self._plan.warm_up.most
+        most = self._plan.length.warm_up.most
         self._check_loss(step - 1 - most, values.loss)
         if not self._progress.update(step) and time.monotonic() >= self._silent_since + _SILENT:
             left = duration((most - step) * spent.seconds)
@@ -306,11 +305,11 @@ class Training:
         self._last = values
         self._check_stop(values)
         self._check_loss(step, values.loss)
-        if step == 1 or step % self._params.display_every == 0:
+        if step == 1 or step % self._plan.outputs.display_every == 0:
             speed = self._speed.current()
             self._console.row(step, speed, values.loss, values.metrics)
             for observer in self._observers:
-                names = self._plan.model.metric_names
+                names = self._plan.network.model.metric_names
                 metrics = dict(zip(names, values.metrics, strict=False))  # none without the flag
                 observer.displayed(step, speed.mean, metrics)
         self._progress.update(step)
@@ -324,12 +323,12 @@ class Training:
             self.global_step += 1
 
     def _check_loss(self, step: int, loss: float) -> None:
-        if not math.isfinite(loss) and not self._params.allow_nonfinite:
+        if not math.isfinite(loss) and not self._plan.numerics.allow_nonfinite:
             raise NonFiniteLossError(step, loss)
 
     def _pause_due(self, step: int) -> bool:
         return (
-            step in self._plan.eval_steps
+            step in self._plan.length.eval_steps
             or self._save_due(step)
             or (self._results is not None and self._results.ready)
             or self._turn_is_over(step)
@@ -352,10 +351,10 @@ class Training:
     def _save_due(self, step: int) -> bool:
         if self._save_directory is None:
             return False
-        if self._params.save_model_steps:
-            return step % self._params.save_model_steps == 0
-        if self._params.save_model_secs:
-            return time.monotonic() - self._last_save >= self._params.save_model_secs
+        if self._plan.outputs.save_model_steps:
+            return step % self._plan.outputs.save_model_steps == 0
+        if self._plan.outputs.save_model_secs:
+            return time.monotonic() - self._last_save >= self._plan.outputs.save_model_secs
         return False
 
     def _pause(self, step: int) -> bool:
@@ -369,7 +368,7 @@ class Training:
                 observer.paused(self._moment())
             if self._turn_is_over(step):
                 self._let_others()
-            if step not in self._plan.eval_steps:
+            if step not in self._plan.length.eval_steps:
                 return False
             loop_seconds = self._timer.loop().wall
             with self._timer.away():
@@ -385,7 +384,7 @@ class Training:
             self.global_step,
             self._learning_rate(self.global_step - 1),
             self._last.loss,
-            dict(zip(self._plan.model.metric_names, self._last.metrics, strict=False)),
+            dict(zip(self._plan.network.model.metric_names, self._last.metrics, strict=False)),
             self._speed.current().mean,
         )
 
@@ -395,7 +394,7 @@ class Training:
         Metrics from a child process are judged at the next evaluation, which waits for them, so
         that the number of steps does not depend on how long that process takes.
         """
-        model, target = self._plan.model, self._plan.target
+        model, target = self._plan.network.model, self._plan.length.target
         before, self._unjudged = self._unjudged, None
         if (
             before is None
@@ -408,7 +407,7 @@ class Training:
                 return False
             metrics: Mapping[str, float | None] = {"loss": found.evaluation.loss, **found.means}
             if target.metric not in metrics:
-                if self._params.collect_eval_results_async:
+                if self._plan.input.metrics_in_process:
                     self._unjudged = found
                     return False
                 metrics = found.metrics
@@ -426,10 +425,10 @@ class Training:
         for observer in self._observers:
             observer.evaluating(self.global_step)
         with self._activity.during(Doing.EVALUATION):
-            first = self._plan.job.workers[0]
+            first = self._plan.place.job.workers[0]
             if str(first) in (*self._measurements.lost_workers, *self._context.gone()):
                 # TensorFlow would wait without end for a stopped process.
-                lost = named(self._plan.job, first)
+                lost = named(self._plan.place.job, first)
                 raise BenchmarkError(f"lost {lost}, on which evaluations run")
             found = self._evaluator.run(self.global_step, self._console, self._interrupts)
         wall_seconds = self._timer.wall_seconds
@@ -451,14 +450,14 @@ class Training:
                 self._evaluate(elapsed)
         if self._save_directory is not None and steps:
             with ExitStack() as stack:
-                if not self._plan.job.in_cluster:  # else a lost process may be the cause
+                if not self._plan.place.job.in_cluster:  # else a lost process may be the cause
                     stack.enter_context(writing_output("train_dir", self._save_directory))
                 self._save()
         if self._results is not None:
             self._results.finish()
         if not steps:
             return None
-        images = len(self._measurements.step_seconds) * self._plan.global_batch
+        images = len(self._measurements.step_seconds) * self._plan.length.global_batch
         total = images / elapsed
         for observer in self._observers:
             observer.ended(self.global_step, steps, total)
@@ -470,14 +469,14 @@ class Training:
 
     def _values(self, result: StepResult) -> StepValues:
         plan, loss = self._plan, float(result.loss)
-        if not plan.trains and math.isfinite(loss):
+        if not plan.work.trains and math.isfinite(loss):
             loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
-        names = plan.model.metric_names if result.metrics else ()
+        names = plan.network.model.metric_names if result.metrics else ()
         return StepValues(
             loss=loss,
             metrics=tuple(float(result.metrics[name]) for name in names),
             skipped=result.skipped is not None and bool(result.skipped),
             stop=result.stop is not None and bool(result.stop),
             staleness=None if result.staleness is None else int(result.staleness),
-            worker="" if result.worker is None else str(plan.job.workers[int(result.worker)]),
+            worker="" if result.worker is None else str(plan.place.job.workers[int(result.worker)]),
         )

@@ -13,51 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from cnnbench.base.jobs.job import WORKER, Job
+from cnnbench.base.jobs.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
+from cnnbench.plan.machine import Machine
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # For an addition and two copies of a number by a GPU, on a machine that may be busy.
 _SILENT_SECONDS = 6.0
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The flags of a run that configure TensorFlow, by their names."""
-
-    device: str
-    num_gpus: int
-    gpu_indices: str
-    num_intra_threads: int | None
-    num_inter_threads: int
-    datasets_num_private_threads: int | None
-    gpu_thread_mode: str
-    per_gpu_thread_count: int
-    allow_growth: bool | None
-    use_unified_memory: bool | None
-    autotune_threshold: int | None
-    winograd_nonfused: bool
-    batchnorm_persistent: bool
-    enable_optimizations: bool
-    xla: bool
-    xla_cache_dir: str | None
-
-    @classmethod
-    def of(cls, flags: object, job: Job | None = None) -> Settings:
-        """The settings in an object with these attributes, such as `cnnbench.flags.Params`.
-
-        A process of `job` without towers gets one CPU device and no GPU.
-        """
-        values = {field.name: getattr(flags, field.name) for field in fields(cls)}
-        if job is not None and job.in_cluster and job.task.job != WORKER:
-            values |= {"device": "cpu", "num_gpus": 1, "gpu_indices": ""}
-        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -93,7 +61,7 @@ class Devices:
         return self.job.cpu_device
 
 
-def export_environment(settings: Settings) -> tuple[str, ...]:
+def export_environment(settings: Machine) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads; call it before that.
 
     Variables that are set already are kept; returns warnings about those that contradict the flags.
@@ -133,7 +101,7 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-def choose_devices(settings: Settings, job: Job | None = None) -> Devices:
+def choose_devices(settings: Machine, job: Job | None = None) -> Devices:
     """Finds the devices that the flags ask for without initialising them; FlagError if too few.
 
     Without a job, this process alone takes part.
@@ -158,7 +126,7 @@ def choose_devices(settings: Settings, job: Job | None = None) -> Devices:
     )
 
 
-def configure(settings: Settings, job: Job | None = None) -> Devices:
+def configure(settings: Machine, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags to the devices of `choose_devices`.
 
     Raises:
@@ -183,7 +151,7 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
     return found
 
 
-def start_server(settings: Settings, job: Job) -> Any:
+def start_server(settings: Machine, job: Job) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = load_tensorflow()
     found = choose_devices(settings)
@@ -234,7 +202,7 @@ def check_channels_first(dtype: str) -> None:
         ) from None
 
 
-def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _device_kind(settings: Machine, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     if settings.device == "cpu":
         return "cpu", ()
     if settings.device == "auto" and visible_gpus == 0:
@@ -252,7 +220,7 @@ def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str,
     return "gpu", ()
 
 
-def _gpu_order(settings: Settings, visible: int) -> tuple[int, ...]:
+def _gpu_order(settings: Machine, visible: int) -> tuple[int, ...]:
     if not settings.gpu_indices:
         return tuple(range(settings.num_gpus))
     order = tuple(int(i) for i in settings.gpu_indices.split(","))
@@ -264,7 +232,7 @@ def _gpu_order(settings: Settings, visible: int) -> tuple[int, ...]:
     return order[: settings.num_gpus]
 
 
-def _set_threads(tf: Any, settings: Settings, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, settings: Machine, intra: int, inter: int) -> None:
     pools = (
         ("num_intra_threads", "intra_op", intra, settings.num_intra_threads),
         ("num_inter_threads", "inter_op", inter, settings.num_inter_threads or None),
@@ -281,7 +249,7 @@ def _set_threads(tf: Any, settings: Settings, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _use_gpus(tf: Any, settings: Settings, gpus: Sequence[Any]) -> None:
+def _use_gpus(tf: Any, settings: Machine, gpus: Sequence[Any]) -> None:
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         if settings.allow_growth:
@@ -294,7 +262,7 @@ def _use_gpus(tf: Any, settings: Settings, gpus: Sequence[Any]) -> None:
             ) from None
 
 
-def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
+def thread_counts(settings: Machine, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
@@ -312,7 +280,7 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     return 0 if intra is None else intra, inter
 
 
-def input_threads(settings: Settings, kind: str) -> int:
+def input_threads(settings: Machine, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
     By default a pool of its own: with an inter-op pool of one thread the pipeline would wait for

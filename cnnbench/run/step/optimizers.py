@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.flags.optimizers import OptimizerSpec
+from cnnbench.optimizers.declared import OptimizerSpec
 from cnnbench.variable_mgr.gradients import cast
 
 

@@ -15,9 +15,9 @@ from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.plan.update_plan import UpdatePlan
 from cnnbench.run.step.batch_norm_stats import over_towers
 from cnnbench.run.step.loss_scale import Factor
-from cnnbench.run.step.update_plan import UpdatePlan
 from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 

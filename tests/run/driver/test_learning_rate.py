@@ -7,7 +7,7 @@ from cnnbench.flags import Params
 from cnnbench.flags.groups.optimizer import parse_piecewise
 from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
-from cnnbench.run.driver.learning_rate import make_schedule
+from cnnbench.plan.learning_rate import make_schedule
 
 IMAGENET = 1281167
 CIFAR10 = 50000

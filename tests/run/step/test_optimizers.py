@@ -8,7 +8,7 @@ from towers import optimizer_of
 
 from cnnbench.flags import Params
 from cnnbench.flags.ineffective import unused_notices
-from cnnbench.flags.optimizers import OPTIMIZERS, OptimizerSpec, Slot
+from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.run.driver.estimates import estimate
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.step.optimizers import Optimizer

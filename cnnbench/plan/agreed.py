@@ -1,0 +1,39 @@
+"""Facts that must be equal in all processes of a job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.params import FLAGS
+from cnnbench.machine.host import Host
+from cnnbench.plan.place import ADDRESSES
+
+_VERSIONS = ("cnnbench_version", "tensorflow_version")
+
+_OWN = {
+    # The handshake compares the addresses themselves.
+    *ADDRESSES,
+    *("cluster", "cluster_ps", "cluster_timeout", "stall_timeout", "rendezvous"),
+    # Machines may keep data in different places and have different GPUs.
+    *("data_dir", "gpu_indices"),
+    *(spec.name for spec in specs_of(OutputParams)),
+}
+"""Flags that may differ between the processes of a job."""
+
+
+def agreed_facts(values: Mapping[str, Any], specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
+    """Versions and flags, by name, that must be equal (`run.cluster.handshake.meet`)."""
+    from cnnbench.machine.software import packages
+
+    versions = packages(Host())
+    flags = {f"--{s.name}": s.text(values[s.name]) for s in specs if s.name not in _OWN}
+    return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
+
+
+def digest_of(value: object) -> str:
+    """A digest of plain data, for facts too long to show."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

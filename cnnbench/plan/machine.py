@@ -1,0 +1,38 @@
+"""Devices, threads and compiler options of a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cnnbench.base.jobs.job import WORKER, Job
+from cnnbench.plan.part import Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(Part):
+    """The flags of a run that configure TensorFlow, by their names, and those of the checks."""
+
+    device: str
+    num_gpus: int
+    gpu_indices: str
+    num_intra_threads: int | None
+    num_inter_threads: int
+    datasets_num_private_threads: int | None
+    gpu_thread_mode: str
+    per_gpu_thread_count: int
+    allow_growth: bool | None
+    use_unified_memory: bool | None
+    autotune_threshold: int | None
+    winograd_nonfused: bool
+    batchnorm_persistent: bool
+    enable_optimizations: bool
+    xla: bool
+    xla_cache_dir: str | None
+    peak_flops: float | None
+    quiet_conditions: str
+
+    def of_task(self, job: Job) -> Machine:
+        """The settings of this process of `job`; one without towers gets one CPU device."""
+        if job.in_cluster and job.task.job != WORKER:
+            return replace(self, device="cpu", num_gpus=1, gpu_indices="")
+        return self
