@@ -30,11 +30,11 @@ from typing import Any
 
 from command_line import options_of
 
-from cnnbench.flags import parse_args
 from cnnbench.flags.declare import flag
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
+from cnnbench.plan import parse_run
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/helpers")]
@@ -249,7 +249,7 @@ def main(argv: Sequence[str]) -> int:
     words, given = split_at_dashes(argv)
     options = options_of(Options, __doc__, words)
     if given:
-        parsed = parse_args(given)
+        parsed = parse_run(given)
         own = {name: getattr(parsed.params, name) for name in parsed.explicit_flags}
         chosen: Iterator[Flags] = iter([{"model": parsed.params.model, **own}])
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.flags import parse_args
+from cnnbench.plan import parse_run
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -39,7 +39,7 @@ def test_every_command_line_of_the_readme_parses():
     lines = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (--.*)$", blocks, re.MULTILINE)
     assert len(lines) >= 7
     for line in lines:
-        parse_args([word for word in line.partition("#")[0].split() if word != "--help"])
+        parse_run([word for word in line.partition("#")[0].split() if word != "--help"])
 
 
 PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]

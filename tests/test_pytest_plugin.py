@@ -12,7 +12,7 @@ import pytest
 # Each session in this process would import them anew, as what it imports is forgotten afterwards.
 import cnnbench.campaigns.ab.flags
 import cnnbench.judge.report.renderers
-import cnnbench.run.driver.checkpoint_folder
+import cnnbench.records.checkpoint_folder
 import cnnbench.testing  # noqa: F401
 
 pytest_plugins = ["pytester"]

@@ -13,7 +13,7 @@ from cnnbench.data import dataset_names, load_plugin
 from cnnbench.errors import UsageError
 from cnnbench.flags import Params
 from cnnbench.models import model_names
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.plan import make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
 
@@ -60,7 +60,7 @@ def test_an_evaluation_counts_its_examples_once(npz):
     text = EXAMPLE.read_text().replace("count=count", counting).replace('"npz"', '"counting"')
     plugin.write_text(f"{text}\ncounted = []\n")
     where = {"dataset_plugin": str(plugin), "data_dir": str(npz), "model": "small"}
-    assert make_plan(Params(**where, eval=True, train_dir="d")).eval_examples
+    assert make_plan(Params(**where, eval=True, train_dir="d")).length.eval_examples
     assert sys.modules["cnnbench_plugin_counting"].counted == ["validation"]
 
 

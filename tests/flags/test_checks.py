@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.flags import Params, parse_args
-from cnnbench.flags.reductions import running_all_reduce
+from cnnbench.flags import Params
+from cnnbench.plan import parse_run
+from cnnbench.plan.exchange import running_all_reduce
 
 AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
 TWO = {"variable_update": "replicated", "num_gpus": 2}
@@ -79,7 +80,7 @@ DURING = (
     ],
 )
 def test_accepted(line):
-    parse_args(line.split())
+    parse_run(line.split())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts, with_exchanged_addresses, with_job_from_env
+from cnnbench.plan.place import agreed_facts, with_exchanged_addresses, with_job_from_env
 from cnnbench.version import __version__
 
 

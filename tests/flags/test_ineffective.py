@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.flags import FLAGS, parse_args
-from cnnbench.flags.ineffective import UNUSED, notices
+from cnnbench.flags import FLAGS
+from cnnbench.plan import parse_run
+from cnnbench.plan.ineffective import UNUSED, notices
 
 SHORT = {
     "EVAL": "--eval --train_dir=d",
@@ -142,9 +143,9 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
         )
         name = flag.partition("=")[0]
         known = name if name[2:] in names else name.replace("--no", "--")
-        parsed = parse_args([flag, *idle.split()])
+        parsed = parse_run([flag, *idle.split()])
         about = [line for line in parsed.notices if f"{known} " in line]
-        needed = [] if busy == "-" else parse_args([flag, *busy.split()]).notices
+        needed = [] if busy == "-" else parse_run([flag, *busy.split()]).notices
         if len(about) != 1 or reason not in about[0] or "\n" in about[0] or known in str(needed):
             wrong.append((flag, idle, about, needed))
         given = parsed.explicit_flags
@@ -155,10 +156,10 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
 
 
 def test_flags_with_one_reason_share_a_line():
-    assert parse_args(["--distortions", "--ml_perf", "--datasets_use_caching"]).notices == (
+    assert parse_run(["--distortions", "--ml_perf", "--datasets_use_caching"]).notices == (
         "--distortions, --ml_perf and --datasets_use_caching have no effect without --data_dir",
     )
-    assert parse_args(["--fp16_loss_scale=2", "--train_dir=d", "--forward_only"]).notices == (
+    assert parse_run(["--fp16_loss_scale=2", "--train_dir=d", "--forward_only"]).notices == (
         "--train_dir is only read from with --forward_only: it saves no checkpoints",
         "--fp16_loss_scale has no effect without --precision=fp16",
     )
@@ -176,4 +177,4 @@ def test_flags_with_one_reason_share_a_line():
     ],
 )
 def test_nothing_to_say(line):
-    assert parse_args(line.split()).notices == ()
+    assert parse_run(line.split()).notices == ()

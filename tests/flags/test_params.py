@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS, Params, parse_args, validate
+from cnnbench.flags import FLAGS, Params
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule
+from cnnbench.plan import make_setup, parse_run
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 MIGRATING = Path(__file__).parents[2] / "docs" / "migrating.md"
@@ -35,8 +36,8 @@ def test_values_take_one_form():
     assert params.train_dir is None
     listed = Params(eval_during_training_at_specified_epochs=[1, 2.5])
     assert listed.eval_during_training_at_specified_epochs == (1.0, 2.5)
-    validate(params)
-    validate(Params())
+    make_setup(params)
+    make_setup(Params())
 
 
 def test_text_is_read_as_on_the_command_line():
@@ -44,7 +45,7 @@ def test_text_is_read_as_on_the_command_line():
         "eval_during_training_at_specified_steps": "1,2, 3",
         **{"batch_size": "32", "weight_decay": "1e-3", "xla": "true", "train_dir": "32"},
     }
-    assert Params(**given) == parse_args([f"--{n}={v}" for n, v in given.items()]).params
+    assert Params(**given) == parse_run([f"--{n}={v}" for n, v in given.items()]).params
     with pytest.raises(FlagError, match="--batch_size=x: must be an integer"):
         Params(batch_size="x")
 
@@ -55,7 +56,7 @@ def test_parsed_values_are_recorded_as_they_were_written():
     assert params.all_reduce_spec == parse_all_reduce_spec("copy:2K:xring")
     assert params.piecewise_learning_rate_schedule == PiecewiseSchedule((1.0, 0.1), (3,))
     assert {name: params.as_dict()[name] for name in texts} == texts
-    assert parse_args([f"--{name}={text}" for name, text in texts.items()]).params == params
+    assert parse_run([f"--{name}={text}" for name, text in texts.items()]).params == params
     with pytest.raises(FlagError, match="all_reduce_spec=xring:2: "):
         Params(all_reduce_spec="xring:2")
 
@@ -87,14 +88,14 @@ def test_parsed_values_are_recorded_as_they_were_written():
 )
 def test_validate_refuses(changes, reason):
     with pytest.raises(FlagError, match=reason) as caught:
-        validate(Params(**changes))
+        make_setup(Params(**changes))
     assert caught.value.flag == next(iter(changes))
 
 
 def test_the_error_in_the_docs_is_the_one_of_the_command():
     (quoted,) = re.findall("`cnnbench: error: (--num_gpus=0: .*?)`", MIGRATING.read_text("utf-8"))
     with pytest.raises(FlagError, match=re.escape(quoted)):
-        validate(Params(num_gpus=0))
+        make_setup(Params(num_gpus=0))
 
 
 @pytest.mark.parametrize(
@@ -112,4 +113,4 @@ def test_replace_takes_the_other_name_of_fp16_along(before, changes, after):
     params = Params(precision=before).replace(**changes)
     assert params == Params(precision=after, num_gpus=changes.get("num_gpus", 1))
     assert params.use_fp16 == (after == "fp16")
-    validate(params)
+    make_setup(params)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from cnnbench.base.jobs.job import Task
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import FLAGS, Params, parse_args, parse_command
+from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.params import SPECS
 from cnnbench.flags.retired import OBSOLETE
+from cnnbench.plan import parse_run
 
 
 @pytest.mark.parametrize(
@@ -45,11 +46,11 @@ from cnnbench.flags.retired import OBSOLETE
     ],
 )
 def test_spellings(line, expected):
-    assert parse_args(line.split(" ") if line else []).params == Params(**expected)
+    assert parse_run(line.split(" ") if line else []).params == Params(**expected)
 
 
 def test_explicit_flags_are_those_given():
-    parsed = parse_args(["--xla", "--noxla", "-model", "trivial", "--num_gpus=1", "--nomkl"])
+    parsed = parse_run(["--xla", "--noxla", "-model", "trivial", "--num_gpus=1", "--nomkl"])
     assert parsed.explicit_flags == ("model", "num_gpus", "xla", "mkl")
     assert (parsed.params, parsed.notices) == (Params(), ())
 
@@ -77,7 +78,7 @@ _ARGUMENT = st.one_of(
 @given(st.lists(_ARGUMENT, max_size=4))
 def test_whatever_is_typed_is_used_or_refused(argv):
     with contextlib.suppress(UsageError):
-        parsed = parse_args(argv)
+        parsed = parse_run(argv)
         assert Params.from_dict(parsed.params.as_dict()) == parsed.params
 
 
@@ -89,18 +90,18 @@ def test_flag_files(tmp_path, capfd):
     one.write_text(f"# comment\n// comment\n\n  --model=lenet  \r\n--flagfile={two}\n")
     two.write_text("--num_gpus=2\n")
     lenet = Params(model="lenet", num_gpus=2)
-    assert parse_args([f"-flagfile={one}"]).params == lenet
-    assert parse_args([f"--flagfile={one}", "--num_gpus=3"]).params == lenet.replace(num_gpus=3)
-    assert parse_args([f"--flagfile={one}", "--flagfile", str(two)]).params == lenet  # no circle
-    assert parse_args(["--flagfile="]).params == Params()
+    assert parse_run([f"-flagfile={one}"]).params == lenet
+    assert parse_run([f"--flagfile={one}", "--num_gpus=3"]).params == lenet.replace(num_gpus=3)
+    assert parse_run([f"--flagfile={one}", "--flagfile", str(two)]).params == lenet  # no circle
+    assert parse_run(["--flagfile="]).params == Params()
     after = ["--learning_rate", "0.5", "--xla", f"--flagfile={two}"]  # a renamed flag's value
-    assert parse_args(after).params.num_gpus == 2
+    assert parse_run(after).params.num_gpus == 2
     between = ["old", f"--flagfile={two}", "new", "--", f"--flagfile={two}"]
     found = parse_command(between, _COMMAND_FLAGS)
     assert found == ({"num_gpus": 2}, ("old", "new", f"--flagfile={two}"))
     two.write_text(f"--flagfile={one}\n")
     with pytest.raises(FlagError, match=f"^--flagfile={one}: leads back to itself"):
-        parse_args([f"--flagfile={one}"])
+        parse_run([f"--flagfile={one}"])
     assert capfd.readouterr() == ("", "")
 
 
@@ -142,21 +143,21 @@ EVALUATOR = TWO_WORKERS.replace('"worker", "index": 1', '"evaluator"')
 )
 def test_a_task_that_runs_alone_says_so(monkeypatch, environ, line):
     flags = ("--variable_update=multi_worker_mirrored_strategy", "--batch_size=2")
-    quiet = parse_args(flags)
+    quiet = parse_run(flags)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    told = parse_args(flags)
+    told = parse_run(flags)
     assert told.params == quiet.params
     (notice,) = set(told.notices) - set(quiet.notices)
     assert re.match(line, notice)
     for joined in (("--cluster=flags",), ("--worker_hosts=a:1,b:2", "--job_name=worker")):
-        assert parse_args([*flags, *joined]).notices == quiet.notices
+        assert parse_run([*flags, *joined]).notices == quiet.notices
 
 
 @pytest.mark.usefixtures("_alone")
 def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", TWO_WORKERS)
-    params = parse_args(["--variable_update=horovod"]).params
+    params = parse_run(["--variable_update=horovod"]).params
     assert (params.cluster, params.job.task, params.job.num_workers) == (
         "tf_config",
         Task("worker", 1),
@@ -164,7 +165,7 @@ def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
     )
     for name, value in {"RANK": "2", "SIZE": "3", "LOCAL_RANK": "2", "LOCAL_SIZE": "3"}.items():
         monkeypatch.setenv(f"HOROVOD_{name}", value)
-    params = parse_args(["--variable_update=horovod"]).params
+    params = parse_run(["--variable_update=horovod"]).params
     assert (params.cluster, params.job.task, params.job.num_workers) == (
         "mpi",
         Task("worker", 2),
@@ -175,21 +176,21 @@ def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
 @pytest.mark.usefixtures("_alone")
 def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
-    parsed = parse_args(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
+    parsed = parse_run(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
     assert not parsed.params.job.in_cluster
     assert "--cluster=tf_config names no other process: this run is alone" in parsed.notices
     with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
-        parse_args(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
+        parse_run(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
 
 
 @pytest.mark.usefixtures("_alone")
 def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", EVALUATOR)
     with pytest.raises(FlagError, match=r"is an evaluator, .* needs --eval, --train_dir=DIR"):
-        parse_args(["--cluster=tf_config"])
-    parsed = parse_args(["--cluster=tf_config", "--eval", "--train_dir=there"])
+        parse_run(["--cluster=tf_config"])
+    parsed = parse_run(["--cluster=tf_config", "--eval", "--train_dir=there"])
     assert not parsed.params.job.in_cluster
-    assert not parse_args(["--eval", "--train_dir=there"]).notices
+    assert not parse_run(["--eval", "--train_dir=there"]).notices
 
 
 @pytest.mark.usefixtures("_alone")
@@ -200,33 +201,33 @@ def test_horovod_refuses_a_job_that_it_cannot_join(monkeypatch, name, value):
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=r"is an evaluator|TF_CONFIG=|HOROVOD_SIZE=two"):
-        parse_args(["--variable_update=horovod"])
+        parse_run(["--variable_update=horovod"])
 
 
 def test_a_ps_task_may_have_no_gpus():
     task = ("--job_name=ps", "--worker_hosts=a:1", "--ps_hosts=b:1")
-    assert parse_args([*task, "--num_gpus=0"]).params == parse_args(task).params
+    assert parse_run([*task, "--num_gpus=0"]).params == parse_run(task).params
     with pytest.raises(FlagError, match="--num_gpus=0: must be from 1 to 1024"):
-        parse_args(["--job_name=worker", *task[1:], "--num_gpus=0"])
+        parse_run(["--job_name=worker", *task[1:], "--num_gpus=0"])
 
 
 @pytest.mark.usefixtures("_alone")
 def test_horovod_runs_as_collective_all_reduce(monkeypatch):
-    parsed = parse_args(["--variable_update=horovod"])
+    parsed = parse_run(["--variable_update=horovod"])
     assert parsed.params == Params(variable_update="collective_all_reduce")
     assert [line for line in parsed.notices if "without Horovod" in line]
     ranks = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
     for name, value in ranks.items():
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    params = parse_args(["--variable_update=horovod"]).params
+    params = parse_run(["--variable_update=horovod"]).params
     assert (params.cluster, params.job_name, params.task_index) == ("mpi", "worker", 1)
     hosts = ("--worker_hosts=a:1,b:2", "--job_name=worker")
-    assert parse_args(["--variable_update=horovod", *hosts]).params.cluster == "flags"
+    assert parse_run(["--variable_update=horovod", *hosts]).params.cluster == "flags"
 
 
 def test_every_flag_can_be_given_at_its_default():
     for spec in (spec for spec in (*FLAGS, *OBSOLETE) if spec.default is not None):
-        parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
+        parsed = parse_run([f"--{spec.name}={spec.text(spec.default)}"])
         assert (parsed.params, parsed.explicit_flags) == (Params(), (spec.name,))
         assert spec in FLAGS or not parsed.notices
 
@@ -235,7 +236,7 @@ def test_obsolete_flags_change_nothing_and_say_what_to_use_instead():
     for spec in OBSOLETE:
         values = {"boolean": not spec.default, "integer": 3, "number": 1, "string": "FP16"}
         text = spec.text(values[spec.kind])
-        parsed = parse_args([f"--{spec.name}={text}"])
+        parsed = parse_run([f"--{spec.name}={text}"])
         assert (parsed.params, parsed.explicit_flags) == (Params(), (spec.name,))
         told = f"--{spec.name}={text} has no meaning in TensorFlow 2. {spec.help}"
         assert parsed.notices == (told,)
@@ -260,11 +261,11 @@ def test_obsolete_flags_change_nothing_and_say_what_to_use_instead():
 )
 def test_old_names_are_the_new_flags(old, new, value, tmp_path):
     params, notice = Params(**{new: value}), f"--{old} is --{new} now"
-    parsed = parse_args([f"--{old}={value}"])
+    parsed = parse_run([f"--{old}={value}"])
     assert (parsed.params, parsed.explicit_flags) == (params, (new,))
     assert notice in parsed.notices
     (tmp_path / "flags").write_text(f"--{old}={value}\n")
-    assert parse_args([f"--flagfile={tmp_path}/flags"]) == parsed
+    assert parse_run([f"--flagfile={tmp_path}/flags"]) == parsed
     with pytest.warns(UserWarning, match=f"^{notice}$") as caught:
         assert Params(**{old: value}).replace(num_gpus=2) == params.replace(num_gpus=2)
     assert len(caught) == 1

@@ -84,12 +84,11 @@ def text_of(data: bytes) -> str:
 
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
-    from cnnbench.flags import parse_args
-    from cnnbench.run.driver.estimates import estimate
+    from cnnbench.plan import make_plan, parse_run
     from cnnbench.plan.learning_rate import make_schedule
-    from cnnbench.run.driver.plan import make_plan
+    from cnnbench.run.driver.estimates import estimate
 
-    params = parse_args(argv).params
+    params = parse_run(argv).params
     made = make_plan(params)
     estimate(params, made, "cpu")
     examples, steps = max(1, made.train_examples), made.num_batches
@@ -431,7 +430,7 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
 
         def run() -> None:
             from cnnbench.flags import Params
-            from cnnbench.run.driver.plan import make_plan
+            from cnnbench.plan import make_plan
 
             registry.load_plugin(str(path))
             name = "fuzzed" if "fuzzed" in registry.model_names("imagenet") else "trivial"

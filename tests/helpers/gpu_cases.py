@@ -13,8 +13,9 @@ from typing import Any
 from covering import covering_pairs
 
 from cnnbench.errors import UsageError
-from cnnbench.flags import Params, validate
+from cnnbench.flags import Params
 from cnnbench.models import registry
+from cnnbench.plan import make_setup
 from cnnbench.variable_mgr.all_reduce.registry import names
 
 Flags = Mapping[str, Any]
@@ -170,7 +171,7 @@ def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
 
 def _allowed(*parts: Flags) -> bool:
     try:
-        validate(Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)}))
+        make_setup(Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)}))
     except UsageError:
         return False
     return True

@@ -365,10 +365,10 @@ def _sends(graphs):
 
 
 def _counted(flags, workers, ps):
-    from cnnbench.flags import Params, validate
+    from cnnbench.flags import Params
+    from cnnbench.plan import make_plan, make_setup
     from cnnbench.run.driver.build import Assembly
     from cnnbench.run.driver.console import Console
-    from cnnbench.run.driver.plan import make_plan
     from cnnbench.run.observe.graphs import collecting_partitions
     from cnnbench.run.observe.traffic import traffic
 
@@ -379,9 +379,9 @@ def _counted(flags, workers, ps):
             **{"worker_hosts": ",".join(workers), "ps_hosts": ",".join(ps)},
         }
     )
-    validate(params)
+    make_setup(params)
     plan = make_plan(params)
-    job = plan.job
+    job = plan.place.job
     devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
     built = Assembly(params, plan, devices).build(Console.silent())
     built.manager.after_initialization()
@@ -391,7 +391,7 @@ def _counted(flags, workers, ps):
     sends, signals = _sends(graphs)
     sent = traffic(built.step.graph, job.num_workers)
     built.close()
-    shapes = [variable.shape for variable in plan.spec.variables if variable.trainable]
+    shapes = [variable.shape for variable in plan.network.spec.variables if variable.trainable]
     found = {"graph": list(sent), "sends": sends, "signals": signals}
     return {**found, "gradients": shapes}
 

@@ -13,7 +13,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model, register_model
 from cnnbench.models.nasnet import NasnetCell, NasNetCifar10, Size
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.plan import make_plan
 
 
 class SimpleCell(NasnetCell):
@@ -86,7 +86,7 @@ def test_only_training_has_the_head(make_weights):
 
 def test_the_flag_switches_it_on():
     def parameters(**flags):
-        return make_plan(Params(device="cpu", **flags)).spec.parameters
+        return make_plan(Params(device="cpu", **flags)).network.spec.parameters
 
     more = parameters(model="inception3", aux_head=True) - parameters(model="inception3")
     assert more == 768 * 128 + 128 + 25 * 128 * 768 + 768 + 769 * 1001

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from forked import finished
 
-from cnnbench.flags import parse_args
+from cnnbench.plan import parse_run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SLURM = SCRIPTS / "slurm.sbatch"
@@ -75,7 +75,7 @@ def test_kubernetes(documents, monkeypatch):
     tasks = []
     for index in range(spec["completions"]):
         monkeypatch.setenv("HOSTNAME", f"{job['metadata']['name']}-{index}")
-        tasks.append(parse_args(container["args"]).params)
+        tasks.append(parse_run(container["args"]).params)
     places = [(params.job_name, params.task_index) for params in tasks]
     assert places == [("worker", 0), ("worker", 1), ("ps", 0)]
     ((workers, _),) = {(params.worker_hosts, params.ps_hosts) for params in tasks}

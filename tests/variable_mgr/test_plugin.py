@@ -12,8 +12,9 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.campaigns.strategies.session import make_plan
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import parse_args, parse_flags, validate
+from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
+from cnnbench.plan import make_setup, parse_run
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -58,11 +59,11 @@ def test_the_documented_example_is_the_one_that_is_tested():
 
 def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
     with pytest.raises(FlagError, match=r"must be one of parameter_server, .*strategy$"):
-        parse_args([OWN[1]])
-    params = parse_args([*OWN, "--num_gpus=2"]).params
+        parse_run([OWN[1]])
+    params = parse_run([*OWN, "--num_gpus=2"]).params
     assert params.update_mode.name == LOCAL_SGD
     assert names()[-1] == LOCAL_SGD
-    validate(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
+    make_setup(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
 
 def test_help_lists_it(call):
@@ -75,8 +76,8 @@ def test_its_row_gives_refusals_and_notices(plugin):
     path = plugin(row='refuses={"bn_stats=mean": "which has none"}, in_sync=False')
     own = [f"--variable_mgr_plugin={path}", "--variable_update=own", "--num_gpus=2"]
     with pytest.raises(FlagError, match=r"--bn_stats=mean: cannot go with .*, which has none"):
-        parse_args([*own, "--bn_stats=mean"])
-    notices = parse_args([*own, "--check_replica_consistency=1", "--all_reduce_spec=xring"]).notices
+        parse_run([*own, "--bn_stats=mean"])
+    notices = parse_run([*own, "--check_replica_consistency=1", "--all_reduce_spec=xring"]).notices
     assert notices == (
         "--all_reduce_spec has no effect without --variable_update=replicated, "
         "distributed_all_reduce or collective_all_reduce",
@@ -87,7 +88,7 @@ def test_its_row_gives_refusals_and_notices(plugin):
 
 def test_a_mode_that_says_nothing_of_processes_is_refused_in_several():
     with pytest.raises(FlagError, match="works in one process only; with --job_name use") as caught:
-        parse_args([*OWN, "--job_name=worker", "--worker_hosts=a:1,b:1"])
+        parse_run([*OWN, "--job_name=worker", "--worker_hosts=a:1,b:1"])
     assert caught.value.flag == "variable_update"
 
 
@@ -96,7 +97,7 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
     text = MANAGER.format(body="pass", row=f"processes=Processes.{processes}", name="own")
     path = plugin(text.replace("import Mode,", "import Mode, Processes,"))
     job = ["--job_name=worker", "--worker_hosts=a:1,b:1"]
-    params = parse_args([f"--variable_mgr_plugin={path}", "--variable_update=own", *job]).params
+    params = parse_run([f"--variable_mgr_plugin={path}", "--variable_update=own", *job]).params
     assert params.update_mode.processes.name == processes
 
 
@@ -214,7 +215,7 @@ register_mode(Mode(name="installed", manager=MANAGER))
 
 def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
     install(GROUP, PROVIDER)
-    assert parse_args(["--variable_update=installed"]).params.update_mode.name == "installed"
+    assert parse_run(["--variable_update=installed"]).params.update_mode.name == "installed"
     assert "installed" in names()
     manager = create(spec("installed", cpu_devices[:2]), ())
     assert type(manager).__name__ == "ReplicatedVariableMgr"
@@ -222,9 +223,9 @@ def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
 
 def test_a_broken_entry_point_is_named_and_other_modes_still_work(install, call):
     install(GROUP, "raise OSError('gone')")
-    assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
+    assert parse_run(["--variable_update=replicated"]).params.variable_update == "replicated"
     message = r"/cnnbench_provider\.py:1: <module>: OSError: gone"
-    for ask in (names, lambda: parse_args(["--variable_update=installed"])):
+    for ask in (names, lambda: parse_run(["--variable_update=installed"])):
         with pytest.raises(UsageError, match=message):
             ask()
     assert "parameter_server_strategy" in call("run", "--help").out

@@ -9,7 +9,8 @@ import pytest
 
 from cnnbench.base.text.table import with_table
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import Params, validate
+from cnnbench.flags import Params
+from cnnbench.plan import make_setup
 from cnnbench.variable_mgr import (
     Mode,
     Processes,
@@ -48,10 +49,10 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
     if mode.processes is Processes.COORDINATOR:
         flags["controller_host"] = "d:1"
     if mode.processes is not Processes.ONE:
-        validate(Params(**flags))
+        make_setup(Params(**flags))
         return
     with pytest.raises(FlagError, match="works in one process only") as caught:
-        validate(Params(**flags))
+        make_setup(Params(**flags))
     assert caught.value.flag == "variable_update"
 
 
@@ -85,7 +86,7 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     own = dataclasses.replace(registry.find("replicated"), **row)
     monkeypatch.setitem(registry._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is no flag"):
-        validate(Params(variable_update="replicated"))
+        make_setup(Params(variable_update="replicated"))
 
 
 def test_the_documented_table_is_current():

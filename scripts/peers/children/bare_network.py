@@ -34,11 +34,11 @@ class BareNetwork:
     """
 
     def __init__(self, args: argparse.Namespace, device: str = "cpu") -> None:
-        from cnnbench.run.driver.plan import make_plan
+        from cnnbench.plan import make_plan
 
         self._args, self._plan = args, make_plan(network(args.model, device=device))
         self._data_format: Any = "NCHW" if device == "gpu" else "NHWC"
-        self.trained = [v for v in self._plan.spec.variables if v.trainable]
+        self.trained = [v for v in self._plan.network.spec.variables if v.trainable]
 
     def variables(self) -> dict[str, Any]:
         """New variables with cnnbench's initial values, by name, on the current device."""
@@ -46,7 +46,7 @@ class BareNetwork:
 
         from cnnbench.variable_mgr.base import initial_value
 
-        declared = self._plan.spec.variables
+        declared = self._plan.network.spec.variables
         return {
             v.name: tf.Variable(initial_value(v, SEED), trainable=v.trainable) for v in declared
         }
@@ -57,8 +57,8 @@ class BareNetwork:
 
         from cnnbench.data.synthetic import synthetic_rows
 
-        rows = synthetic_rows(tf.range(first, first + count), SEED, self._plan.examples)
-        return tuple(rows[element.name] for element in self._plan.spec.elements)
+        rows = synthetic_rows(tf.range(first, first + count), SEED, self._plan.network.examples)
+        return tuple(rows[element.name] for element in self._plan.network.spec.elements)
 
     def batches(self, devices: Sequence[str], images: int, first: int = 0) -> list[list[Any]]:
         """Synthetic images, `images` on each device, and labels, in variables on the device."""
@@ -83,7 +83,7 @@ class BareNetwork:
 
         from cnnbench.models.graph import GraphNetwork
 
-        model, values = self._plan.model, {}
+        model, values = self._plan.network.model, {}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
 
             def read(declared: Any, dtype: tf.DType) -> tf.Tensor:
@@ -94,7 +94,7 @@ class BareNetwork:
 
             network = GraphNetwork(
                 model,
-                self._plan.spec.num_classes,
+                self._plan.network.spec.num_classes,
                 read,
                 training=True,
                 data_format=self._data_format,

@@ -1,7 +1,7 @@
 """Labels on records; tests/cli/test_refusals.py has what is none."""
 
 from cnnbench.base.text.labels import labels_of, parse
-from cnnbench.flags import parse_args
+from cnnbench.plan import parse_run
 
 
 def test_labels():
@@ -15,7 +15,7 @@ def test_labels():
 
 
 def test_labels_go_into_the_record_and_nothing_in_a_record_makes_reading_them_fail():
-    config = parse_args(["--result_label=commit=abc"]).params.as_dict()
+    config = parse_run(["--result_label=commit=abc"]).params.as_dict()
     assert labels_of(config) == {"commit": "abc"}
     for value in (None, 3, "no label", ["a=b"]):
         assert labels_of({"result_label": value}) == {}

@@ -8,7 +8,7 @@ from cnnbench.campaigns.ab import flags as turns
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.plan import make_plan
 
 GIB = 2**30
 

@@ -6,7 +6,8 @@ import pytest
 
 from cnnbench.campaigns.strategies.session import StrategyCase, make_plan
 from cnnbench.errors import FlagError
-from cnnbench.flags import FLAGS, parse_args, parse_flags
+from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.plan import parse_run
 from cnnbench.variable_mgr import names
 
 SMALL = ("--model=lenet", "--num_gpus=3", "--batch_size=4")
@@ -61,7 +62,7 @@ def test_weights_are_trained_by_few_steps_at_a_rate_that_amplifies_no_rounding()
     more = ("--eval_during_training_every_n_steps=2", "--trace_file=t", "--optimizer=momentum")
     modes = ("replicated", "independent")
     (alone, replicated, independent), _ = plan(*given, *more, modes=modes, steps=3)
-    params = parse_args(replicated.weights_flags).params
+    params = parse_run(replicated.weights_flags).params
     assert (params.num_batches, params.num_warmup_batches) == (3, 0)
     assert params.init_learning_rate == 1e-6
     assert params.check_replica_consistency == 1

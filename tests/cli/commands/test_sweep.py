@@ -15,8 +15,8 @@ import pytest
 from short_runs import NETWORKS
 
 from cnnbench.cli import main
-from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
+from cnnbench.plan import parse_run
 
 SUITE = """
 name: tiny
@@ -68,7 +68,7 @@ def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):
     for line in lines[1::2]:
         words = line.split()
         assert words[words.index("run") - 1].endswith("cnnbench")
-        params = parse_args(words[words.index("run") + 1 :]).params
+        params = parse_run(words[words.index("run") + 1 :]).params
         assert (params.num_batches, params.xla, params.batch_size) == (7, True, 2)
     assert not (in_folder / "results").exists()
 

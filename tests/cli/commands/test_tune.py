@@ -19,8 +19,8 @@ from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, final, race, session
 from cnnbench.cli import main
-from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
+from cnnbench.plan import parse_run
 from cnnbench.records.files import KINDS
 
 pytestmark = pytest.mark.timeout(300)
@@ -111,8 +111,8 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, ca
     assert " faster than the flags as given (8 pairs). Weights are the same after 3 steps" in text
     assert "cannot run: changes what is trained" in text
     assert KINDS["table of tune"](out.encode())
-    back = parse_args([f"--flagfile={file}"])
-    assert back.params == parse_args(words[1:]).params
+    back = parse_run([f"--flagfile={file}"])
+    assert back.params == parse_run(words[1:]).params
     assert KINDS["flag file"](file.read_bytes())
     assert KINDS[".svg"](plot.read_bytes())
     assert "mirrored_strategy" in plot.read_text()

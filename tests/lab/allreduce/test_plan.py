@@ -12,8 +12,8 @@ import pytest
 from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce.plan import UNUSED, Workload, make_plan, parse_sizes
+from cnnbench.plan.ineffective import notices
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
@@ -69,7 +69,11 @@ def test_plans():
 
 def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
     plan = make_plan(params_of(JOB))
-    assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
+    assert (
+        plan.place.job.num_towers,
+        plan.place.job.client_per_worker,
+        plan.place.job.is_chief,
+    ) == (2, False, True)
     of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
     assert of_second.job.client_per_worker
     assert list(of_second.job.own_towers) == [1]

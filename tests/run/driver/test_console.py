@@ -13,10 +13,10 @@ from short_runs import TINY
 from cnnbench import BenchmarkCNN
 from cnnbench.base.stats.descriptive import Speed
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags import Params, validate
+from cnnbench.flags import Params
+from cnnbench.plan import make_plan, make_setup
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.runtime.tensorflow import Devices
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -84,10 +84,10 @@ def header(kind="cpu", numbers=(), version="2.21.0", **flags):
     """The header of a run on devices of a kind; `numbers` are those of its own."""
     own = {"model": "trivial", "batch_size": 8, "num_batches": 20, "device": kind, **flags}
     params = Params.from_dict(own)
-    validate(params)
+    make_setup(params)
     plan = make_plan(params)
     own = numbers or tuple(range(params.num_gpus))
-    devices = Devices(job=plan.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
+    devices = Devices(job=plan.place.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
     return describe.header(params, plan, devices, version, kind)
 
 

@@ -5,6 +5,7 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
+from cnnbench.plan import make_plan
 from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
@@ -14,7 +15,6 @@ from cnnbench.run.driver.estimates import (
     total_of_job,
     work_of,
 )
-from cnnbench.run.driver.plan import make_plan
 
 GIB = 2**30
 SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
@@ -29,7 +29,7 @@ def test_what_a_run_keeps_beside_its_activations():
     def total(**flags):
         return estimated(**flags).total
 
-    weights = sum(one.bytes for one in make_plan(Params(model="alexnet")).spec.variables)
+    weights = sum(one.bytes for one in make_plan(Params(model="alexnet")).network.spec.variables)
     assert total(optimizer="momentum") - total() == weights
     assert total(optimizer="adam") - total() == 2 * weights
     # Beside its activations, a second tower has gradients, or a copy of everything too.
@@ -62,7 +62,7 @@ def test_what_a_run_keeps_beside_its_activations():
 def test_all_processes_of_a_job_count(flags, serving, copies):
     job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
     plan = make_plan(job)
-    weights = sum(one.bytes for one in plan.spec.variables)
+    weights = sum(one.bytes for one in plan.network.spec.variables)
     besides = total_of_job(job, plan) - 2 * estimate(job, plan, "cpu").total
     assert besides == serving * PROCESS_BYTES + copies * weights
 

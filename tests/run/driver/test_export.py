@@ -17,7 +17,7 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.nasnet import NasNet
-from cnnbench.run.driver.plan import COMPUTE_DTYPES
+from cnnbench.plan import COMPUTE_DTYPES
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -45,7 +45,7 @@ def evaluation_logits(images, **flags):
     def logits(images):
         return forward(
             evaluator._model,
-            evaluator._plan.spec.num_classes,
+            evaluator._plan.network.spec.num_classes,
             images,
             lambda spec, dtype: built.manager.read(0, spec.name, dtype),
             training=False,

@@ -12,8 +12,8 @@ from data_sets import input_spec, write_cifar10
 from cnnbench.data import CIFAR10
 from cnnbench.data.distributed import InputDistribution
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, validate
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.flags import Params
+from cnnbench.plan import make_plan, make_setup
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -116,7 +116,7 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
         num_batches=1,
         **flags,
     )
-    validate(params)
+    make_setup(params)
     with pytest.raises(FlagError, match=words) as error:
         make_plan(params)
     assert error.value.flag == "auto_shard_policy"

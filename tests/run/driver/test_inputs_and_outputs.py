@@ -266,7 +266,7 @@ def test_without_training_there_is_no_second_head(headed):
     )
     benchmark, built = headed(guarded, forward_only=True)
     plain_benchmark, plain = headed("pass", forward_only=True)
-    spec, without = benchmark.plan.spec, plain_benchmark.plan.spec
+    spec, without = benchmark.plan.network.spec, plain_benchmark.plan.network.spec
     assert spec.parameters > without.parameters
     assert spec.forward_flops_per_image == without.forward_flops_per_image
     assert spec.training_flops_per_image > without.training_flops_per_image

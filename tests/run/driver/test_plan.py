@@ -6,9 +6,9 @@ import pytest
 
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, parse_args
-from cnnbench.flags.ineffective import _AGGREGATING
-from cnnbench.run.driver.plan import WarmUp, make_plan
+from cnnbench.flags import Params
+from cnnbench.plan import WarmUp, make_plan, parse_run
+from cnnbench.plan.ineffective import _AGGREGATING
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -26,8 +26,8 @@ from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 )
 def test_batches_and_epochs(flags, batch, batches):
     plan = make_plan(Params(model="trivial", data_name="cifar10", batch_size=batch, **flags))
-    assert plan.num_batches == batches
-    assert plan.num_epochs == pytest.approx(batches * batch / 50_000)
+    assert plan.length.num_batches == batches
+    assert plan.length.num_epochs == pytest.approx(batches * batch / 50_000)
 
 
 ONE_LAYER = """
@@ -96,7 +96,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
     ],
 )
 def test_warm_up(flags, expected):
-    assert make_plan(Params(model="lenet", **flags)).warm_up == expected
+    assert make_plan(Params(model="lenet", **flags)).length.warm_up == expected
 
 
 @pytest.mark.parametrize(
@@ -114,20 +114,22 @@ def test_evaluation_points(flags, steps):
     plan = make_plan(
         Params(model="resnet20", data_name="cifar10", batch_size=1000, num_batches=10, **flags)
     )
-    assert plan.eval_steps == steps
-    assert plan.mode == "training + evaluation"
-    assert plan.num_eval_batches == 10
+    assert plan.length.eval_steps == steps
+    assert plan.work.value == "training + evaluation"
+    assert plan.length.num_eval_batches == 10
 
 
 def test_batches_are_per_device():
     plan = make_plan(Params(model="resnet50", num_gpus=3))
-    assert (plan.batch_per_device, plan.global_batch) == (64, 192)
-    assert plan.num_epochs == pytest.approx(100 * 192 / 1281167)
+    assert (plan.length.batch_per_device, plan.length.global_batch) == (64, 192)
+    assert plan.length.num_epochs == pytest.approx(100 * 192 / 1281167)
 
 
 def test_the_evaluation_is_as_long_as_the_training_unless_told():
     def batches(**flags):
-        return make_plan(Params(eval_during_training_every_n_steps=1, **flags)).num_eval_batches
+        return make_plan(
+            Params(eval_during_training_every_n_steps=1, **flags)
+        ).length.num_eval_batches
 
     assert batches() == 100
     assert batches(num_batches=7) == 7
@@ -173,26 +175,26 @@ AGGREGATION = [
 def test_an_aggregation_flag_sets_its_field(flag, value, field, expected):
     assert expected != getattr(AggregationSpec(), field)
     plan = make_plan(Params.from_dict({flag: value}))
-    assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
+    assert plan.exchange.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
 
 
 def test_without_flags_nothing_is_done_to_gradients():
-    assert make_plan(Params()).aggregation == AggregationSpec()
+    assert make_plan(Params()).exchange.aggregation == AggregationSpec()
     for precision in ("fp16", "bf16"):
         wide = Params(precision=precision, compact_gradient_transfer=False)
-        assert make_plan(wide).aggregation == AggregationSpec()
+        assert make_plan(wide).exchange.aggregation == AggregationSpec()
 
 
 def test_collectives_between_processes_send_buckets_unless_told_otherwise():
     def buckets(**flags):
         params = Params(variable_update="collective_all_reduce", **flags)
-        return make_plan(params).aggregation.gradient_bucket_bytes
+        return make_plan(params).exchange.aggregation.gradient_bucket_bytes
 
     assert buckets() == 4 * 2**20
     assert buckets(gradient_bucket_bytes=0) == 0
     assert buckets(gradient_repacking=2) == buckets(agg_small_grads_max_bytes=64) == 0
     plan = make_plan(Params(variable_update="collective_all_reduce"))
-    assert plan.aggregation.all_reduce == parse_all_reduce_spec("collective")
+    assert plan.exchange.aggregation.all_reduce == parse_all_reduce_spec("collective")
 
 
 def test_every_aggregation_flag_and_field_has_been_tried():
@@ -205,8 +207,8 @@ def test_every_aggregation_flag_and_field_has_been_tried():
 
 def test_an_old_line_evaluates_ssd300_with_a_flag_for_training_alone():
     line = ["--model=ssd300", "--eval", "--train_dir=d", "--print_training_accuracy=True"]
-    parsed = parse_args(line)
+    parsed = parse_run(line)
     assert any("--print_training_accuracy" in notice for notice in parsed.notices)
-    assert make_plan(parsed.params).mode == "evaluation"
+    assert make_plan(parsed.params).work.value == "evaluation"
     with pytest.raises(FlagError, match="ssd300 has no top-1 accuracy"):
-        make_plan(parse_args([line[0], line[3]]).params)
+        make_plan(parse_run([line[0], line[3]]).params)

@@ -11,7 +11,7 @@ from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.errors import ReplicaDivergenceError
-from cnnbench.flags import parse_args
+from cnnbench.plan import parse_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.replica_check import ReplicaCheck
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -55,7 +55,7 @@ def test_a_clean_run_passes_and_says_how_often_it_was_checked(mode, towers):
     assert RunRecord.from_json(record.to_json()).measured == record.measured
     # A notice says where there is nothing to compare.
     words = [f"--{name}={str(value).lower()}" for name, value in mode.items()]
-    notices = parse_args([f"--num_gpus={towers}", "--check_replica_consistency=1", *words]).notices
+    notices = parse_run([f"--num_gpus={towers}", "--check_replica_consistency=1", *words]).notices
     assert copies != any("--check_replica_consistency has no" in line for line in notices)
 
 

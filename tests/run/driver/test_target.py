@@ -7,18 +7,17 @@ import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench import Params
-from cnnbench.flags import validate
+from cnnbench.plan import make_plan, make_setup
 from cnnbench.records.parts import Target
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.plan import make_plan
 
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
 def planned(model, **flags):
     params = Params(model=model, dataset_plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
-    validate(params)
-    return make_plan(params).target
+    make_setup(params)
+    return make_plan(params).length.target
 
 
 @pytest.mark.parametrize(

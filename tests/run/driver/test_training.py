@@ -9,13 +9,13 @@ import pytest
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
+from cnnbench.plan import Plan, make_plan
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
-from cnnbench.run.driver.plan import Plan, make_plan
 from cnnbench.run.driver.step_timer import LoopTime, StepTime
 from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.runtime.turns import Turns
@@ -119,7 +119,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
         watch=script,
         turns=turns or Turns(),
     )
-    evaluated = bool(plan.eval_steps)
+    evaluated = bool(plan.length.eval_steps)
     training = Training(
         context,
         Trainable(

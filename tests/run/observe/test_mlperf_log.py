@@ -9,11 +9,10 @@ import tensorflow as tf
 from data_sets import WEATHER, write_weather
 
 from cnnbench import Params
-from cnnbench.flags import validate
+from cnnbench.plan import evaluated_examples, make_plan, make_setup
 from cnnbench.records.parts import Evaluation
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.mlperf_log import MLPerfLog
-from cnnbench.run.driver.plan import evaluated_examples, make_plan
 
 PREFIX = ":::MLLOG "
 ONCE = (
@@ -38,7 +37,7 @@ def parsed(text):
 def planned(**flags):
     """The lines so far of a run that is planned and not made, and its log."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
-    validate(params)
+    make_setup(params)
     plan, lines = make_plan(params), []
     return lines, MLPerfLog(params, plan, lines.append)
 

@@ -7,10 +7,10 @@ from oracle import RULES
 from towers import optimizer_of
 
 from cnnbench.flags import Params
-from cnnbench.flags.ineffective import unused_notices
 from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec, Slot
+from cnnbench.plan import make_plan
+from cnnbench.plan.ineffective import unused_notices
 from cnnbench.run.driver.estimates import estimate
-from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.step.optimizers import Optimizer
 
 STEPS = 6
@@ -146,6 +146,6 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
 
     plain = Params(model="lenet", device="cpu")
     plan = make_plan(plain)
-    size = sum(one.bytes for one in plan.spec.variables)
+    size = sum(one.bytes for one in plan.network.spec.variables)
     needed = estimate(plain.replace(optimizer="adagrad"), plan, "cpu").total
     assert needed - estimate(plain, plan, "cpu").total == size

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cnnbench.flags import Params
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.plan import make_plan
 from cnnbench.plan.update_plan import UpdatePlan
 
 DECAY = 0.25
@@ -40,4 +40,4 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_the_plan_of(case):
     flags, expected = CASES[case]
     own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
-    assert make_plan(Params(**own)).update == UpdatePlan(weight_decay=DECAY, **expected)
+    assert make_plan(Params(**own)).exchange.update == UpdatePlan(weight_decay=DECAY, **expected)
