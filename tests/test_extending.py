@@ -39,8 +39,8 @@ def touched(recipe):
 
 # Where a recipe sends what not every new part has.
 OPTIONAL = {
-    "cnnbench/flags/checks.py",
-    "cnnbench/flags/ineffective.py",
+    "cnnbench/plan/checks.py",
+    "cnnbench/plan/ineffective.py",
     "cnnbench/judge/metrics/comparable_facts.py",
 }
 

@@ -9,7 +9,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import Params
 from cnnbench.plan.numerics import Numerics
-from cnnbench.plan.part import Part
+from cnnbench.plan.part import PlanPart
 from cnnbench.plan.place import Place
 from cnnbench.plan.update_plan import UpdatePlan, plan_update
 from cnnbench.plan.work import Work
@@ -22,7 +22,7 @@ from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange(Part):
+class Exchange(PlanPart):
     """Placement of variables and exchange of gradients; other fields are flags of their names.
 
     Attributes:

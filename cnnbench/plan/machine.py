@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cnnbench.base.jobs.job import WORKER, Job
-from cnnbench.plan.part import Part
+from cnnbench.plan.part import PlanPart
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Part):
+class MachinePlan(PlanPart):
     """The flags of a run that configure TensorFlow, by their names, and those of the checks."""
 
     device: str
@@ -31,7 +31,7 @@ class Machine(Part):
     peak_flops: float | None
     quiet_conditions: str
 
-    def of_task(self, job: Job) -> Machine:
+    def of_task(self, job: Job) -> MachinePlan:
         """The settings of this process of `job`; one without towers gets one CPU device."""
         if job.in_cluster and job.task.job != WORKER:
             return replace(self, device="cpu", num_gpus=1, gpu_indices="")

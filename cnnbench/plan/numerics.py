@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cnnbench.flags.params import Params
 from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec
-from cnnbench.plan.part import Part
+from cnnbench.plan.part import PlanPart
 from cnnbench.plan.work import Work
 
 DEFAULT_FP16_LOSS_SCALE = 128.0
@@ -17,7 +17,7 @@ COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numerics(Part):
+class Numerics(PlanPart):
     """Number formats, losses and optimizer; other fields are the flags of their names.
 
     Attributes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-P = TypeVar("P", bound="Part")
+P = TypeVar("P", bound="PlanPart")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
+class PlanPart:
     """Base class of frozen parts."""
 
     @classmethod

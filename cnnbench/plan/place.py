@@ -10,7 +10,7 @@ from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve, started_to
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import Params
 from cnnbench.machine.host import Host
-from cnnbench.plan.part import Part
+from cnnbench.plan.part import PlanPart
 from cnnbench.plan.rules import Refusals, refuse_first
 from cnnbench.plan.work import Work
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
@@ -27,7 +27,7 @@ _INSTEAD_OF_HOROVOD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Part):
+class Place(PlanPart):
     """This process in its job.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import Params
 from cnnbench.plan.exchange import Exchange
-from cnnbench.plan.machine import Machine
+from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.numerics import Numerics
 from cnnbench.plan.place import Place
 from cnnbench.plan.work import Work
@@ -32,7 +32,7 @@ class Setup:
     place: Place
     numerics: Numerics
     exchange: Exchange
-    machine: Machine
+    machine: MachinePlan
     outputs: OutputParams
 
     @property
@@ -57,6 +57,6 @@ def of_params(params: Params, mode: Mode) -> Setup:
         place=place,
         numerics=numerics,
         exchange=Exchange.resolved(params, work, place, numerics),
-        machine=Machine.of(params),
+        machine=MachinePlan.of(params),
         outputs=params.group(OutputParams),
     )

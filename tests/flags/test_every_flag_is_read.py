@@ -4,8 +4,13 @@ import dataclasses
 import re
 from pathlib import Path
 
+from cnnbench.data.spec import InputSpec
 from cnnbench.flags import FLAGS
 from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.plan.exchange import Exchange
+from cnnbench.plan.machine import MachinePlan
+from cnnbench.plan.numerics import Numerics
+from cnnbench.plan.place import Place
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
@@ -14,17 +19,16 @@ PACKAGES = ("cnnbench", "models", "variable_mgr")
 # Another command has flags of its own, some with equal names.
 NOT_READERS = (
     ROOT / "cnnbench" / "flags",
-    ROOT / "cnnbench" / "records" / "tables.py",
+    ROOT / "cnnbench" / "plan" / "checks.py",
+    ROOT / "cnnbench" / "plan" / "ineffective.py",
     ROOT / "cnnbench" / "lab" / "allreduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
-# These modules use the flags of the job.
-MAKE_JOB = (ROOT / "cnnbench" / "flags" / "cluster.py", ROOT / "cnnbench" / "flags" / "params.py")
+PARTS = (Exchange, InputSpec, MachinePlan, Numerics, Place)
+"""Parts of a plan that take flags as fields of the same names."""
 
 NOT_READ = {
-    "server_protocol": "there is one",
-    "hierarchical_copy": "flags.reductions makes it an all-reduce, which the plan has",
-    "variable_mgr_plugin": "flags.checks loads it, before --variable_update is checked",
+    "use_fp16": "--precision has its value",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
 }
@@ -32,23 +36,15 @@ NOT_READ = {
 
 def _read_anywhere():
     # AggregationSpec.of and optimizers read flags by names in data.
-    names = {field.name for field in dataclasses.fields(AggregationSpec)}
+    names = {field.name for part in PARTS for field in dataclasses.fields(part)}
+    names |= {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {flag for optimizer in OPTIMIZERS.values() for flag in optimizer.flags}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            if path not in MAKE_JOB and any(path.is_relative_to(other) for other in NOT_READERS):
+            if any(path.is_relative_to(other) for other in NOT_READERS):
                 continue
-            # The input and the runtime get their flags as fields of the same names
-            # (InputSpec.from_flags, Settings.of).
-            holders = {"params", "_params", "flags"}
-            if path in MAKE_JOB:
-                holders |= {"self"}
-            if path.is_relative_to(ROOT / "cnnbench" / "data"):
-                holders |= {"spec", "_spec"}
-            if path == ROOT / "cnnbench" / "run" / "runtime" / "tensorflow.py":
-                holders |= {"settings"}
             text = path.read_text(encoding="utf-8")
-            names |= set(re.findall(rf"\b(?:{'|'.join(holders)})\.(\w+)", text))
+            names |= set(re.findall(r"\b(?:params|flags|given|outputs)\.(\w+)", text))
     return names
 
 

@@ -157,16 +157,18 @@ def test_a_task_that_runs_alone_says_so(monkeypatch, environ, line):
 @pytest.mark.usefixtures("_alone")
 def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", TWO_WORKERS)
-    params = parse_run(["--variable_update=horovod"]).params
-    assert (params.cluster, params.job.task, params.job.num_workers) == (
+    found = parse_run(["--variable_update=horovod"])
+    params, job = found.params, found.place.job
+    assert (params.cluster, job.task, job.num_workers) == (
         "tf_config",
         Task("worker", 1),
         2,
     )
     for name, value in {"RANK": "2", "SIZE": "3", "LOCAL_RANK": "2", "LOCAL_SIZE": "3"}.items():
         monkeypatch.setenv(f"HOROVOD_{name}", value)
-    params = parse_run(["--variable_update=horovod"]).params
-    assert (params.cluster, params.job.task, params.job.num_workers) == (
+    found = parse_run(["--variable_update=horovod"])
+    params, job = found.params, found.place.job
+    assert (params.cluster, job.task, job.num_workers) == (
         "mpi",
         Task("worker", 2),
         3,
@@ -177,7 +179,7 @@ def test_horovod_joins_what_horovodrun_or_tf_config_says(monkeypatch):
 def test_tf_config_of_one_replica_runs_as_one_process(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
     parsed = parse_run(["--cluster=tf_config", "--variable_update=collective_all_reduce"])
-    assert not parsed.params.job.in_cluster
+    assert not parsed.place.job.in_cluster
     assert "--cluster=tf_config names no other process: this run is alone" in parsed.notices
     with pytest.raises(FlagError, match="parameter_server_strategy: needs processes"):
         parse_run(["--cluster=tf_config", "--variable_update=parameter_server_strategy"])
@@ -189,7 +191,7 @@ def test_an_evaluator_evaluates_or_is_refused(monkeypatch):
     with pytest.raises(FlagError, match=r"is an evaluator, .* needs --eval, --train_dir=DIR"):
         parse_run(["--cluster=tf_config"])
     parsed = parse_run(["--cluster=tf_config", "--eval", "--train_dir=there"])
-    assert not parsed.params.job.in_cluster
+    assert not parsed.place.job.in_cluster
     assert not parse_run(["--eval", "--train_dir=there"]).notices
 
 

@@ -366,7 +366,7 @@ def _sends(graphs):
 
 def _counted(flags, workers, ps):
     from cnnbench.flags import Params
-    from cnnbench.plan import make_plan, make_setup
+    from cnnbench.plan import make_plan
     from cnnbench.run.driver.build import Assembly
     from cnnbench.run.driver.console import Console
     from cnnbench.run.observe.graphs import collecting_partitions
@@ -379,11 +379,10 @@ def _counted(flags, workers, ps):
             **{"worker_hosts": ",".join(workers), "ps_hosts": ",".join(ps)},
         }
     )
-    make_setup(params)
     plan = make_plan(params)
     job = plan.place.job
     devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
-    built = Assembly(params, plan, devices).build(Console.silent())
+    built = Assembly(plan, devices).build(Console.silent())
     built.manager.after_initialization()
     graphs = []
     with collecting_partitions(graphs):

@@ -23,7 +23,7 @@ from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.plan import Setup, make_plan, parse_run
-from cnnbench.plan.machine import Machine
+from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
@@ -197,7 +197,7 @@ def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
     return (*words, "--variable_update=independent", f"--num_gpus={towers}")
 
 
-def gpu_variables(job: Job, machine: Machine) -> dict[str, str]:
+def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
     """Environment variables that give the process of a job its own GPUs."""
     if machine.device == "cpu" or machine.gpu_indices or job.task.job != WORKER:
         return {}

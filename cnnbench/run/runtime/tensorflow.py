@@ -20,7 +20,7 @@ from cnnbench.base.jobs.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
-from cnnbench.plan.machine import Machine
+from cnnbench.plan.machine import MachinePlan
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # For an addition and two copies of a number by a GPU, on a machine that may be busy.
@@ -61,7 +61,7 @@ class Devices:
         return self.job.cpu_device
 
 
-def export_environment(settings: Machine) -> tuple[str, ...]:
+def export_environment(settings: MachinePlan) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads; call it before that.
 
     Variables that are set already are kept; returns warnings about those that contradict the flags.
@@ -101,7 +101,7 @@ def export_environment(settings: Machine) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-def choose_devices(settings: Machine, job: Job | None = None) -> Devices:
+def choose_devices(settings: MachinePlan, job: Job | None = None) -> Devices:
     """Finds the devices that the flags ask for without initialising them; FlagError if too few.
 
     Without a job, this process alone takes part.
@@ -126,7 +126,7 @@ def choose_devices(settings: Machine, job: Job | None = None) -> Devices:
     )
 
 
-def configure(settings: Machine, job: Job | None = None) -> Devices:
+def configure(settings: MachinePlan, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags to the devices of `choose_devices`.
 
     Raises:
@@ -151,7 +151,7 @@ def configure(settings: Machine, job: Job | None = None) -> Devices:
     return found
 
 
-def start_server(settings: Machine, job: Job) -> Any:
+def start_server(settings: MachinePlan, job: Job) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = load_tensorflow()
     found = choose_devices(settings)
@@ -202,7 +202,7 @@ def check_channels_first(dtype: str) -> None:
         ) from None
 
 
-def _device_kind(settings: Machine, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+def _device_kind(settings: MachinePlan, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     if settings.device == "cpu":
         return "cpu", ()
     if settings.device == "auto" and visible_gpus == 0:
@@ -220,7 +220,7 @@ def _device_kind(settings: Machine, visible_gpus: int) -> tuple[str, tuple[str, 
     return "gpu", ()
 
 
-def _gpu_order(settings: Machine, visible: int) -> tuple[int, ...]:
+def _gpu_order(settings: MachinePlan, visible: int) -> tuple[int, ...]:
     if not settings.gpu_indices:
         return tuple(range(settings.num_gpus))
     order = tuple(int(i) for i in settings.gpu_indices.split(","))
@@ -232,7 +232,7 @@ def _gpu_order(settings: Machine, visible: int) -> tuple[int, ...]:
     return order[: settings.num_gpus]
 
 
-def _set_threads(tf: Any, settings: Machine, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, settings: MachinePlan, intra: int, inter: int) -> None:
     pools = (
         ("num_intra_threads", "intra_op", intra, settings.num_intra_threads),
         ("num_inter_threads", "inter_op", inter, settings.num_inter_threads or None),
@@ -249,7 +249,7 @@ def _set_threads(tf: Any, settings: Machine, intra: int, inter: int) -> None:
                 ) from None
 
 
-def _use_gpus(tf: Any, settings: Machine, gpus: Sequence[Any]) -> None:
+def _use_gpus(tf: Any, settings: MachinePlan, gpus: Sequence[Any]) -> None:
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         if settings.allow_growth:
@@ -262,7 +262,7 @@ def _use_gpus(tf: Any, settings: Machine, gpus: Sequence[Any]) -> None:
             ) from None
 
 
-def thread_counts(settings: Machine, kind: str, cores: int) -> tuple[int, int]:
+def thread_counts(settings: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
@@ -280,7 +280,7 @@ def thread_counts(settings: Machine, kind: str, cores: int) -> tuple[int, int]:
     return 0 if intra is None else intra, inter
 
 
-def input_threads(settings: Machine, kind: str) -> int:
+def input_threads(settings: MachinePlan, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
     By default a pool of its own: with an inter-op pool of one thread the pipeline would wait for

@@ -74,11 +74,12 @@ def cluster(
 
 def one_process(args: argparse.Namespace) -> None:
     """A strategy in this process, on two devices or one."""
-    from cnnbench.run.runtime.tensorflow import Settings, configure
+    from cnnbench.plan.machine import MachinePlan
+    from cnnbench.run.runtime.tensorflow import configure
 
     count = 1 if args.strategy == "one_device_strategy" else 2
     # Threads and devices as those of a run of cnnbench.
-    devices = configure(Settings.of(network(args.model, count))).towers
+    devices = configure(MachinePlan.of(network(args.model, count))).towers
     import tensorflow as tf
 
     made = {

@@ -46,7 +46,7 @@ class Run:
             explicit_flags=explicit,
             messages=messages,
             progress=Progress.silent(),
-            membership=Membership(plan.job, plan.run, messages.notice, messages.error, {}),
+            membership=Membership(plan.run, messages.notice, messages.error, {}),
         )
 
     def __call__(self):

@@ -69,11 +69,7 @@ def test_plans():
 
 def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
     plan = make_plan(params_of(JOB))
-    assert (
-        plan.place.job.num_towers,
-        plan.place.job.client_per_worker,
-        plan.place.job.is_chief,
-    ) == (2, False, True)
+    assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
     of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
     assert of_second.job.client_per_worker
     assert list(of_second.job.own_towers) == [1]

@@ -14,7 +14,7 @@ from cnnbench import BenchmarkCNN
 from cnnbench.base.stats.descriptive import Speed
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make_plan
 from cnnbench.run.driver import describe
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.tensorflow import Devices
@@ -83,12 +83,10 @@ def test_every_captured_run_is_made():
 def header(kind="cpu", numbers=(), version="2.21.0", **flags):
     """The header of a run on devices of a kind; `numbers` are those of its own."""
     own = {"model": "trivial", "batch_size": 8, "num_batches": 20, "device": kind, **flags}
-    params = Params.from_dict(own)
-    make_setup(params)
-    plan = make_plan(params)
-    own = numbers or tuple(range(params.num_gpus))
+    plan = make_plan(Params.from_dict(own))
+    own = numbers or tuple(range(plan.machine.num_gpus))
     devices = Devices(job=plan.place.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
-    return describe.header(params, plan, devices, version, kind)
+    return describe.header(plan, devices, version, kind)
 
 
 def test_development_versions_of_tensorflow_print_major_and_minor():

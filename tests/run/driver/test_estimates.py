@@ -21,8 +21,7 @@ SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
 
 
 def estimated(**flags):
-    params = Params(**{**SHARED, **flags})
-    return estimate(params, make_plan(params), "cpu")
+    return estimate(make_plan(Params(**{**SHARED, **flags})), "cpu")
 
 
 def test_what_a_run_keeps_beside_its_activations():
@@ -38,8 +37,7 @@ def test_what_a_run_keeps_beside_its_activations():
     assert copied - second == 2 * weights
     assert second > weights
     assert total(forward_only=True) < total() - 2 * weights
-    one_process = Params(**SHARED)
-    assert total_of_job(one_process, make_plan(one_process)) == total()
+    assert total_of_job(make_plan(Params(**SHARED))) == total()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_all_processes_of_a_job_count(flags, serving, copies):
     job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
     plan = make_plan(job)
     weights = sum(one.bytes for one in plan.network.spec.variables)
-    besides = total_of_job(job, plan) - 2 * estimate(job, plan, "cpu").total
+    besides = total_of_job(plan) - 2 * estimate(plan, "cpu").total
     assert besides == serving * PROCESS_BYTES + copies * weights
 
 
@@ -88,23 +86,23 @@ def test_a_batch_counts_once_per_device():
 )
 def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    warning = estimates.check(needed, there, Params(model="trivial"), refuse=refuse)
+    warning = estimates.check(needed, there, make_plan(Params(model="trivial")), refuse=refuse)
     assert (warning is not None) == warns
     assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
 
 def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
-    params = Params(model="trivial", num_gpus=8)
+    plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        estimates.check(needed, Memory(4 * GIB, 3 * GIB), params)
+        estimates.check(needed, Memory(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
     kilobytes = f"MemTotal: {4 << 20} kB\nMemAvailable: {3 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
-    found = batch_limits(params := Params(**flags), make_plan(params))
+    found = batch_limits(make_plan(Params(**flags)))
     assert found is not None
     fitting, refused = found
     assert fitting < refused
@@ -113,13 +111,12 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_m
         FlagError, match=rf"={refused}: takes about 6 GiB .* there is 4 GiB; a batch"
     ):
         benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
-    on_gpus = Params(model="trivial", device="gpu")
-    assert batch_limits(on_gpus, make_plan(on_gpus)) is None
+    assert batch_limits(make_plan(Params(model="trivial", device="gpu"))) is None
 
 
 def work(**flags):
-    params = Params(**{"device": "cpu", "model": "lenet", "num_batches": 30, **flags})
-    return work_of(params, make_plan(params))
+    given = {"device": "cpu", "model": "lenet", "num_batches": 30, **flags}
+    return work_of(make_plan(Params(**given)))
 
 
 def test_steps_images_devices_and_evaluations_are_work():

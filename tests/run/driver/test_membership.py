@@ -1,6 +1,7 @@
 """A process joins the others of its job."""
 
 import contextlib
+import dataclasses
 import errno
 import socket
 import threading
@@ -14,6 +15,7 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
+from cnnbench.plan import make_setup
 from cnnbench.run.cluster import handshake
 from cnnbench.run.cluster.handshake import Met
 from cnnbench.run.driver import membership
@@ -100,6 +102,12 @@ def answering():
         server.shutdown(socket.SHUT_RDWR)
 
 
+def membership_in(job):
+    setup = make_setup(Params())
+    place = dataclasses.replace(setup.place, job=job)
+    return Membership(dataclasses.replace(setup, place=place), print, print, {})
+
+
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answering, limits):
@@ -107,7 +115,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     limits(membership, _FAILURE_SECONDS=0.2)
     own, other = f"localhost:{port}", answering if answers else "localhost:1"
     job = Job(task=Task("worker"), worker_hosts=(own, other))
-    one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
+    one = membership_in(job)
     one._joined = True
     one._watchdog.open({})
     text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
@@ -128,8 +136,7 @@ def test_a_worker_that_is_done_stays_until_the_others_are():
     """TensorFlow's last messages of a collective fail where one is gone."""
     hosts = {"worker_hosts": ("localhost:1", "localhost:2"), "client_per_worker": True}
     jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
-    params = Params(job_name="worker", worker_hosts=",".join(hosts["worker_hosts"]))
-    first, second = (Membership(job, params, print, print, {}) for job in jobs)
+    first, second = map(membership_in, jobs)
     others, lines = set(threading.enumerate()), socket.socketpair()
     for one, line, other in zip((first, second), lines, jobs[::-1], strict=True):
         one._watchdog.start({other.task: line})

@@ -1,5 +1,6 @@
 """The training scenario with scripted step times: no device, no waiting."""
 
+import dataclasses
 import io
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
@@ -9,7 +10,8 @@ import pytest
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
-from cnnbench.plan import Plan, make_plan
+from cnnbench.plan import make_plan
+from cnnbench.plan.learning_rate import LearningRates
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
@@ -95,7 +97,6 @@ def run(limits):
     def run(script, **given):
         limits(StepTime, now=script.clocks)
         limits(LoopTime, now=script.loop_clocks)
-        limits(Plan, schedule=lambda plan, params: float)  # the rate of a step is its number
         return trained(script, **given)
 
     return run
@@ -104,13 +105,14 @@ def run(limits):
 def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
+    rates = LearningRates(plan.rates.outline, float)  # the rate of a step is its number
+    plan = dataclasses.replace(plan, rates=rates)
     out = io.StringIO()
     measurements = Measurements(command=[], config={})
     console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
     context = ScenarioContext(
-        params,
         plan,
         console,
         Messages.silent(),

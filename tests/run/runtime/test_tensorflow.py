@@ -15,6 +15,7 @@ from forked import Forked, cnnbench, finished
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
+from cnnbench.plan.machine import MachinePlan
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
     XLA_CACHE,
@@ -44,7 +45,7 @@ from cnnbench.run.runtime.tensorflow import (
     ],
 )
 def test_thread_counts(flags, kind, cores, expected):
-    assert thread_counts(Machine.of(Params(**flags)), kind, cores) == expected
+    assert thread_counts(MachinePlan.of(Params(**flags)), kind, cores) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_thread_counts(flags, kind, cores, expected):
 )
 def test_input_threads(flags, kind, expected, cpus):
     cpus(range(16))
-    assert input_threads(Machine.of(Params(**flags)), kind) == expected
+    assert input_threads(MachinePlan.of(Params(**flags)), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_input_threads(flags, kind, expected, cpus):
 def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
-        export_environment(Machine.of(Params(**flags)))
+        export_environment(MachinePlan.of(Params(**flags)))
         for name, value in after.items():
             expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
             assert os.environ.get(name) == expected, name
@@ -180,7 +181,9 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
         return
     assert load_tensorflow() is tf
     found = [
-        line for line in configure(Machine.of(Params(device="cpu"))).notices if "TensorFlow" in line
+        line
+        for line in configure(MachinePlan.of(Params(device="cpu"))).notices
+        if "TensorFlow" in line
     ]
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
 

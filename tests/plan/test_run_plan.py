@@ -7,8 +7,9 @@ import pytest
 from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.plan import WarmUp, make_plan, parse_run
+from cnnbench.plan import make_plan, parse_run
 from cnnbench.plan.ineffective import _AGGREGATING
+from cnnbench.plan.length import WarmUp
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -63,7 +64,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
         monkeypatch.chdir(tmp_path / folder)
         for file in plugins.loaded():
             plugins.forget(file)
-        return make_plan(params).agreed(params)
+        return make_plan(params).agreed
 
     def differing(**of):
         one, other = facts(), facts(folder="two", **of)
@@ -127,9 +128,8 @@ def test_batches_are_per_device():
 
 def test_the_evaluation_is_as_long_as_the_training_unless_told():
     def batches(**flags):
-        return make_plan(
-            Params(eval_during_training_every_n_steps=1, **flags)
-        ).length.num_eval_batches
+        plan = make_plan(Params(eval_during_training_every_n_steps=1, **flags))
+        return plan.length.num_eval_batches
 
     assert batches() == 100
     assert batches(num_batches=7) == 7
@@ -146,9 +146,9 @@ def test_passes_of_an_evaluation_are_whole_batches_each(epochs, batches):
     small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 128, "num_gpus": 2}
     during = {"eval_during_training_every_n_steps": 1, "num_batches": 2}
     own = make_plan(Params(**small, **during, num_eval_epochs=epochs))
-    assert own.num_eval_batches == batches
+    assert own.length.num_eval_batches == batches
     as_training = make_plan(Params(**small, eval=True, train_dir="d", num_epochs=epochs))
-    assert as_training.num_eval_batches == as_training.num_batches == batches
+    assert as_training.length.num_eval_batches == as_training.length.num_batches == batches
 
 
 # Flag and value, and the field that they set, alone. Values are none of the defaults.

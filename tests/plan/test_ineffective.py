@@ -6,7 +6,8 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.plan import parse_run
-from cnnbench.plan.ineffective import UNUSED, notices
+from cnnbench.plan.ineffective import UNUSED
+from cnnbench.plan.rules import notices
 
 SHORT = {
     "EVAL": "--eval --train_dir=d",
@@ -149,7 +150,7 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
         if len(about) != 1 or reason not in about[0] or "\n" in about[0] or known in str(needed):
             wrong.append((flag, idle, about, needed))
         given = parsed.explicit_flags
-        used |= {n for n, entry in enumerate(UNUSED) if notices([entry], parsed.params, given)}
+        used |= {n for n, entry in enumerate(UNUSED) if notices([entry], parsed, given)}
     assert not wrong
     assert [entry.flags for n, entry in enumerate(UNUSED) if n not in used] == []
     assert all(names.issuperset(entry.flags) for entry in UNUSED)

@@ -8,19 +8,21 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.plan.place import agreed_facts, with_exchanged_addresses, with_job_from_env
+from cnnbench.plan import make_setup
+from cnnbench.plan.agreed import agreed_facts
+from cnnbench.plan.place import with_exchanged_addresses, with_job_from_env
 from cnnbench.version import __version__
 
 
 def test_processes_agree_on_what_is_measured_but_not_on_where_it_is_written():
-    facts = agreed_facts(Params(model="lenet", num_batches=7))
+    facts = agreed_facts(Params(model="lenet", num_batches=7).as_dict())
     assert facts["cnnbench_version"] == __version__
     assert facts["tensorflow_version"].count(".") == 2
     assert facts["--model"] == "lenet"
     assert facts["--num_batches"] == "7"
     own = Params(model="lenet", num_batches=7, task_index=1, result_json="x", data_dir="/a")
-    assert agreed_facts(own) == facts
-    assert agreed_facts(own.replace(batch_size=3)) != facts
+    assert agreed_facts(own.as_dict()) == facts
+    assert agreed_facts(own.replace(batch_size=3).as_dict()) != facts
 
 
 TF_CONFIG = {
@@ -32,11 +34,11 @@ TF_CONFIG = {
 def test_the_job_of_an_environment_is_that_of_the_same_flags():
     found = with_job_from_env(Params(cluster="tf_config"), TF_CONFIG)
     flags = Params(job_name="worker", task_index=1, worker_hosts="a:1,b:2", ps_hosts="c:3")
-    assert found.job == flags.job
+    assert make_setup(found).place.job == make_setup(flags).place.job
     assert found.replace(cluster="flags") == flags
     assert with_job_from_env(found, {}) is found  # once
     assert with_job_from_env(flags, TF_CONFIG) is flags
-    assert agreed_facts(found) == agreed_facts(flags)
+    assert agreed_facts(found.as_dict()) == agreed_facts(flags.as_dict())
 
 
 def test_processes_of_a_machine_get_gpus_of_their_own():

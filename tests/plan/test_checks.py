@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.flags import Params
-from cnnbench.plan import parse_run
-from cnnbench.plan.exchange import running_all_reduce
+from cnnbench.plan import make_setup, parse_run
 
 AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
 TWO = {"variable_update": "replicated", "num_gpus": 2}
@@ -103,5 +102,5 @@ def test_accepted(line):
     ],
 )
 def test_what_runs(flags, running):
-    found = running_all_reduce(Params.from_dict(flags))
+    found = make_setup(Params.from_dict(flags)).exchange.running
     assert (None if found is None else str(found)) == running
