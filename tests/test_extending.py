@@ -51,7 +51,6 @@ OPTIONAL = {
         ("A variable manager", ("distributed_replicated",), set()),
         ("A variable manager", ("central_storage_strategy",), set()),
         ("A flag", ("allow_nonfinite",), OPTIONAL),
-        ("A flag", ("sparse_to_dense_grads",), OPTIONAL),
         ("An optimizer", ("rmsprop", "rmsprop_decay"), set()),
     ],
 )

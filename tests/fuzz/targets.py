@@ -85,14 +85,11 @@ def text_of(data: bytes) -> str:
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.plan import make_plan, parse_run
-    from cnnbench.plan.learning_rate import make_schedule
     from cnnbench.run.driver.estimates import estimate
 
-    params = parse_run(argv).params
-    made = make_plan(params)
-    estimate(params, made, "cpu")
-    examples, steps = max(1, made.train_examples), made.num_batches
-    rate = make_schedule(params, made.model.learning_rate, made.global_batch, examples, steps)
+    made = make_plan(parse_run(argv))
+    estimate(made, "cpu")
+    rate, steps = made.rates.schedule, made.length.num_batches
     if not all(math.isfinite(rate(step)) for step in (0, 1, steps // 2, steps - 1)):
         raise Disagreement(f"the learning rate is not finite: {argv}")
 

@@ -253,7 +253,8 @@ class BenchmarkCNN:
             runtime.check_channels_first(self.plan.numerics.dtype)
         self._warn_of_gaps()
         target = self.plan.length.target
-        if self.plan.params.stop_at_top_1_accuracy and target and target.metric != "top_1":
+        older = self.plan.params.stop_at_top_1_accuracy
+        if older is not None and target and target.metric != "top_1":
             name = self.plan.network.model.name
             self._messages.notice(
                 f"--stop_at_top_1_accuracy is the {target.metric} of {name}, as in "

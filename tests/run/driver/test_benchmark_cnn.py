@@ -25,6 +25,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import LearningRateSpec, Model, register_model
+from cnnbench.plan import make_setup
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
@@ -336,7 +337,11 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path, monkeypatch):
     said = io.StringIO()
-    held = (Params(train_dir=str(tmp_path)), ResultFiles(None, None, RUNS), Messages(said))
+    held = (
+        make_setup(Params(train_dir=str(tmp_path))),
+        ResultFiles(None, None, RUNS),
+        Messages(said),
+    )
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
     (tmp_path / lock.FILE).write_text(json.dumps(about))
     with outputs.held(*held):

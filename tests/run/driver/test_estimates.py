@@ -1,11 +1,14 @@
 """Estimates of memory and duration, and what becomes of a run by them."""
 
+import dataclasses
+
 import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
+from cnnbench.plan.work import Work
 from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
@@ -114,9 +117,12 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_m
     assert batch_limits(make_plan(Params(model="trivial", device="gpu"))) is None
 
 
+def planned(**flags):
+    return make_plan(Params(**{"device": "cpu", "model": "lenet", "num_batches": 30, **flags}))
+
+
 def work(**flags):
-    given = {"device": "cpu", "model": "lenet", "num_batches": 30, **flags}
-    return work_of(make_plan(Params(**given)))
+    return work_of(planned(**flags))
 
 
 def test_steps_images_devices_and_evaluations_are_work():
@@ -126,7 +132,7 @@ def test_steps_images_devices_and_evaluations_are_work():
     for twice in ({"num_warmup_batches": 50}, {"batch_size": 64}, {"num_gpus": 2}):
         assert work(**twice).flops == pytest.approx(2 * one.flops)
     assert work(forward_only=True).flops < one.flops / 2
-    assert work(input_only=True).flops == 0
+    assert work_of(dataclasses.replace(planned(), work=Work.INPUT)).flops == 0
     evaluated = work(eval_during_training_every_n_steps=10, num_eval_batches=5)
     assert evaluated.steps == one.steps + 2 * 5
     assert evaluated.flops > one.flops

@@ -17,7 +17,6 @@ from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.nasnet import NasNet
-from cnnbench.plan import COMPUTE_DTYPES
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -49,7 +48,7 @@ def evaluation_logits(images, **flags):
             images,
             lambda spec, dtype: built.manager.read(0, spec.name, dtype),
             training=False,
-            compute_dtype=COMPUTE_DTYPES[evaluator._params.precision],
+            compute_dtype=evaluator._plan.numerics.dtype,
         ).outputs
 
     return logits(images).numpy()

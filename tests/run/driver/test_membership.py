@@ -64,7 +64,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
             self._connect_worker(devices.job)
             return devices
 
-    joining = Connecting(job, Params(job_name="worker", worker_hosts=own), print, print, {})
+    joining = membership_in(job, Connecting)
     # They have met, and nobody watches.
     joining._met = _silent(own)
     joining._watchdog = SimpleNamespace(up=lambda **_: None, up_together=lambda: None)
@@ -102,10 +102,10 @@ def answering():
         server.shutdown(socket.SHUT_RDWR)
 
 
-def membership_in(job):
+def membership_in(job, kind=Membership):
     setup = make_setup(Params())
     place = dataclasses.replace(setup.place, job=job)
-    return Membership(dataclasses.replace(setup, place=place), print, print, {})
+    return kind(dataclasses.replace(setup, place=place), print, print, {})
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -18,8 +18,8 @@ from cnnbench.run.driver.scenarios import _resume_input
     ],
 )
 def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, examples, steps):
-    job = SimpleNamespace(num_workers=3)
-    plan = SimpleNamespace(global_batch=4, asynchronous=asynchronous, job=job)
+    place = SimpleNamespace(asynchronous=asynchronous, job=SimpleNamespace(num_workers=3))
+    plan = SimpleNamespace(length=SimpleNamespace(global_batch=4), place=place)
     asked: list[object] = []
     inputs = SimpleNamespace(resume=lambda *given: asked.append(given) or True)
     told: list[str] = []
