@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cnnbench.campaigns.ab import flags as turns
 from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.processes.commands import of_plan
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
@@ -18,9 +21,8 @@ def room(monkeypatch, made_up_machine):
     """A machine with enough memory."""
     kilobytes = f"MemTotal: {64 << 20} kB\nMemAvailable: {60 << 20} kB\n"
     (made_up_machine / "proc/meminfo").write_text(kilobytes)
-    monkeypatch.setattr(
-        turns, "gpu_memory", lambda *flags: Memory(total=64 * GIB, available=3 * GIB)
-    )
+    name = "cnnbench.campaigns.processes.commands.gpu_memory"
+    monkeypatch.setattr(name, lambda *flags: Memory(total=64 * GIB, available=3 * GIB))
 
 
 @pytest.mark.parametrize(
@@ -30,17 +32,20 @@ def room(monkeypatch, made_up_machine):
         ({"forward_only": True}, None),
         ({"device": "gpu", "allow_growth": True}, None),
         ({"worker_hosts": "a:1,b:2", "job_name": "worker"}, "several processes"),
-        ({"input_only": True}, "steps that can wait"),
-        ({"data_dir": "/data"}, "read ahead"),
+        ({"eval": True, "train_dir": "d"}, "steps that can wait"),
         ({"device": "gpu"}, "--allow_growth"),
         ({"device": "gpu", "allow_growth": True, "batch_size": 50_000}, "and 3 GiB is free"),
     ],
 )
 def test_runs_that_can_and_that_cannot(flags, why):
-    params = Params(**{"model": "lenet", "device": "cpu", **flags, "data_dir": None})
-    plan = make_plan(params)
-    found = turns.obstacle(params.replace(data_dir=flags.get("data_dir")), plan)
+    found = of_plan(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags}))).no_turns
     assert found is None if why is None else why in found
+
+
+def test_runs_with_files_cannot():
+    plan = make_plan(Params(model="lenet", device="cpu"))
+    reading = dataclasses.replace(plan, input=dataclasses.replace(plan.input, data_dir="/data"))
+    assert "read ahead" in (of_plan(reading).no_turns or "")
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])

@@ -8,6 +8,7 @@ from cnnbench.campaigns.launch import scaling
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.lab.predict.links import Link
+from cnnbench.plan import make_setup
 
 
 @pytest.fixture
@@ -82,8 +83,8 @@ def test_a_run_without_steps(of):
 )
 def test_predictions_by_mode(flags, ps, seconds):
     link = Link("test", 0.0, 1e-9, 0.0)
-    params = Params.from_dict({"model": "lenet", "device": "cpu", **flags})
-    found, reason = scaling.exchange_seconds(params, link, ps, (1, 2, 4))
+    setup = make_setup(Params.from_dict({"model": "lenet", "device": "cpu", **flags}))
+    found, reason = scaling.exchange_seconds(setup, link, ps, (1, 2, 4))
     assert reason == ""
     assert found[1] == 0
     assert 0 < found[2] < found[4]
@@ -98,8 +99,8 @@ def test_predictions_by_mode(flags, ps, seconds):
 def test_towers_of_a_worker_share_memory():
     link = Link("test", 0.0, 1e-9, 0.0)
     values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
-    params = Params.from_dict({**values, "all_reduce_spec": "xring"})
-    found, _ = scaling.exchange_seconds(params, link, 0, (1, 2))
+    setup = make_setup(Params.from_dict({**values, "all_reduce_spec": "xring"}))
+    found, _ = scaling.exchange_seconds(setup, link, 0, (1, 2))
     assert found[1] == pytest.approx(0, abs=1e-9)
     assert found[2] > 0
 

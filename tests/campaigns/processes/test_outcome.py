@@ -13,6 +13,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, judge
 from cnnbench.flags import Params
+from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
 
@@ -173,7 +174,7 @@ def test_without_a_record(outcome, ended, said, status, message, lost):
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one(outcome, make_record):
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    error = _as_benchmark_error(Params(), full)
+    error = _as_benchmark_error(make_plan(Params()), full)
     record = make_record(error=(type(error).__name__, str(error)))
     assert outcome(Ended(4, 1.0), record).status == "out_of_memory"
 

@@ -39,7 +39,7 @@ def estimated(monkeypatch):
     """estimated((FITS, DOES_NOT)): sets the estimated batch sizes, unknown until then."""
     limits = [None]
     name = "cnnbench.campaigns.processes.commands.batch_limits"
-    monkeypatch.setattr(name, lambda params, plan: limits[-1])
+    monkeypatch.setattr(name, lambda plan: limits[-1])
     return limits.append
 
 
