@@ -101,8 +101,8 @@ class Length:
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
-            evaluated = dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _of_evaluations(setup, evaluated, eval_batch * towers)
+            seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
+            eval_batches, eval_examples = _of_evaluations(setup, seen, eval_batch * towers)
         if evaluating:
             batch, batches = eval_batch, eval_batches
         elif flags.num_epochs:

@@ -60,8 +60,7 @@ def test_the_documented_example_is_the_one_that_is_tested():
 def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
     with pytest.raises(FlagError, match=r"must be one of parameter_server, .*strategy$"):
         parse_run([OWN[1]])
-    params = parse_run([*OWN, "--num_gpus=2"]).params
-    assert params.update_mode.name == LOCAL_SGD
+    assert parse_run([*OWN, "--num_gpus=2"]).place.mode.name == LOCAL_SGD
     assert names()[-1] == LOCAL_SGD
     make_setup(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
@@ -97,8 +96,8 @@ def test_a_mode_that_says_so_runs_in_several(processes, plugin):
     text = MANAGER.format(body="pass", row=f"processes=Processes.{processes}", name="own")
     path = plugin(text.replace("import Mode,", "import Mode, Processes,"))
     job = ["--job_name=worker", "--worker_hosts=a:1,b:1"]
-    params = parse_run([f"--variable_mgr_plugin={path}", "--variable_update=own", *job]).params
-    assert params.update_mode.processes.name == processes
+    found = parse_run([f"--variable_mgr_plugin={path}", "--variable_update=own", *job])
+    assert found.place.mode.processes.name == processes
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ register_mode(Mode(name="installed", manager=MANAGER))
 
 def test_the_mode_of_an_entry_point_is_one_of_the_modes(install, cpu_devices):
     install(GROUP, PROVIDER)
-    assert parse_run(["--variable_update=installed"]).params.update_mode.name == "installed"
+    assert parse_run(["--variable_update=installed"]).place.mode.name == "installed"
     assert "installed" in names()
     manager = create(spec("installed", cpu_devices[:2]), ())
     assert type(manager).__name__ == "ReplicatedVariableMgr"

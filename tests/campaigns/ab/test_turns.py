@@ -8,12 +8,13 @@ import pytest
 
 from cnnbench.campaigns.ab import flags as turns
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.processes.commands import of_plan
+from cnnbench.campaigns.processes.commands import _no_turns
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
 
 GIB = 2**30
+JOB = {"worker_hosts": "a:1,b:2", "variable_update": "collective_all_reduce"}
 
 
 @pytest.fixture(autouse=True)
@@ -31,21 +32,21 @@ def room(monkeypatch, made_up_machine):
         ({}, None),
         ({"forward_only": True}, None),
         ({"device": "gpu", "allow_growth": True}, None),
-        ({"worker_hosts": "a:1,b:2", "job_name": "worker"}, "several processes"),
+        ({**JOB, "job_name": "worker"}, "several processes"),
         ({"eval": True, "train_dir": "d"}, "steps that can wait"),
         ({"device": "gpu"}, "--allow_growth"),
         ({"device": "gpu", "allow_growth": True, "batch_size": 50_000}, "and 3 GiB is free"),
     ],
 )
 def test_runs_that_can_and_that_cannot(flags, why):
-    found = of_plan(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags}))).no_turns
+    found = _no_turns(make_plan(Params(**{"model": "lenet", "device": "cpu", **flags})))
     assert found is None if why is None else why in found
 
 
 def test_runs_with_files_cannot():
     plan = make_plan(Params(model="lenet", device="cpu"))
     reading = dataclasses.replace(plan, input=dataclasses.replace(plan.input, data_dir="/data"))
-    assert "read ahead" in (of_plan(reading).no_turns or "")
+    assert "read ahead" in (_no_turns(reading) or "")
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime", None])

@@ -7,7 +7,6 @@ from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.metrics.comparable_facts import GROUPS
 from cnnbench.plan import parse_run
-from cnnbench.plan.exchange import running_all_reduce, strategy_reduction
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ModelInfo
 
@@ -142,9 +141,9 @@ def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
 )
 def test_flags_that_choose_the_reduction_bring_it_along(runs, given, flag):
     def run(*more):
-        params = parse_run(("--num_gpus=4", "--device=cpu", *given.split(), *more)).params
-        reduction = strategy_reduction(params, on_gpu=False) or str(running_all_reduce(params))
-        made = runs(devices=4, flags={name: encode(getattr(params, name))})
+        setup = parse_run(("--num_gpus=4", "--device=cpu", *given.split(), *more))
+        reduction = setup.exchange.by_strategy(on_gpu=False) or str(setup.exchange.running)
+        made = runs(devices=4, flags={name: encode(getattr(setup.params, name))})
         return [replace(made, placement=replace(made.placement, all_reduce=(reduction,)))]
 
     name = flag.removeprefix("--").partition("=")[0]

@@ -21,7 +21,6 @@ from cnnbench.base.jobs.probe import REFUSED, SILENT
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
-from cnnbench.plan.place import tolerates_loss_of
 from cnnbench.run.driver.async_loop import CoordinatedLoop
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -32,7 +31,7 @@ JOB = ("--job_name=controller", *HOSTS)
 
 
 def test_the_others_go_on_without_a_worker_that_is_gone_but_not_without_one_that_is_silent():
-    spares = tolerates_loss_of(parse_run([MODE, *JOB]).params)
+    spares = parse_run([MODE, *JOB]).place.tolerates_loss_of
     worker = Task("worker", 1)
     assert spares(worker, REFUSED)
     assert not spares(worker, SILENT)
@@ -139,9 +138,8 @@ def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
     steps = [one["steps"] for one in record["cluster"]["workers"]]
     assert sum(steps) == len(record["losses"]) == len(record["cluster"]["staleness"]) == 40
     plan = make_plan(before)
-    image = synthetic_rows(tf.range(4), before.tf_random_seed, plan.network.examples)[
-        "image"
-    ].numpy()
+    rows = synthetic_rows(tf.range(4), before.tf_random_seed, plan.network.examples)
+    image = rows["image"].numpy()
     slopes = image.reshape(2, -1).mean(axis=1)
     (weight,) = (value for key, value in saved_values(train_dir).items() if "W" in key)
     expected = 1.0 - 0.25 * (slopes[0] * (steps[0] + 2) + slopes[1] * steps[1])

@@ -9,7 +9,8 @@ import tensorflow as tf
 from data_sets import WEATHER, write_weather
 
 from cnnbench import Params
-from cnnbench.plan import evaluated_examples, make_plan, make_setup
+from cnnbench.plan import make_plan
+from cnnbench.plan.length import evaluated_examples
 from cnnbench.records.parts import Evaluation
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.mlperf_log import MLPerfLog
@@ -37,9 +38,8 @@ def parsed(text):
 def planned(**flags):
     """The lines so far of a run that is planned and not made, and its log."""
     params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
-    make_setup(params)
     plan, lines = make_plan(params), []
-    return lines, MLPerfLog(params, plan, lines.append)
+    return lines, MLPerfLog(plan, lines.append)
 
 
 def values_of(lines):
