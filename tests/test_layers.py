@@ -141,14 +141,13 @@ def test_arrows_point_down():
     assert others == []
 
 
-def test_modules_below_the_driver_get_plain_values() -> None:
-    # Declarations of optimizers are data; the rest of the package is about command lines.
+def test_a_run_gets_a_plan_and_no_flags() -> None:
     readers = sorted(
         (name, other)
-        for name, (wing, inner) in PLACES.items()
-        if wing == "run" and inner in ("runtime", "cluster", "observe", "step")
+        for name, (wing, _) in PLACES.items()
+        if wing == "run"
         for other in _graph()[name]
-        if PLACES.get(other, ("",))[0] == "flags" and other != "cnnbench.optimizers.declared"
+        if PLACES.get(other, ("",))[0] == "flags"
     )
     assert readers == []
 
