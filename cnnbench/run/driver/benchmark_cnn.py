@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ class BenchmarkCNN:
         run: Runnable,
         *,
         command: Sequence[str] = (),
+        explicit_flags: Sequence[str] = (),
         console: Console | None = None,
         messages: Messages | None = None,
         progress: Progress | None = None,
@@ -92,6 +94,7 @@ class BenchmarkCNN:
             plan = run
         else:
             plan = make_plan(run, os.environ, self._messages.notice)
+            plan = replace(plan, explicit_flags=tuple(explicit_flags))
         self.plan, job = plan, plan.place.job
         if job.serves:
             raise FlagError(
