@@ -70,6 +70,7 @@ setup(
     },
     install_requires=[
         TENSORFLOW,
+        "absl-py>=1.0",  # TensorFlow brings it along
         "numpy>=1.26",
         # For reports, comparisons and suites; a training run imports none of them.
         "jinja2>=3.1,<4",

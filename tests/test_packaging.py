@@ -125,6 +125,7 @@ def test_what_is_required_is_what_is_imported(wheel):
     known = {"cnnbench", "pytest", "_typeshed", "mpi4py"}
     others = _imported_by_the_package() - set(sys.stdlib_module_names) - known
     imported_as = {
+        "absl-py": "absl",
         "ml-dtypes": "ml_dtypes",
         "protobuf": "google",
         "pyyaml": "yaml",

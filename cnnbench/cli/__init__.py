@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import plugins
@@ -29,7 +30,8 @@ BROKEN_PIPE = 141
 _JUDGING = ("ab", "bisect", "compare", "explain", "history", "report", "sweep", "tune")
 
 _EVERYTHING = "helpfull"
-_HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
+_XML = "helpxml"
+_HELP_FLAGS = frozenset({"help", _EVERYTHING, _XML, "helpshort", "h"})
 
 
 def entry_point() -> NoReturn:
@@ -113,19 +115,17 @@ def _dispatch(argv: Sequence[str]) -> int:
         print_result(f"cnnbench {__version__}")
         return ExitCode.OK
     command, arguments = _split(argv)
-    asks_for_help = any(_is_help(argument) for argument in arguments)
-    if command == DEFAULT_COMMAND and asks_for_help:
-        print_result(_help(argv))
+    asked = {word.lstrip("-") for word in arguments if word.startswith("-")} & _HELP_FLAGS
+    if asked:
+        print_result(_help(command, argv, asked))
         return ExitCode.OK
-    if command in _JUDGING and not asks_for_help:
+    if command in _JUDGING:
         supervisor.watched()  # for NumPy, which the module imports
-    module = import_module(f"cnnbench.cli.commands.{command}")
-    if asks_for_help:
-        from cnnbench.flags.help import command_help
+    return cast("Callable[[Sequence[str]], int]", _module(command).main)(arguments)
 
-        print_result(command_help(*module.HELP))
-        return ExitCode.OK
-    return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"cnnbench.cli.commands.{command}")
 
 
 def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -141,23 +141,25 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     return command, arguments
 
 
-def _is_help(argument: str) -> bool:
-    return argument.startswith("-") and argument.lstrip("-") in _HELP_FLAGS
-
-
-def _help(argv: Sequence[str]) -> str:
-    """The help of run, or an overview of all commands."""
-    from cnnbench.flags.help import overview, run_help
+def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
+    """The help of a command, as XML if asked for that, or an overview of all."""
+    from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
+    from cnnbench.flags.params import SPECS
     from cnnbench.flags.parse import split
     from cnnbench.variable_mgr import registry
 
-    for name, path, _ in split(argv, {}):
-        if name == registry.PLUGIN_FLAG:
-            registry.load_plugin(path)  # its modes are choices of a flag
-    if any(_is_help(word) and word.lstrip("-") == _EVERYTHING for word in argv):
-        return run_help(obsolete=True)
+    if command != DEFAULT_COMMAND:
+        about, flags, *end = _module(command).HELP
+        return xml_help(flags) if _XML in asked else command_help(about, flags, *end)
+    plugin = registry.PLUGIN_FLAG
+    for path in split(argv, {plugin: SPECS[plugin]})[0].get(plugin, ()):
+        registry.load_plugin(path)  # its modes are choices of a flag
+    if _XML in asked:
+        return xml_help(all_sections())
     names = [word for word in argv[:2] if word != "help"]
-    return run_help() if names[:1] == [DEFAULT_COMMAND] else overview(COMMANDS)
+    if _EVERYTHING in asked or names[:1] == [DEFAULT_COMMAND]:
+        return run_help(obsolete=_EVERYTHING in asked)
+    return overview(COMMANDS)
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:

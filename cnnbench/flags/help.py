@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.params import GROUPS, SPECS
@@ -21,6 +24,14 @@ _VALUE = {
     "string": "TEXT",
     "integers": "N,N,...",
     "numbers": "X,X,...",
+}
+_DEFINE: Mapping[str, Callable[..., object]] = {
+    "boolean": absl_flags.DEFINE_boolean,
+    "integer": absl_flags.DEFINE_integer,
+    "number": absl_flags.DEFINE_float,
+    "string": absl_flags.DEFINE_string,
+    "integers": absl_flags.DEFINE_list,
+    "numbers": absl_flags.DEFINE_list,
 }
 
 MOST_USED = (
@@ -57,6 +68,8 @@ Measures training, evaluation or inference. --flag=value or --flag value, one da
 and --noflag for booleans; --flagfile=FILE reads flags from a file.
 """
 
+_OBSOLETE: Section = ("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE)
+
 _HEAD = """\
 # Flags
 
@@ -74,6 +87,11 @@ accepted and change nothing.
 def sections() -> tuple[Section, ...]:
     """The flags of a run by group, without obsolete ones."""
     return tuple((title, specs_of(group)) for title, group in GROUPS)
+
+
+def all_sections() -> tuple[Section, ...]:
+    """The flags of a run by group, obsolete ones last."""
+    return (*sections(), _OBSOLETE)
 
 
 def overview(commands: Mapping[str, str]) -> str:
@@ -100,8 +118,8 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
     """The flags of a run: the most used ones, the others by group, obsolete ones if asked for."""
     first = ("Most used", [SPECS[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
-    last = [("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE)]
-    return "\n".join([_RUN, flags_help((first, *others, *(last if obsolete else [])), width)])
+    last = [_OBSOLETE] if obsolete else []
+    return "\n".join([_RUN, flags_help((first, *others, *last), width)])
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
@@ -116,6 +134,24 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
         "\n".join([f"{title}:", *(_entry(spec, columns) for spec in specs), ""])
         for title, specs in flags
     )
+
+
+def xml_help(flags: Iterable[Section]) -> str:
+    """Flags as XML of absl's format; the title of a section stands for the file of a flag."""
+    values = absl_flags.FlagValues()
+    for title, specs in flags:
+        for spec in specs:
+            define = absl_flags.DEFINE_enum if spec.choices else _DEFINE[spec.kind]
+            limits: dict[str, Any] = {"enum_values": spec.choices} if spec.choices else {}
+            if spec.kind in ("integer", "number"):
+                limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
+            default = None if spec.default is None else spec.text(spec.default)
+            # Sub-commands of data share flags.
+            own = {"flag_values": values, "module_name": title, "allow_override": True}
+            define(spec.name, default, help=spec.help, **limits, **own)
+    text = io.StringIO()
+    values.write_help_in_xml_format(text)
+    return text.getvalue().rstrip()
 
 
 def markdown() -> str:

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from absl import flags as absl_flags
 from forked import finished
 
 import cnnbench
@@ -137,6 +139,48 @@ def test_help_of_a_command(command, call):
         for spec in specs:
             assert f"  --{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
     assert call("help", command).out == text
+
+
+@pytest.mark.parametrize("command", ["run", "ab", "data"])
+def test_help_in_xml(command, call):
+    root = ElementTree.fromstring(call(command, "--helpxml").out)
+    found = {flag.findtext("name"): flag for flag in root.iter("flag")}
+    if command != "run":
+        module = importlib.import_module(f"cnnbench.cli.commands.{command}")
+        assert found.keys() == {spec.name for _, specs in module.HELP[1] for spec in specs}
+        return
+    assert call("--helpxml").out == call("run", "--helpxml").out
+    assert found.keys() == {spec.name for spec in (*FLAGS, *OBSOLETE)}
+    kinds = {"boolean": "bool", "integer": "int", "number": "float"}
+    for spec in FLAGS:
+        flag = found[spec.name]
+        if spec.kind in ("integer", "string") and spec.default is not None:
+            assert flag.findtext("default") == spec.text(spec.default)
+        assert [one.text or "" for one in flag.iter("enum_value")] == list(spec.choices)
+        assert flag.findtext("type") == kinds.get(spec.kind, flag.findtext("type"))
+        assert spec.help in flag.findtext("meaning")
+
+
+@pytest.mark.parametrize(
+    ("line", "times"),
+    [
+        ("run --model=nosuch", 1),
+        ("models --model=lenet", 1),
+        ("allreduce --predict --model=lenet --link=hdr", 1),
+        ("sweep smoke --list", 12),  # its own flags, those behind the dashes, and 10 cases
+    ],
+)
+def test_a_command_line_is_parsed_once(line, times, monkeypatch, call):
+    parsed = []
+    parse = absl_flags.FlagValues.__call__
+
+    def counting(self, argv, **options):
+        parsed.append(tuple(argv))
+        return parse(self, argv, **options)
+
+    monkeypatch.setattr(absl_flags.FlagValues, "__call__", counting)
+    call(*line.split(), code=None)
+    assert len(parsed) == len(set(parsed)) == times
 
 
 def test_version(call):

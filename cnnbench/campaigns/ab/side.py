@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.errors import UsageError
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.parse import Word, split, with_flag_files
+from cnnbench.flags.parse import split
 from cnnbench.flags.retired import RENAMED
 from cnnbench.machine import repository
 from cnnbench.records.run import RunRecord
@@ -60,15 +61,20 @@ class Side:
     @cached_property
     def given(self) -> dict[str, str]:
         """Values of the given flags by name, in flag files too, for any version of cnnbench."""
-        words: list[Word] = []
+        texts: dict[str, list[str]] = {}
+        rest: list[str] = []
         with contextlib.ExitStack() as stack:
             if self.checkout is not None:
                 stack.callback(os.chdir, os.getcwd())
                 os.chdir(self.checkout)
             with contextlib.suppress(UsageError):  # the parser will raise it
-                words = list(split(self.flags, ACCEPTED))
-                words = list(with_flag_files(words, ACCEPTED))
-        return {RENAMED.get(name, name): value for name, value, _ in words if name}
+                texts, rest = split(self.flags, ACCEPTED)
+        found = {name: given[-1] for name, given in texts.items() if name not in RENAMED}
+        for word, after in itertools.zip_longest(rest, rest[1:], fillvalue=""):
+            name, equals, value = word.lstrip("-").partition("=")
+            if name and word.startswith("-"):  # a flag of another version
+                found[name] = value if equals or after.startswith("-") else after
+        return found
 
     @property
     def is_this_cnnbench(self) -> bool:

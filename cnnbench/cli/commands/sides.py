@@ -20,6 +20,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec, flag
 from cnnbench.flags.parse import split, split_at_dashes
+from cnnbench.flags.retired import RENAMED
 from cnnbench.machine.repository import commit_of
 from cnnbench.machine.software import may_be_shown
 
@@ -110,16 +111,17 @@ def without(
 ) -> list[str]:
     """A command line without some of its flags before the dashes, and with others added there.
 
-    Those of environment variables are as by `shown`.
+    Flag files are replaced by their flags; those of environment variables are as by `shown`.
     """
-    own, behind = split_at_dashes(argv)
+    texts, rest = split(argv, {spec.name: spec for spec in specs})
+    arguments, behind = split_at_dashes(rest)
     before = [
-        word
-        for name, text, typed in split(own, {spec.name: spec for spec in specs})
-        if name not in names
-        for word in ([f"--{name}={shown(text)}"] if name in VARIABLES else typed)
+        f"--{name}={shown(text) if name in VARIABLES else text}"
+        for name, given in texts.items()
+        if name not in names and name not in RENAMED
+        for text in given
     ]
-    return [*before, *added, *(("--", *behind) if behind else ())]
+    return [*arguments, *before, *added, *(("--", *behind) if behind else ())]
 
 
 def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags: object) -> str:

@@ -170,7 +170,7 @@ def test_a_verdict_of_slower_is_explained_in_every_output(call, sides, tmp_path,
         (100, ("--explain",), False),
         (100, ("--explain=always",), True),
         (50, ("--explain=never",), False),
-        (150, ("--explain", "auto"), True),
+        (150, ("--explain=auto",), True),
     ],
 )
 def test_when_a_verdict_is_explained(sides, call, tmp_path, speed, given, explained):
