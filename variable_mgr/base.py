@@ -164,7 +164,8 @@ class VariableMgr(abc.ABC):
         """Applies gradients, each on the device of its variable; returns operations, none eagerly.
 
         Args:
-          pairs: from `get_gradients_to_apply`, after clipping and weight decay.
+          pairs: from `get_gradients_to_apply`, after clipping and weight decay, unless
+            decay is a part of the optimizer's update.
           guard: if given, runs the update.
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.

@@ -75,6 +75,7 @@ class Exchange(PlanPart):
                 clip=flags.gradient_clip,
                 linear=numerics.optimizer.linear,
                 asynchronous=place.asynchronous,
+                staged=flags.staged_vars,
                 narrow=flags.fp16_vars,
             ),
             cross_device=CrossDeviceSpec(

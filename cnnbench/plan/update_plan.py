@@ -3,7 +3,7 @@
 From the gradients g of the towers' scaled losses to a new weight w:
 
     g / s             s: the loss scale
-    g + d w           the gradient of the L2 loss
+    g + d w           the gradient of the L2 loss, unless it is a part of the update
     sum, mean         over towers, by the variable manager
     clip to [-c, c]
     w = update(g, r)  by the optimizer, at learning rate r
@@ -37,6 +37,8 @@ class UpdatePlan:
       clip: c above; None for no clipping.
       deferred: whether updates take the gradients of the step before; each tower then removes the
         scale and adds decay before the reduction.
+      fused: whether decay is a part of the updates (`cnnbench.run.step.fused_decay`) if all devices
+        are CPUs.
     """
 
     reduction: str = "mean"
@@ -45,6 +47,7 @@ class UpdatePlan:
     decay: float = 0.0
     clip: float | None = None
     deferred: bool = False
+    fused: bool = False
 
 
 def plan_update(
@@ -57,6 +60,7 @@ def plan_update(
     clip: float | None,
     linear: bool,
     asynchronous: bool,
+    staged: bool,
     narrow: bool,
 ) -> UpdatePlan:
     """Plans the arithmetic of a run's updates.
@@ -64,8 +68,10 @@ def plan_update(
     Args:
       towers: number of towers of the whole job.
       reduction: "mean" or "sum" of the gradients over towers.
-      linear: whether a factor of a gradient may be one of the learning rate instead.
+      linear: whether the update is that of SGD, so that a factor of a gradient may be one of the
+        learning rate instead.
       asynchronous: whether workers update shared variables without waiting for each other.
+      staged: whether towers use the weights of the step before.
       narrow: whether variables have 16 bits.
     """
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
@@ -91,4 +97,11 @@ def plan_update(
         decay=weight_decay * towers if summed else weight_decay,
         clip=clip,
         deferred=deferred,
+        # Only for the decay of the weights just before their update, whose number is known. A
+        # manager that reduces by itself may complete updates by itself, too.
+        fused=linear
+        and weight_decay > 0.0
+        and clip is None
+        and mode.reduction is not Reduction.OWN
+        and not (asynchronous or deferred or narrow or staged),
     )

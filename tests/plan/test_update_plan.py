@@ -26,8 +26,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "one copy has no gradients that wait": (
         {"variable_consistency": "relaxed"},
+        {"reduction": "sum", "rate_factor": 1 / 4, "decay": 4 * DECAY, "fused": True},
+    ),
+    "no decay is in no update": (
+        {"weight_decay": 0.0},
+        {"reduction": "sum", "rate_factor": 1 / 4, "weight_decay": 0.0},
+    ),
+    "staged weights decay as they were": (
+        {"staged_vars": True},
         {"reduction": "sum", "rate_factor": 1 / 4, "decay": 4 * DECAY},
     ),
+    "clipped gradients have decay": (
+        {"gradient_clip": 1.0},
+        {**MEAN, "clip": 1.0},
+    ),
+    "a strategy may reduce": (
+        {"variable_update": "mirrored_strategy"},
+        {**MEAN, "fused": True},
+    ),
+    "a strategy may do everything": ({"variable_update": "central_storage_strategy"}, MEAN),
+    "other optimizers take gradients with decay": ({"optimizer": "momentum"}, MEAN),
     "workers on their own have towers of their own": (ASYNCHRONOUS, MEAN),
     "and their sum": (
         {**ASYNCHRONOUS, "gradient_reduction": "sum"},
@@ -40,4 +58,5 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_the_plan_of(case):
     flags, expected = CASES[case]
     own = {"model": "lenet", "num_gpus": 4, "device": "cpu", "weight_decay": DECAY, **flags}
-    assert make_plan(Params(**own)).exchange.update == UpdatePlan(weight_decay=DECAY, **expected)
+    plan = UpdatePlan(**{"weight_decay": DECAY, **expected})
+    assert make_plan(Params(**own)).exchange.update == plan

@@ -165,7 +165,9 @@ def rows_of(
     moved: Counter[Part] = Counter()
     operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
     for (name, kernel), work in works.items():
-        moved[work.part] += work.bytes
+        # Operations in branches run in some of the steps.
+        share = sum((name, kernel) in step.counts for step in steps) / len(steps)
+        moved[work.part] += round(share * work.bytes)
         if times := steps[-1].counts[name, kernel]:
             operations[work.part][f"{kernel} {types.results(name)}".rstrip()] += times
     for number, step in enumerate(steps):

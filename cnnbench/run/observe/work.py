@@ -40,8 +40,11 @@ _WEIGHTS = ("ReadVariableOp", "Const")
 # Operations that pass on their input's memory, or have none.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
-    *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient"),
+    *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient", "Switch", "Merge"),
 )
+
+_INTO_BRANCHES = ("Switch", "Identity")
+_RESOURCE = 20  # DT_RESOURCE
 
 
 class OperationWork(NamedTuple):
@@ -164,36 +167,54 @@ class Works:
     def _outside(self, name: str, plain: str) -> str:
         if plain == "L2Loss":
             return "L2 loss"
-        operation = self._traced.get(name)
-        handles = () if operation is None else _handles(operation)
-        if handles and plain != "ReadVariableOp":
+        if plain not in _NO_TRAFFIC and self._variables(name):
             return UPDATE
         return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
     def _bytes(self, name: str) -> int:
         operation, node = self._traced.get(name), self._nodes.get(name)
-        if operation is None or node is None or operation.type in _NO_TRAFFIC:
+        variables = self._variables(name)
+        if node is None or node.op in _NO_TRAFFIC or (operation is None and not variables):
             return 0
-        sizes = [_size(tensor) for tensor in {*map(self._tensor, node.input)} - {None}]
-        made = sum(map(_size, operation.outputs))
+        if operation is not None and operation.type in _NO_TRAFFIC:
+            return 0
+        inputs = map(self._tensor, node.input)
+        sizes = [_size(one.deref()) for one in dict.fromkeys(inputs) if one is not None]
+        made = 0 if operation is None else sum(map(_size, operation.outputs))
         # An update reads and writes the variables it is given, which are as large as the gradient.
-        return sum(sizes) + made + 2 * len(_handles(operation)) * max(sizes, default=0)
+        return sum(sizes) + made + 2 * variables * max(sizes, default=0)
+
+    def _variables(self, name: str) -> int:
+        """Number of variables that an operation is given."""
+        operation, node = self._traced.get(name), self._nodes.get(name)
+        if operation is not None:
+            return sum(tensor.dtype.name == "resource" for tensor in operation.inputs)
+        if node is None or node.op in _INTO_BRANCHES or is_transfer(node.op):
+            return 0
+        given = (self._nodes.get(self._origin(one)[0]) for one in node.input)
+        return sum(one is not None and one.attr["T"].type == _RESOURCE for one in given)
 
     def _tensor(self, name: str) -> Any:
         """A hashable reference to the traced tensor; None if unknown or a control input."""
-        operation, _, index = name.partition(":")
+        operation, index = self._origin(name)
         found = self._traced.get(operation)
-        if found is None or int(index or 0) >= len(found.outputs):
+        if found is None or index >= len(found.outputs):
             return None
-        return found.outputs[int(index or 0)].ref()
+        return found.outputs[index].ref()
 
-
-def _handles(operation: Any) -> list[Any]:
-    return [tensor for tensor in operation.inputs if tensor.dtype.name == "resource"]
+    def _origin(self, name: str) -> tuple[str, int]:
+        """The operation of a result, and its number, before it came into a branch of tf.cond."""
+        while True:
+            operation, _, index = name.partition(":")
+            node = self._nodes.get(operation)
+            if node is not None and node.op == "_Recv":
+                node = self._nodes.get(source(operation))
+            if operation in self._traced or node is None or node.op not in _INTO_BRANCHES:
+                return operation, int(index or 0)
+            name = node.input[0]
 
 
 def _size(tensor: Any) -> int:
-    tensor = tensor.deref() if hasattr(tensor, "deref") else tensor
     if tensor.dtype.name == "resource" or not tensor.shape.is_fully_defined():
         return 0
     return int(tensor.shape.num_elements() * tensor.dtype.size)

@@ -1,17 +1,18 @@
 """Optimizers as declared: one of TensorFlow's fused operations per update.
 
 It updates a variable and its slots in the variable's dtype. Weight decay and clipping are applied
-to the gradient before (`UpdatePlan`).
+to the gradient before (`UpdatePlan`), apart from decay that is a part of the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from cnnbench.optimizers.declared import OptimizerSpec
+from cnnbench.run.step.fused_decay import FusedDecay
 from cnnbench.variable_mgr.gradients import cast
 
 
@@ -28,6 +29,8 @@ class Optimizer:
         self._slots: dict[tuple[str, Any], tf.Variable] = {}
         self._groups: list[dict[str, tf.Variable]] = []
         self._group_of: dict[Any, int] = {}
+        self._fused_decay: FusedDecay | None = None
+        self._decayed: set[Any] = set()
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the state of one group of variables, outside any traced function.
@@ -55,6 +58,11 @@ class Optimizer:
                 }
             )
 
+    def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
+        """Lets `decay` make later updates of these variables; `spec` is that of SGD."""
+        self._fused_decay = decay
+        self._decayed = {variable.ref() for variable in variables}
+
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
         """Slots by (slot name, `Variable.ref()` of the variable)."""
         return dict(self._slots)
@@ -68,6 +76,10 @@ class Optimizer:
     ) -> list[Any]:
         """Updates variables of a group, each on its device, by dense gradients; returns ops."""
         ops = []
+        if self._fused_decay is not None:
+            decayed = [pair for pair in pairs if pair[1].ref() in self._decayed]
+            ops += self._fused_decay.apply(decayed, learning_rate)
+            pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
         rates = {tf.float32: learning_rate}
         # Powers by number of the group, read once for all of its variables: a conversion in each
         # update would be an operation in each.

@@ -22,9 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import cpu_of
+from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.models.spec import VariableSpec
 from cnnbench.run.step.batch_norm_stats import update_moving_averages
+from cnnbench.run.step.fused_decay import FusedDecay
 from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.run.step.tower import StepConfig, TowerResult
@@ -41,6 +42,7 @@ _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Sque
 class Updater:
     """Executes `StepConfig.update` inside the traced step.
 
+    `steps_done` is the number of the step, an int64 scalar, on which fused decay depends.
     `reduction_operations` counts the operations that the manager added between gradients and
     updates; None before the step is traced.
     """
@@ -52,6 +54,7 @@ class Updater:
         optimizer: Optimizer,
         loss_scale: LossScale,
         config: StepConfig,
+        steps_done: tf.Variable | None,
     ) -> None:
         self._manager = manager
         self._devices = manager.get_devices()
@@ -64,7 +67,11 @@ class Updater:
         # One list for each apply device.
         self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
         copies = list(itertools.chain.from_iterable(self._decayed))
-        self._added_late = set() if plan.deferred else {v.ref() for v in copies}
+        fused = plan.fused and all(map(is_cpu, self._devices))
+        self._added_late = set() if plan.deferred or fused else {v.ref() for v in copies}
+        if fused:
+            assert steps_done is not None
+            optimizer.fuse_decay(copies, FusedDecay(plan.decay, steps_done))
         towers = range(len(self._devices))
         self._read = {manager.variable(t, name).ref() for t in towers for name in decayed}
         self.reduction_operations: int | None = None

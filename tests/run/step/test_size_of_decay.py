@@ -1,5 +1,7 @@
 """How much weight decay takes off in hundreds of steps, against updates in float64.
 
+test_fused_decay.py has decay that is a part of the update.
+
 A step takes off less than a float32 can hold: what is applied is right on average over steps, if
 gradients vary, and over weights.
 """
@@ -53,12 +55,11 @@ SHARED, _, _, INDEPENDENT, _, MIRRORED = (mode.values[0] for mode in MODES)
     ("rate", "flags"),
     [
         # Products of rate and decay far below and above what is usual.
-        (1e-8 / DECAY, {}),
+        (1e-8 / DECAY, {"gradient_clip": 10.0}),
         (1e-2 / DECAY, {}),
         (RATE, {**SHARED, "num_gpus": 2, "optimizer": "momentum"}),
         (RATE, {**INDEPENDENT, "num_gpus": 2, "optimizer": "rmsprop"}),
         (RATE, {**MIRRORED, "num_gpus": 2, "optimizer": "adam"}),
-        (RATE, {"gradient_clip": 10.0}),
         (RATE, {"staged_vars": True}),  # staged weights are those of the step before
     ],
     ids=lambda x: " ".join(map(str, x.values())) if isinstance(x, dict) else f"{x:g}",

@@ -10,6 +10,7 @@ import tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import add_up
 
 
 @register("xring")
@@ -59,10 +60,12 @@ class Ring:
         sums = []
         for chunk in range(len(cut)):
             way = self.way(chunk, index)
-            total = parts[way[0]][chunk]
-            for device in way[1:count]:
-                with tf.device(device):
-                    total = tf.add(total, parts[device][chunk])
+            total: list[tf.Tensor] = []
+            # Devices of one memory add by one operation, which reads every value once.
+            for _, members in itertools.groupby(way[:count], self._context.memory_of):
+                devices_there = list(members)
+                with tf.device(devices_there[-1]):
+                    total = [add_up([*total, *(parts[one][chunk] for one in devices_there)])]
             hops = itertools.pairwise(way[count - 1 :])
-            sums.append(spread(total, way[count - 1], hops, self._context))
+            sums.append(spread(total[0], way[count - 1], hops, self._context))
         return cut.join(by_memory(sums, self._context), self._context, index)
