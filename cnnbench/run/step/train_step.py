@@ -91,14 +91,14 @@ class TrainStep:
         self.loss_scale = loss_scale
         self._updates_counter = counter
         self._rate_tensors: dict[float, tf.Tensor] = {}
-        self._counter: tf.Variable | None = None
         if self._counts_steps:
             # Not while tracing: a function that creates variables is traced twice.
             with tf.device(self._devices[0]):
                 self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
         self._update: Updater | None = None
         if optimizer is not None:
-            made = (manager, self._trainables, optimizer, loss_scale, config, self._counter)
+            number = self._counter if self._counts_steps else None
+            made = (manager, self._trainables, optimizer, loss_scale, config, number)
             self._update = Updater(*made)
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
