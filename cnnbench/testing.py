@@ -72,7 +72,7 @@ class Result:
 
     @property
     def images_per_sec(self) -> float:
-        """Global batch over median step, the median of that over processes."""
+        """Images over the time of the timed steps, the median of that over processes."""
         return self.value("throughput")
 
     @property
@@ -87,8 +87,8 @@ class Result:
         cpu_time (seconds of CPU per step). KeyError for another one, ValueError if no process
         measured it.
         """
-        found = [METRICS[metric].value(record) for record in self.records]
-        values = sorted(value for value in found if value is not None)
+        found = METRICS[metric].values(self.records)
+        values = [value for value in found if value is not None]
         if not values:
             raise ValueError(f"these runs did not measure {metric}")
         return median(values)

@@ -54,7 +54,7 @@ class Summary:
 
     Attributes:
       images_per_sec: global batch over mean step time.
-      images_per_sec_median: global batch over median step time, what reports and comparisons use.
+      images_per_sec_median: global batch over median step time.
       images_per_sec_uncertainty: standard error of the speeds of the steps.
       images_per_sec_jitter: 1.4826 times the median absolute deviation of these speeds.
       total_images_per_sec: images of the timed loop over its whole wall time.

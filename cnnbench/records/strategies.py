@@ -28,7 +28,7 @@ class StrategyRow:
       mode: value of --variable_update, or "one_tower".
       all_reduce: all-reduce in use, as in `placement` of a record; "" for none.
       processes: number of successful processes.
-      images_per_sec: median over the processes of the speed at the median step.
+      images_per_sec: median over the processes of the speed over the timed steps.
       low, high: 95 % interval of images_per_sec, or its range with too few processes.
       overhead: time of a step beyond that of one tower with the same work, as a share of the
         latter; the median over the rounds.
@@ -76,7 +76,7 @@ class StrategyProcess:
       mode: value of --variable_update, or "one_tower".
       round: number of the round, from 1.
       run_id: run_id of its record.
-      images_per_sec: images per second at the median step; None if unknown.
+      images_per_sec: images per second over the timed steps; None if unknown.
     """
 
     mode: str

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import NONE, number, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.allreduce import model_gradients
-from cnnbench.judge.metrics.registry import throughput
+from cnnbench.judge.metrics.speed import throughputs
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
@@ -33,8 +34,8 @@ class ScalingPoint:
     """One number of workers; the fields are the columns of the CSV file.
 
     Attributes:
-      images_per_sec: images/sec of the job at the median step; the median over the runs.
-      step_seconds: seconds of the median step.
+      images_per_sec: images/sec of the job over its timed steps; the median over the runs.
+      step_seconds: seconds of the mean step; the median over the runs.
       compute_seconds: seconds of a step without exchange, on the same processors.
       efficiency: images per second over those of as many workers without exchange.
       communication: share of the step that is not computation.
@@ -74,12 +75,12 @@ def points(
         takes n times as long as that of one.
       predicted: seconds of the exchange by number of workers.
     """
-    computed = [_step_seconds(record) for record in alone]
+    computed = _step_seconds(alone)
     computing = median(computed)
     found = []
     for workers, records in jobs.items():
-        step = median(map(_step_seconds, records))
-        speeds = [throughput(record) or 0.0 for record in records]
+        step = median(_step_seconds(records))
+        speeds = [speed or 0.0 for speed in throughputs(records)]
         speed = median(speeds)
         compute = computing * workers if shared else computing
         images = speed * step  # of a step of the whole job
@@ -145,7 +146,7 @@ def table(found: Sequence[ScalingPoint]) -> list[str]:
         ("workers", lambda point: str(point.workers)),
         ("towers", lambda point: str(point.towers)),
         ("median images/sec", lambda point: number(point.images_per_sec)),
-        ("median step ms", lambda point: number(point.step_seconds * 1e3)),
+        ("mean step ms", lambda point: number(point.step_seconds * 1e3)),
         ("efficiency", lambda point: percent(point.efficiency)),
         ("of single runs", _range),
         ("communication", lambda point: percent(point.communication)),
@@ -190,7 +191,8 @@ def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
     )
 
 
-def _step_seconds(record: RunRecord) -> float:
-    if not record.step_seconds:
-        raise BenchmarkError(f"run {record.run_id} has no steps: it ended as {record.status}")
-    return median(record.step_seconds)
+def _step_seconds(records: Sequence[RunRecord]) -> list[float]:
+    for record in records:
+        if not record.step_seconds:
+            raise BenchmarkError(f"run {record.run_id} has no steps: it ended as {record.status}")
+    return mean_step_seconds([record.step_seconds for record in records])

@@ -25,7 +25,7 @@ from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.judge.metrics.registry import throughput
+from cnnbench.judge.metrics.speed import throughput
 from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.load import record_of
 from cnnbench.records.subject import Subject

@@ -12,7 +12,7 @@ from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
-from cnnbench.judge.metrics.registry import throughput
+from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
 from cnnbench.machine import repository
 from cnnbench.records.run import RunRecord
@@ -40,7 +40,7 @@ def _row(
     tolerance: float,
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
-    speeds = _values(records, throughput)
+    speeds = ProcessValues(tuple(v for v in throughputs(records) if v is not None))
     low, high = speeds.interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN

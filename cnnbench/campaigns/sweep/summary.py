@@ -17,7 +17,9 @@ from cnnbench.campaigns.sweep.schema import Limits
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judge import processes_to_find
-from cnnbench.judge.metrics.registry import BOUNDS, throughput
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import BOUNDS
+from cnnbench.judge.metrics.speed import median_step_text, throughputs
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 
@@ -44,6 +46,7 @@ class SummaryRow:
       problems: label, message and log of each failed process.
       verdicts: HELD, VIOLATED or UNKNOWN for each bound, and the same in words.
       reported: name in compare and report; "" for all-reduces, whose rows have names.
+      pauses: what the median step of the runs hides, in words; "" if nothing.
     """
 
     name: str
@@ -55,6 +58,7 @@ class SummaryRow:
     problems: tuple[str, ...]
     verdicts: tuple[tuple[str, str], ...]
     reported: str = ""
+    pauses: str = ""
 
     @property
     def throughput(self) -> float | None:
@@ -138,6 +142,9 @@ def table(rows: Sequence[SummaryRow]) -> list[str]:
     # A second name for the configuration, in a narrow terminal left out.
     spare = [at for at, title in enumerate(titles) if title == _REPORTED]
     lines = fitted([titles, *([text(row) for _, text in shown] for row in rows)], left, spare)
+    for row in rows:
+        if row.pauses:
+            lines += wrapped(f"{row.name}: {row.pauses}", more="      ")
     for problem in (problem for row in rows for problem in row.problems):
         lines += wrapped(f"failed: {problem}", more="      ")
     return lines
@@ -188,11 +195,10 @@ def _row(
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.ended.status != "ok"]
     lost = good.count(None)
-    speeds = [throughput(record) for record in records]
     sizes = {record.batch.per_device for record in records if record.batch is not None}
     return SummaryRow(
         name=case.name,
-        throughputs=tuple(speed for speed in speeds if speed is not None),
+        throughputs=tuple(speed for speed in throughputs(records) if speed is not None),
         bandwidths=tuple(rate for rate in rates if rate is not None),
         batch_size=sizes.pop() if len(sizes) == 1 else None,
         ok=len(good) - lost,
@@ -203,13 +209,13 @@ def _row(
         ),
         verdicts=tuple(_verdict(*bound, records) for bound in case.bounds.items()),
         reported=reported,
+        pauses=median_step_text(records, Policy.threshold),
     )
 
 
 def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
     """The verdict on the median of a metric over processes, and the same in words."""
-    found = [BOUNDS[metric].value(record) for record in records]
-    values = [value for value in found if value is not None]
+    values = [value for value in BOUNDS[metric].values(records) if value is not None]
     if not values:
         return UNKNOWN, f"{metric} {UNKNOWN}"
     value, (low, high) = median(values), limits

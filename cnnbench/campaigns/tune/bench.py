@@ -37,7 +37,7 @@ from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import throughput
+from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.machine.cpu import Memory
 from cnnbench.records.run import RunRecord
 
@@ -359,12 +359,13 @@ class RaceBench:
         if before is not None and before["minutes"] >= self.budget.minutes:
             waiting = {name: one for name, one in waiting.items() if one.key in before["keys"]}
         found = Round()
+        taken: dict[str, RunRecord] = {}
         there, started = [], set()
         for name, one in list(waiting.items()):
             record = read(self.folder.record(name))
             if isinstance(record, RunRecord):
                 del waiting[name]
-                self._take(found, one, record)
+                self._take(found, taken, one, record)
                 started.add(one.key)
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
@@ -383,10 +384,13 @@ class RaceBench:
             ended = self._run(f"{group} {number}", chunk, None)
             for one, end in zip(chunk.values(), ended, strict=True):
                 if end is not None:
-                    self._take(found, one, end.record)
+                    self._take(found, taken, one, end.record)
             found.blocks.append([one.key for one in chunk.values()])
             started.update(one.key for one in chunk.values())
         found.late.extend(one.key for one in candidates if one.key not in started)
+        # Judged together, so that what disturbed few candidates of the round counts for none.
+        speeds = throughputs([*taken.values()])
+        found.speeds.update((key, speed) for key, speed in zip(taken, speeds, strict=True) if speed)
         self._close(group, number, found)
         return found
 
@@ -424,10 +428,11 @@ class RaceBench:
                 f"{group}, round {number}: {text} and out; best so far: {best}"
             )
 
-    def _take(self, found: Round, one: Candidate, record: RunRecord) -> None:
-        speed = throughput(record) if record.status == "ok" else None
-        if speed:
-            found.speeds[one.key] = speed
+    def _take(
+        self, found: Round, taken: dict[str, RunRecord], one: Candidate, record: RunRecord
+    ) -> None:
+        if record.status == "ok" and throughput(record):
+            taken[one.key] = record
         else:
             error = record.error
             found.failed[one.key] = "it has timed no step" if error is None else error.message

@@ -80,11 +80,6 @@ class Group:
         """Measurements that succeeded, from which all values are taken."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def values(self, metric: Metric) -> tuple[float, ...]:
-        """Values of the runs that succeeded and measured the metric."""
-        found = map(metric.value, self.good)
-        return tuple(value for value in found if value is not None)
-
     def origins(self) -> dict[Origin, list[Measurement]]:
         """Runs by origin, in order of the first run of each."""
         origins = [Origin.of(record) for record in self.records]
@@ -111,6 +106,17 @@ class Group:
             if name not in PLACES
         }
         return {**flags, **found}
+
+
+def values_of(
+    metric: Metric, base: Group | None, new: Group | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Values of both sides, judged together, of the runs that succeeded and measured the metric."""
+    sides = [() if one is None else one.good for one in (base, new)]
+    found = metric.values([*sides[0], *sides[1]])
+    parts = found[: len(sides[0])], found[len(sides[0]) :]
+    before, after = (tuple(value for value in part if value is not None) for part in parts)
+    return before, after
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:

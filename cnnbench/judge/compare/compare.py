@@ -21,6 +21,7 @@ from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, mea
 from cnnbench.judge.compare.draft import Draft, draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
+from cnnbench.judge.compare.median_step import median_step
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.comparable_facts import expand
@@ -118,20 +119,25 @@ def _judged(
             judgement = found[case.metric.name]
             if judgement.needed is not None and (clause := disturbance(draft.runs)):
                 judgement = replace(judgement, reason=f"{judgement.reason}; {clause}")
+            beside = median_step(case, judgement.change, *draft.sides, policy)
+            if beside is not None:
+                reason = f"{judgement.reason}; {beside.text(('BASE', 'NEW'))}"
+                judgement = replace(judgement, reason=reason, median_change=beside.change)
             results.append(
                 MetricResult(
                     metric=case.metric,
                     base=tuple(case.base),
                     new=tuple(case.new),
                     judgement=judgement,
+                    median_step=beside,
                 )
             )
         entries.append(
             ComparedConfiguration(
                 name=titles[draft.configuration.key],
                 configuration=draft.configuration,
-                base=() if draft.base is None else draft.base.records,
-                new=() if draft.new is None else draft.new.records,
+                base=draft.sides[0],
+                new=draft.sides[1],
                 results=tuple(results),
                 differences=draft.differences,
             )

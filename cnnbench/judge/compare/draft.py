@@ -16,6 +16,7 @@ from cnnbench.judge.compare.comparability import (
     differences,
     in_pairs,
     sides_of_experiment,
+    values_of,
 )
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import TwoSamples, spread_of
@@ -23,7 +24,8 @@ from cnnbench.judge.compare.judge import Judgement, Verdict
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, judged, throughput
+from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, judged
+from cnnbench.judge.metrics.speed import throughput
 from cnnbench.records.run import RunRecord
 
 _FACTS_NAMED = 3
@@ -55,7 +57,13 @@ class Draft:
     @property
     def runs(self) -> tuple[Measurement, ...]:
         """Runs of both sides."""
-        return tuple(run for one in (self.base, self.new) if one for run in one.records)
+        return (*self.sides[0], *self.sides[1])
+
+    @property
+    def sides(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+        """Runs of BASE and of NEW."""
+        base, new = (() if one is None else one.records for one in (self.base, self.new))
+        return base, new
 
     @property
     def configuration(self) -> Configuration:
@@ -132,9 +140,10 @@ def _samples(
     """Samples of metrics that all runs have, and judged samples of those that only some have."""
     samples, partial = [], []
     for metric in metrics:
+        sides = values_of(metric, base, new)
         case = TwoSamples(
-            base=base.values(metric),
-            new=new.values(metric),
+            base=sides[0],
+            new=sides[1],
             metric=metric,
             paired=paired,
             noise=spread_of(of_aa, metric, policy),
@@ -227,7 +236,7 @@ def _settled(
     reason: str,
     unlike: tuple[Difference, ...] = (),
 ) -> Draft:
-    values = [() if group is None else group.values(metric) for group in (base, new)]
+    values = values_of(metric, base, new)
     medians = [median(side) if side else None for side in values]
     judgement = Judgement(
         verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]

@@ -118,7 +118,7 @@ def usable(value: float, metric: Metric) -> bool:
 
 def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float, ...]:
     """Usable values of the measurements that succeeded and measured the metric."""
-    values = (metric.value(record) for record in records if record.status == "ok")
+    values = metric.values([record for record in records if record.status == "ok"])
     return tuple(value for value in values if value is not None and usable(value, metric))
 
 

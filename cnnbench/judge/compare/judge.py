@@ -37,7 +37,7 @@ from cnnbench.judge.compare.estimate import (
 )
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
-from cnnbench.records.codec import OPTIONAL
+from cnnbench.records.codec import ABSENT, OPTIONAL
 
 _DEFAULT = Policy()
 
@@ -102,6 +102,8 @@ class Judgement:
         of logarithms where changes are shares. None if there are too few values.
       needed: estimated number of pairs, or processes per side, that would decide a result that is
         inconclusive for its scatter; else None.
+      median_change: change at the median step where that of the throughput differs from it by more
+        than the threshold; else None.
       decided_by: name of another metric of the same runs that decided, such as CPU time on
         disturbed machines; None if the metric itself did.
     """
@@ -120,6 +122,7 @@ class Judgement:
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
+    median_change: float | None = field(default=None, metadata=ABSENT)
 
 
 def too_many(more: int) -> bool:

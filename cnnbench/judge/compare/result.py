@@ -16,6 +16,7 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again, others_text
 from cnnbench.judge.compare.estimate import unscaled
 from cnnbench.judge.compare.judge import Judgement, Level, Verdict, magnitude, too_many
+from cnnbench.judge.compare.median_step import MedianStep
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, THROUGHPUT, Metric
@@ -45,12 +46,17 @@ _NO_COMPARISON = (
 
 @dataclass(frozen=True, kw_only=True)
 class MetricResult:
-    """One metric of one configuration: the values of both sides and their judgement."""
+    """One metric of one configuration: the values of both sides and their judgement.
+
+    Attributes:
+      median_step: the change at the median step where it is another one.
+    """
 
     metric: Metric
     base: tuple[float, ...]
     new: tuple[float, ...]
     judgement: Judgement
+    median_step: MedianStep | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -328,20 +334,21 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     result = entry.main
     judgement = result.judgement
     n = f"{len(result.base)} pairs" if comparison.paired else _processes(result)
+    beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
     if judgement.decided_by:
         return _by_cpu_time(comparison, entry, n)
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         p = f"p = {judgement.p_adjusted:.2g}"
         if result.metric in SPEEDS:
-            return f"{new} is {magnitude(judgement, result.metric)}, {n}, {p}."
+            return f"{new} is {magnitude(judgement, result.metric)}, {n}, {p}{beside}."
         name = result.metric.name
         return f"{new}: {name} {magnitude(judgement, result.metric)}, {n}, {p}."
     if result.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: {_estimate(result)}, {n}."
+        return f"{new} and {base} are the same: {_estimate(result)}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if too_noisy(result):
-            return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}."
-        return f"Undecided: {_estimate(result)}, {n}."
+            return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}{beside}."
+        return f"Undecided: {_estimate(result)}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()

@@ -14,7 +14,8 @@ from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
-from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.codec import ABSENT, TIME, Document
@@ -111,7 +112,11 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
     if step.earliest is not step.latest:
         text += f" (95 %: {step.earliest.short} to {step.latest.short})"
-    return text + ("" if step.stands else "; undone since")
+    text += "" if step.stands else "; undone since"
+    slow = (step.first_bad if step.worse else step.last_good).slow
+    if metric is not THROUGHPUT or slow is None or slow.cost <= metric.threshold:
+        return text
+    return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(slow)}"
 
 
 def facts_text(step: LevelChange) -> str:

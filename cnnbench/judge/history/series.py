@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps, slow_steps
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.table import natural_key
@@ -48,6 +49,7 @@ class HistoryEntry:
       facts: facts of the environment that may affect a measurement or name a version.
       values: by metric; only finite ones.
       pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
+      slow: slow steps of a run; None without.
     """
 
     run_id: str
@@ -61,6 +63,7 @@ class HistoryEntry:
     origin: Origin
     subject: Subject | None = None
     pair: tuple[int, int] | None = None
+    slow: SlowSteps | None = None
 
     @classmethod
     def all_of(cls, record: RunRecord | AllReduceRecord) -> list[HistoryEntry]:
@@ -87,6 +90,7 @@ class HistoryEntry:
                 origin=origin,
                 subject=record.subject,
                 pair=pair,
+                slow=slow_steps(record.step_seconds) if isinstance(record, RunRecord) else None,
             )
             for row in rows
         ]
@@ -186,6 +190,11 @@ class SeriesPoint:
     def started(self) -> datetime:
         """Start of its first run, in UTC."""
         return self.runs[0].started
+
+    @property
+    def slow(self) -> SlowSteps | None:
+        """The slow steps that most of its successful runs have."""
+        return shared_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
     def failed(self) -> int:

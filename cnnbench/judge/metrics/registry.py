@@ -6,7 +6,7 @@ limit, `HISTORY` what ``cnnbench history`` follows (--metric).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -23,6 +23,7 @@ from cnnbench.judge.metrics.measurement import (
     MeasuredReduction,
 )
 from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
 _GIGA = 1e9
@@ -35,13 +36,14 @@ class Metric:
     Attributes:
       name: name in commands, unless `judged` has another one.
       value: function of a measurement of one of the kinds; returns None if not measured.
+      together: values of measurements that are judged together, if they are not each its own.
       relative: whether changes are shares of the base, else differences.
       threshold: smallest change that counts in history.
       judged: name in --metrics by kind of measurement that compare judges by it.
       constant: name of the constant of `Policy` that is the threshold in compare.
       gates: whether a change for the worse is a regression (exit code 1).
       on_request: whether compare judges by it only if --metrics names it.
-      step: for a speed, "at the median step" or "at the mean step".
+      step: for a speed, what its time is that of.
     """
 
     name: str
@@ -60,6 +62,11 @@ class Metric:
     gates: bool = False
     on_request: bool = False
     step: str = ""
+    together: Callable[[Sequence[Any]], list[float | None]] | None = None
+
+    def values(self, measured: Sequence[Any]) -> list[float | None]:
+        """Values of measurements that are judged together, in their order; None if not measured."""
+        return [*map(self.value, measured)] if self.together is None else self.together(measured)
 
     @property
     def unit_text(self) -> str:
@@ -102,20 +109,6 @@ class Metric:
     def alpha(self, policy: Policy) -> float:
         """Two-sided level of its tests."""
         return policy.alpha if self.constant == "threshold" else policy.further_alpha
-
-
-def throughput(record: RunRecord) -> float | None:
-    """Images per second: global batch over the median step, or of an evaluation run.
-
-    The median, because steps of a process are autocorrelated and have outliers.
-    """
-    if record.step_seconds:
-        if record.batch is None:
-            return None
-        return record.batch.global_ / median(record.step_seconds)
-    if record.config.get("eval") and record.evaluations:
-        return median(one.images_per_sec for one in record.evaluations)
-    return None
 
 
 def memory(record: RunRecord) -> float | None:
@@ -172,7 +165,8 @@ THROUGHPUT = _metric(
     bound=True,
     judged={RUN: "throughput"},
     gates=True,
-    step="at the median step",
+    step="over the timed steps",
+    together=throughputs,
 )
 BUS_BANDWIDTH = _metric(
     "bus_bandwidth",

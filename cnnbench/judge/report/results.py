@@ -102,8 +102,11 @@ class Configured:
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
         """Finite values of successful runs, by function or name in `HISTORY`."""
         if value not in self._samples:
-            of = HISTORY[value].value if isinstance(value, str) else value
-            found = (of(record) for record in self.good)
+            found = (
+                HISTORY[value].values(self.good)
+                if isinstance(value, str)
+                else map(value, self.good)
+            )
             self._samples[value] = ProcessValues(
                 tuple(v for v in found if v is not None and isfinite(v))
             )

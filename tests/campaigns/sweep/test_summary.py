@@ -36,10 +36,9 @@ def rows(plan, tmp_path, make_record):
                     ended = Ended(-9, 9.0, status="timed_out", message="killed after 9 s")
                     results.append(SweepRun(Item(case, repeat), path, ended))
                     continue
+                series = {"step_seconds": (63 / 64 * seconds, 66 / 64 * seconds, 63 / 64 * seconds)}
                 record = make_record(
-                    batch=Batch(per_device=batch, global_=batch),
-                    step_seconds=(seconds, seconds, 3 * seconds),
-                    **changes,
+                    batch=Batch(per_device=batch, global_=batch), **{**series, **changes}
                 )
                 path.write_text(json.dumps(record.to_dict()))
                 results.append(went_well(case, repeat, path))
@@ -140,6 +139,14 @@ def test_a_loss_that_is_no_number_is_within_no_bound(rows):
     assert exit_code(made) == 1
 
 
+def test_pauses_that_the_median_step_hides_are_named(rows):
+    pauses = (0.1, 0.1, 0.4) * 10
+    made = rows("entries: [{name: a}]", {"a": [0.1]}, step_seconds=pauses, losses=())
+    assert "a: every third step takes 300.0 ms more" in "\n".join(table(made))
+    assert made[0].pauses.endswith("; 100.0 images/sec at the median step")
+    assert made[0].throughput == pytest.approx(50)
+
+
 def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
     case = plan("entries: [{name: a}]").cases[0]
     made = summarise([case], [went_well(case, 1, tmp_path / "gone.json")])
@@ -175,7 +182,7 @@ def test_every_metric_reads_a_full_record(make_record):
     assert values.pop("images_per_sec_jitter") == 0.0
     assert values == pytest.approx(
         {
-            "throughput": 40.0,
+            "throughput": 30.0,
             "cpu_time": 0.2,
             "images_per_cpu_second": 20.0,
             "images_per_sec": 30.0,
@@ -199,7 +206,7 @@ def test_every_metric_is_none_where_nothing_was_measured(make_record):
 
 
 def test_headlines(make_record, measured):
-    assert headline(make_record()) == "ok 40.00 images/sec"
+    assert headline(make_record()) == "ok 30.00 images/sec"
     assert headline(make_record(step_seconds=(), losses=())) == "ok"
     assert headline(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
     assert headline(measured()) == "ok"
@@ -235,7 +242,7 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record, mea
         "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
         "a                  -                  -            1.125  66.7 %  2 ok",
         # As compare and report name it, by its flags.
-        "b                  4              40.00                -       -  1 ok  "
+        "b                  4              30.00                -       -  1 ok  "
         "lenet, batch 8, 1 cpu",
     ]
     assert table(summarise([reduce], results[1:])) == [

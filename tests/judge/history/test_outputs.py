@@ -95,7 +95,7 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
         assert isinstance(chart, Lines)
         assert chart.title
         assert chart.x.caption
-        assert chart.y.caption == "throughput, images/sec at the median step (higher is better)"
+        assert chart.y.caption == "throughput, images/sec over the timed steps (higher is better)"
     assert [len(chart.events) for chart in charts.charts] == [1, 0]
     # What a page needs to zoom: a label for each point.
     assert [len(chart.labels) for chart in charts.charts] == [14, 6]

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
+from cnnbench.judge.history.formats import step_text
 from cnnbench.judge.history.steps import find_levels, likely_starts
 
 SPEED = METRICS["throughput"]
@@ -75,6 +76,16 @@ def test_facts_that_changed_at_the_step_are_named_what_decides_speed_first(by_co
         ("tensorflow_version", "2.20", "2.21"),
         ("numpy_version", "2", "3"),
     ]
+
+
+def test_slow_steps_that_begin_at_a_step_are_named(by_commit, series_of):
+    records = [by_commit(commit=f"c{index:02}", step_seconds=(0.08,) * 30) for index in range(8)]
+    pauses = (0.08, 0.08, 0.2) * 10
+    records += [by_commit(commit=f"d{index:02}", step_seconds=pauses) for index in range(8)]
+    (step,) = trend(series_of(records)[0], SPEED).steps
+    assert step.change == pytest.approx(-1 / 3)
+    text = step_text(step, SPEED)
+    assert text.endswith("; then every third step takes 120.0 ms more (33.3 % of the steps)")
 
 
 def test_changes_below_the_threshold_are_none_whatever_their_number():

@@ -19,24 +19,26 @@ from cnnbench.judge.metrics.registry import (
     DEFAULT_METRICS,
     HISTORY,
     METRICS,
+    THROUGHPUT,
     accuracy,
     judged,
     startup,
-    throughput,
 )
+from cnnbench.judge.metrics.speed import throughput
 from cnnbench.machine import facts
 from cnnbench.records.parts import Batch, Evaluation, StartupSeconds
 
 
-def test_throughput_is_the_global_batch_over_the_median_step(runs):
-    # Steps of 1, 2 and 6 s: the median, 2 s, not the mean, 3 s; 32 images in all.
+def test_throughput_is_the_images_over_the_time_of_all_steps(runs):
+    # 32 images in steps of 1, 1 and 6 s: 96 images in 8 s, not 32 in the median step.
     record = runs(
-        None, step_seconds=(6.0, 1.0, 2.0), batch=Batch(per_device=8, global_=32), losses=()
+        None, step_seconds=(6.0, 1.0, 1.0), batch=Batch(per_device=8, global_=32), losses=()
     )
-    assert throughput(record) == 16.0
-    # An even number: the mean of the two in the middle, (2 + 4) / 2.
-    record = runs(None, step_seconds=(2.0, 9.0, 1.0, 4.0), batch=Batch(per_device=6, global_=6))
-    assert throughput(record) == 2.0
+    assert throughput(record) == 12.0
+    # Five processes show that the step of 6 s is rare; three do not.
+    steady = runs(None, step_seconds=(1.0,) * 3, batch=record.batch, losses=())
+    assert THROUGHPUT.values([steady, record, steady]) == [32.0, 12.0, 32.0]
+    assert THROUGHPUT.values([steady] * 3 + [record, steady]) == pytest.approx([32.0] * 5)
 
 
 def test_throughput_of_an_evaluation_run(runs):
@@ -45,7 +47,8 @@ def test_throughput_of_an_evaluation_run(runs):
         for step, rate in ((1, 10.0), (2, 30.0), (3, 20.0))
     )
     record = runs(None, flags={"eval": True}, evaluations=evaluations)
-    assert throughput(record) == 20.0
+    # 30 images in 1, 1/3 and 1/2 s.
+    assert throughput(record) == pytest.approx(180 / 11)
     # Evaluations between steps are not what a training run without timed steps is about.
     assert throughput(runs(None, evaluations=evaluations)) is None
     assert accuracy(record) == 0.5

@@ -147,7 +147,7 @@ def chart(document: StrategiesDocument, title: str = "") -> Rows:
     )
     return Rows(
         title=title or work_text(document),
-        x=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
+        x=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
         rows=rows,
         note=process_key(rows),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
-from cnnbench.judge.metrics.registry import throughput
+from cnnbench.judge.metrics.speed import throughput
 from cnnbench.judge.report.document import Content, Row, Table, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections.campaigns import titled
@@ -20,7 +20,7 @@ from cnnbench.records.subject import Subject, subject_of
 
 _FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
 _COMMANDS = (
-    *("started (UTC)", "configuration", "status", "median images/sec"),
+    *("started (UTC)", "configuration", "status", "images/sec"),
     *("run", "command"),
 )
 
@@ -65,7 +65,7 @@ def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
         "status": TableCell(record.status, tone="" if record.status == "ok" else "bad"),
         "error": TableCell(error_text(record), kinds="prose"),
         "timed steps": steps,
-        "median images/sec": numeric(speed),
+        "images/sec": numeric(speed),
         "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
         "run": TableCell(record.run_id, kinds="code"),
         "command": TableCell(shlex.join(record.command), kinds="command"),

@@ -11,6 +11,8 @@ from functools import partial
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.document import (
     Content,
     Row,
@@ -153,15 +155,24 @@ def _throughput(one: Configured) -> Row:
     }
 
 
+def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
+    """What median steps hide, a remark per configuration."""
+    for one in known:
+        if text := median_step_text(one.good, Policy.threshold):
+            yield Text(f"{one.name}: {text}.", "unsure")
+
+
 THROUGHPUT = Quantity(
-    text="One value per process: images per step over the median step time; for evaluating runs "
-    "the median of their evaluations. Images of all devices of the job together. The interval "
+    text="One value per process: images over the time of the timed steps, without disturbances "
+    "that few of the processes have; for evaluating runs of their evaluations. Images of all "
+    "devices of the job together. The interval "
     "is of the median over processes, and needs six of them; the range is from the slowest "
     "process to the fastest, the spread its width as a share of the median.",
     values=lambda one: one.throughput,
     chart="throughput",
-    axis=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
+    axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
     row=_throughput,
+    remarks=_pauses,
 )
 
 

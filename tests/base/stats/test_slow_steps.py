@@ -1,0 +1,88 @@
+import random
+
+import pytest
+
+from cnnbench.base.stats.slow_steps import (
+    disturbance_share,
+    mean_step_seconds,
+    rare_shares,
+    shared_slow_steps,
+    slow_steps,
+)
+
+
+def steps(count=120, scatter=0.01, seed=1):
+    draw = random.Random(seed)
+    return [0.1 * draw.lognormvariate(0, scatter) for _ in range(count)]
+
+
+def paused(every, extra=0.09, **more):
+    return [
+        one + (extra if index % every == every - 1 else 0)
+        for index, one in enumerate(steps(**more))
+    ]
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 10, 30])
+def test_steps_that_pause_are_found_with_their_distance_and_cost(every):
+    found = slow_steps(paused(every))
+    assert found.indices == tuple(range(every - 1, 120, every))
+    assert found.distance == every
+    assert found.share == pytest.approx(1 / every, abs=0.01)
+    assert found.extra == pytest.approx(0.09, rel=0.05)
+    assert found.cost == pytest.approx(0.09 / (0.1 * every + 0.09), rel=0.05)
+
+
+def test_pauses_at_random_have_no_distance_and_one_group_is_one_occurrence():
+    draw = random.Random(2)
+    found = slow_steps([one + (0.05 if draw.random() < 0.1 else 0) for one in steps()])
+    assert found.distance is None
+    assert found.occurrences > 5
+    burst = [one * (2 if 40 <= index < 60 else 1) for index, one in enumerate(steps())]
+    found = slow_steps(burst)
+    assert (found.occurrences, found.distance, len(found.indices)) == (1, None, 20)
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.003, 0.03, 0.3])
+def test_steps_of_one_kind_are_not_divided(scatter):
+    assert sum(slow_steps(steps(120, scatter, seed)) is not None for seed in range(50)) <= 1
+    assert slow_steps(paused(3, count=9)) is None
+
+
+def test_what_most_processes_have_is_shared():
+    plain, slow = slow_steps(steps()), slow_steps(paused(3))
+    assert plain is None
+    assert shared_slow_steps([slow, plain, slow]) is slow
+    assert shared_slow_steps([slow, plain]) is None
+    assert shared_slow_steps([]) is None
+
+
+def stalled(where=50, seconds=10.0):
+    found = steps(100)
+    found[where] += seconds
+    return found
+
+
+def test_the_largest_disturbance_is_a_stall_or_a_slow_phase():
+    assert disturbance_share(stalled()) == pytest.approx(0.5, abs=0.01)
+    phase = [one * (3 if 20 <= index < 30 else 1) for index, one in enumerate(steps(100, 0.0))]
+    assert disturbance_share(phase) == pytest.approx(2 / 12)
+    assert disturbance_share(steps(100)) < 0.02
+    # Of pauses that recur it is not their sum.
+    assert disturbance_share(paused(5, 0.1)) < 0.03
+    assert disturbance_share([0.1]) == disturbance_share([0.1, 0.1]) == 0.0
+
+
+def test_only_what_few_processes_have_is_left_out():
+    plain = [steps(100, seed=seed) for seed in range(6)]
+    assert mean_step_seconds([*plain, stalled()])[-1] == pytest.approx(0.1, rel=0.02)
+    # Too few processes to tell, and a stall that each of one half has.
+    assert mean_step_seconds([*plain[:2], stalled()])[-1] == pytest.approx(0.2, rel=0.02)
+    both = mean_step_seconds([*plain, *(stalled(where) for where in range(6))])
+    assert both[6:] == pytest.approx([0.2] * 6, rel=0.02)
+    assert rare_shares([]) == []
+    assert rare_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
+
+
+def test_equal_steps_are_not_rounded():
+    assert mean_step_seconds([[0.05] * 3, [0.07] * 7]) == [0.05, 0.07]

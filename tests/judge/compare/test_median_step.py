@@ -1,0 +1,77 @@
+"""Recurring pauses turn a verdict and are named; a rare stall does neither."""
+
+import random
+
+import pytest
+
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare.result import answer
+from cnnbench.judge.metrics.speed import median_step_text
+from cnnbench.judge.report.renderers import render
+
+
+def every(distance, extra):
+    return lambda index, draw: extra if index % distance == distance - 1 else 0.0
+
+
+PAUSES = {
+    "third": (every(3, 0.05), "every third step takes ", -0.29),
+    "tenth": (every(10, 0.16), "every tenth step takes ", -0.286),
+    "50th": (every(50, 0.3), "every 50th step takes ", -0.107),
+    "random": (
+        lambda index, draw: 0.08 if draw.random() < 0.1 else 0.0,
+        "at irregular distances",
+        -0.15,
+    ),
+    "once": (
+        lambda index, draw: 1.2 if index == 70 else 0.0,
+        "one step of a process takes",
+        -0.137,
+    ),
+}
+
+
+def side(runs, name, pause=lambda index, draw: 0.0, stalled=()):
+    draw = random.Random(name)
+    made = []
+    for pair in range(1, 9):
+        seconds = [0.04 * draw.gauss(1, 0.01) + pause(index, draw) for index in range(200)]
+        seconds[20] += 4.0 if pair in stalled else 0.0  # 100 steps long
+        place = {"side": name, "seed": 1, "pair": pair, "position": 1}
+        made.append(runs(step_seconds=tuple(seconds), losses=(), ab=place))
+    return made
+
+
+@pytest.mark.parametrize("shape", PAUSES)
+def test_recurring_pauses_are_slower_and_named(runs, shape):
+    pause, words, change = PAUSES[shape]
+    found = compare_records(side(runs, "a"), side(runs, "b", pause))
+    (entry,) = found.entries
+    assert entry.main.verdict is Verdict.SLOWER
+    assert entry.main.judgement.change == pytest.approx(change, abs=0.03)
+    assert entry.main.judgement.median_change == pytest.approx(0, abs=0.02)
+    assert found.exit_code is ExitCode.REGRESSION
+    assert words in answer(found).replace("\n", " ")
+    assert words in entry.main.judgement.reason
+    assert "; in NEW " in entry.main.judgement.reason
+    assert "at the median step" in render(found, "table").replace("\n      ", " ")
+    back = compare_records(side(runs, "a", pause), side(runs, "b"))
+    assert back.entries[0].main.verdict is Verdict.FASTER
+    assert "in A " in answer(back)
+
+
+def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(runs):
+    found = compare_records(side(runs, "a"), side(runs, "b", stalled=(3,)))
+    (entry,) = found.entries
+    assert entry.main.verdict is Verdict.SAME
+    assert entry.main.judgement.median_change is None
+    assert "median step" not in answer(found)
+
+
+def test_a_side_alone_names_what_its_median_hides(runs):
+    assert median_step_text(side(runs, "a"), 0.03) == ""
+    text = median_step_text(side(runs, "b", PAUSES["third"][0]), 0.03)
+    assert "every third step takes " in text
+    assert text.endswith(" images/sec at the median step")
+    assert median_step_text([runs(step_seconds=(0.1, 0.1, 0.3))], 0.03) == ""
