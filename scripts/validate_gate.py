@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import neighbour_flag, options_of
-from validation import gates, simulation, slowed_plugin, tables
+from validation import gates, pauses, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import Pool, PoolError
@@ -35,7 +35,9 @@ class Options:
         None, "Folder of real processes; none are used without it.", path="folder"
     )
     minutes: float = flag(0.0, "Add processes to the pool for so long.", minimum=0.0)
-    draws: int = flag(2000, "Draws of each simulation; 0 leaves them out.", minimum=0)
+    draws: int = flag(
+        2000, "Draws of each simulation, of pauses a quarter; 0 leaves them out.", minimum=0
+    )
     gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)
     batch_size: int = flag(16, "Images of a step of the real processes.", minimum=1)
     num_batches: int = flag(480, "Timed steps of a real process.", minimum=1)
@@ -74,6 +76,7 @@ def plan_of(options: Options) -> dict[str, Any]:
             *(f"--batch_size={options.batch_size}", f"--num_batches={options.num_batches}"),
             *("--num_warmup_batches=20", "--display_every=1000", "--peak_flops=1e12"),
         ],
+        "speed": "over all timed steps",  # in earlier pools at the median step
         "seed": options.seed,
         "pairing": options.pairing,
         "slowed": [one / 100 for one in options.slowed],
@@ -101,12 +104,14 @@ def open_pool(options: Options) -> Pool | None:
 
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """All tables, and the exit code."""
-    lines, rates, samples, formed = [], [], [], []
+    lines, rates, samples, formed, paused = [], [], [], [], []
     if options.draws:
         rates = list(simulation.all_rates(options.draws, options.seed))
         samples = simulation.degenerate(options.draws, options.seed)
         lines += [f"### Simulated, {options.draws} draws of each", "", *tables.simulated(rates)]
         lines += [*tables.small_samples(samples), ""]
+        paused = list(pauses.all_rates(-(-options.draws // 4), options.seed))
+        lines += ["### Pauses, slower · same in per cent", "", *tables.of_pauses(paused), ""]
     rounds = [] if pool is None else pool.rounds()
     if rounds:
         policy = POLICY.replace(threshold=options.threshold / 100)
@@ -115,7 +120,7 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
         if len(rounds) > 1:
             lines += [*tables.conditions(rounds), ""]
         lines += [*tables.real(formed), ""]
-    found = tables.demands(rates, samples, formed, options.busy)
+    found = tables.demands(rates, samples, formed, options.busy, paused)
     lines += ["### Demands", "", *tables.demands_table(found)]
     verdicts = {one.met for one in found}
     if False in verdicts:

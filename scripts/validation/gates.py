@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cnnbench.base.stats.slow_steps import rare_shares
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict
 from cnnbench.judge.compare.disturbance import difference_of_turns
@@ -103,7 +104,7 @@ def sliding_gates(
             _pair(rounds[index], subject, coin) for index, coin in zip(window, coins, strict=True)
         ]
         sides = list(zip(*pairs, strict=True))
-        base, new = ([one.speed for one in side] for side in sides)
+        base, new = _speeds(*sides)
         speeds = TwoSamples(base=base, new=new, paired=True)
         verdict, _ = judge_pairs(speeds, analyses, policy, _cpu_time(*sides))
         verdicts[verdict] += 1
@@ -118,6 +119,13 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
     if subject == WAITS:
         b = replace(b, images_per_sec=b.speed * (1 - WAITING))
     return a, b
+
+
+def _speeds(a: Sequence[Process], b: Sequence[Process]) -> tuple[list[float], list[float]]:
+    """Speeds of both sides without rare disturbances, as `cnnbench ab` judges them."""
+    rare = rare_shares([one.disturbance for one in (*a, *b)])
+    found = [one.speed / (1 - share) for one, share in zip((*a, *b), rare, strict=True)]
+    return found[: len(a)], found[len(a) :]
 
 
 def _cpu_time(a: Sequence[Process], b: Sequence[Process]) -> TwoSamples | None:

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.slow_steps import disturbance_share
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.judge.compare import METRICS
 from cnnbench.judge.compare.disturbance import turn_means
 from cnnbench.judge.metrics.registry import CPU_TIME
+from cnnbench.judge.metrics.speed import throughput
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import take
 from validation import slowed_plugin
@@ -60,7 +61,8 @@ class Process:
       position: in the round, counted from 1.
       subject: one of `BASES`, or of the slowed ones of its pool.
       rows: rows of the extra matrix product.
-      images_per_sec: images/sec at the median step; None if it failed, see `speed`.
+      images_per_sec: images/sec over all timed steps; None if it failed, see `speed`.
+      disturbance: share of their time that the largest disturbance took.
       step_seconds: seconds of the median step.
       seconds: wall time of the process.
       load: load of the machine before it started.
@@ -75,6 +77,7 @@ class Process:
     subject: str
     rows: int
     images_per_sec: float | None = None
+    disturbance: float = 0.0
     step_seconds: float | None = None
     seconds: float = 0.0
     load: float = 0.0
@@ -192,10 +195,11 @@ def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
 def _ended(place: Process, found: Ended, load: float) -> Process:
     record, conditions = found.record, found.record.conditions
     measured: dict[str, Any] = {}
-    if not found.message:
+    if not found.message and record.step_seconds:
         measured = {
-            "images_per_sec": METRICS["throughput"].value(record),
-            "step_seconds": median(record.step_seconds) if record.step_seconds else None,
+            "images_per_sec": throughput(record),
+            "disturbance": disturbance_share(record.step_seconds),
+            "step_seconds": median(record.step_seconds),
             "cpu_seconds": CPU_TIME.value(record) or 0.0,
             "turn_cpu_seconds": turn_means(record),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.stats.descriptive import median
@@ -13,6 +13,7 @@ from cnnbench.base.text.numbers import percent
 from cnnbench.base.text.table import markdown_table
 from cnnbench.judge.compare import Verdict, aa_spread
 from validation.gates import LIKE, WAITS, Gates, Round
+from validation.pauses import EQUAL, JUDGED, MEAN, MEDIAN, PAIRS, PauseRates
 from validation.pool import BASES, SLOWED
 from validation.rules import LIMIT, MEASURED_LIMIT, POLICY
 from validation.simulation import Rates
@@ -31,6 +32,7 @@ _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
     },
 }
 ENOUGH_GATES = 200
+_FOUND_COST, _FOUND_SHARE = 0.10, 0.90
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,32 @@ def simulated(rates: Sequence[Rates]) -> list[str]:
         title = f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else "")
         lines += [title, "", *_table(header, rows), ""]
     return lines
+
+
+def of_pauses(rates: Sequence[PauseRates]) -> list[str]:
+    """A table with a row per shape and cost of pauses: shares of slower and of same."""
+    plain = {(one.shape, one.cost): one for one in rates if not one.disturbed}
+    disturbed = {(one.shape, one.cost): one for one in rates if one.disturbed}
+    header = (
+        *("pauses of B", "cost", *(f"{n} pairs" for n in PAIRS)),
+        *(f"{n}, one in eight disturbed" for n in PAIRS),
+        *(f"{max(PAIRS)}, by {method}" for method in (MEDIAN, MEAN)),
+        f"{max(PAIRS)}, one in eight disturbed, by {MEAN}",
+    )
+    rows = []
+    for key, one in plain.items():
+        most, other = max(PAIRS), disturbed[key]
+        cells = [(each, pairs, JUDGED) for each in (one, other) for pairs in PAIRS]
+        cells += [(one, most, MEDIAN), (one, most, MEAN), (other, most, MEAN)]
+        shares = (
+            " · ".join(
+                f"{100 * each.share(verdict, pairs, method):.1f}".removesuffix(".0")
+                for verdict in (Verdict.SLOWER, Verdict.SAME)
+            )
+            for each, pairs, method in cells
+        )
+        rows.append((one.shape, percent(one.cost, 0) if one.cost else "0", *shares))
+    return _table(header, rows)
 
 
 def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[str]:
@@ -129,13 +157,14 @@ def demands(
     samples: Iterable[tuple[str, Counter[Verdict], bool]],
     gates: Sequence[Gates],
     busy: float = 0.0,
+    pauses: Sequence[PauseRates] = (),
 ) -> list[Requirement]:
     """Requirements of the gate, compared with the results.
 
     Args:
       busy: CPUs that others kept busy meanwhile.
     """
-    found = []
+    found = [*_of_pauses(pauses)] if pauses else []
     if rates:
         bad = [f"{r.rule.name}, {r.noise}: {text}" for r in rates if (text := r.violation())]
         draws = f"in {rates[0].verdicts.total()} draws each"
@@ -164,6 +193,25 @@ def demands(
                 met = one.verdicts[verdict] >= bound * one.count
                 found.append(_of_enough(one, text, _share(one, verdict), met))
     return found
+
+
+def _of_pauses(rates: Sequence[PauseRates]) -> Iterator[Requirement]:
+    most = max(PAIRS)
+    costly = [one for one in rates if one.cost >= _FOUND_COST]
+    found = [(one.share(Verdict.SLOWER, most), one) for one in costly]
+    bad = [f"{one.shape}: {_percent(share)}" for share, one in found if share < _FOUND_SHARE]
+    text = f"pauses that cost {percent(_FOUND_COST, 0)} or more: {most} pairs slower in at least "
+    least = f"least {_percent(min(share for share, _ in found))}"
+    yield Requirement(f"{text}{percent(_FOUND_SHARE, 0)}", "; ".join(bad) or least, not bad)
+    worst = max(
+        one.share(verdict, pairs)
+        for one in rates
+        for pairs in PAIRS
+        for verdict in (Verdict.FASTER, Verdict.SLOWER)
+        if one.shape == EQUAL or verdict is Verdict.FASTER
+    )
+    text = f"pauses, one process in eight disturbed: wrong in at most {percent(MEASURED_LIMIT, 0)}"
+    yield Requirement(text, f"at most {_percent(worst)}", worst <= MEASURED_LIMIT)
 
 
 def demands_table(found: Sequence[Requirement]) -> list[str]:

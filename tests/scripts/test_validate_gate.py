@@ -15,7 +15,7 @@ import pytest
 import validate_gate
 from forked import until
 from short_runs import run
-from validation import gates, simulation, slowed_plugin, tables
+from validation import gates, pauses, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
@@ -102,6 +102,39 @@ def test_too_many_wrong_verdicts_are_a_violation():
     assert rates.violation() == "same in 95.0 %"
     few = Counter({Verdict.SLOWER: 41, Verdict.SAME: 1959})
     assert simulation.Rates(EIGHT, "x", 0.0, few, 16).violation() == ""
+
+
+@pytest.mark.parametrize("shape", pauses.SHAPES)
+def test_pauses_cost_their_share_of_the_speed(shape):
+    generator = np.random.default_rng(1)
+    plain, paused = (
+        pauses.times_of(generator, 400, of, cost, disturbed=False).mean()
+        for of, cost in ((pauses.EQUAL, 0.0), (shape, 0.3))
+    )
+    assert plain / paused == pytest.approx(0.7, abs=0.02)
+
+
+def test_pauses_are_found_by_what_is_judged_and_not_by_the_median_step():
+    equal = pauses.simulate(pauses.EQUAL, 0.0, disturbed=True, draws=10, seed=1)
+    found = pauses.simulate("once per process", 0.1, disturbed=True, draws=10, seed=1)
+    assert equal.share(Verdict.SAME, 16) > equal.share(Verdict.SAME, 16, pauses.MEAN) + 0.4
+    assert found.share(Verdict.SLOWER, 16) >= 0.9
+    assert found.share(Verdict.SAME, 16, pauses.MEDIAN) == 1.0
+    met = [one.met for one in tables.demands([], [], [], pauses=[equal, found])]
+    assert met == [True, True]
+    blind = replace(found, verdicts={key: Counter({Verdict.SAME: 10}) for key in found.verdicts})
+    missed = tables.demands([], [], [], pauses=[equal, blind])[0]
+    assert (missed.met, missed.found) == (False, "once per process: 0")
+    plain = replace(equal, disturbed=False)
+    assert "| equal | 0 |" in tables.of_pauses([plain, equal])[-1]
+
+
+def test_gates_leave_out_what_disturbed_few_processes():
+    rounds = made(8, scatter=0.001)
+    stalled = replace(rounds[3]["base 1"], images_per_sec=50.0, disturbance=0.5)
+    rounds[3] = {**rounds[3], "base 1": stalled}
+    found = gates.sliding_gates(rounds, "8 pairs", gates.LIKE, seed=1, least=20)
+    assert set(found.verdicts) == {Verdict.SAME}
 
 
 def test_nothing_follows_from_samples_too_small_or_broken():
