@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -141,19 +142,12 @@ class Model(abc.ABC):
     def metrics(self, outputs: Any, labels: Any) -> Metrics:
         """Float32 tensors ``[n]`` by `metric_names`, of which an evaluation reports the means.
 
-        By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among the
-        largest five. With fewer than five classes ``top_5`` is 1 if the logits are finite. Without
-        any `metric_names` there are none.
+        By default ``top_1`` and ``top_5``, the `hits` among the largest logit and the largest
+        five. Without any `metric_names` there are none.
         """
         if not self.metric_names:
             return {}
-        import tensorflow as tf
-
-        among = min(5, int(outputs.shape[1]))
-        return {
-            "top_1": tf.cast(tf.math.in_top_k(labels, outputs, 1), tf.float32),
-            "top_5": tf.cast(tf.math.in_top_k(labels, outputs, among), tf.float32),
-        }
+        return dict(zip(("top_1", "top_5"), hits(outputs, labels, (1, 5)), strict=True))
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
         """Tensors ``[n, ...]`` of each example, by name, for `host_metrics`; none by default.
@@ -200,6 +194,31 @@ class Model(abc.ABC):
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":
                 named_size(self, size)
+
+
+def hits(logits: Any, labels: Any, tops: Sequence[int]) -> list[Column]:
+    """Expectation that the label is among the k largest logits, for every k of `tops`.
+
+    Equal logits are ordered at random: of e logits that equal the label's, itself included, and g
+    larger ones, the k places reach ``min(max((k - g) / e, 0), 1)``. Without ties that is 0 or 1,
+    and for logits that are all equal the rate of guessing.
+
+    Args:
+      logits: float32 ``[n, classes]``; an example with one that is not finite has no hits.
+      labels: integers ``[n]``; one that is no class is never hit.
+
+    Returns:
+      A float32 tensor ``[n]``, 0 to 1, for each k.
+    """
+    import tensorflow as tf
+
+    of_label = tf.one_hot(labels, logits.shape[1], on_value=True, off_value=False)
+    own = tf.reduce_max(tf.where(of_label, logits, -math.inf), axis=1, keepdims=True)
+    larger = tf.math.count_nonzero(logits > own, axis=1, dtype=tf.float32)
+    equal = tf.math.count_nonzero(logits == own, axis=1, dtype=tf.float32)
+    usable = tf.reduce_all(tf.math.is_finite(logits), axis=1) & tf.reduce_any(of_label, axis=1)
+    found = (tf.clip_by_value((top - larger) / equal, 0.0, 1.0) for top in tops)
+    return [tf.where(usable, hit, 0.0) for hit in found]
 
 
 def outputs_of(model: Model, net: Network[T], features: Mapping[str, T]) -> Any:
