@@ -71,7 +71,7 @@ class Length:
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_examples: examples of one evaluation, without padding.
-      eval_steps: timed steps after which an evaluation is due.
+      eval_steps: global steps after which an evaluation is due.
       eval_interval_secs: seconds between searches for a new checkpoint to evaluate; 0 evaluates
         once.
       target: metric that ends the training; None without one.
@@ -239,7 +239,7 @@ def _epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) ->
 def _evaluation_steps(
     params: Params, batches: int, epochs: float, examples: int, global_batch: int
 ) -> frozenset[int]:
-    """Steps after which training pauses for an evaluation.
+    """Global steps, below --num_batches, after which training pauses for an evaluation.
 
     Args:
       params: which of the four flags is given.

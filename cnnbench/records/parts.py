@@ -154,9 +154,9 @@ class Evaluation:
       images_per_sec: mean examples per second.
       metrics: the model's other metrics by name.
       loop_seconds: seconds of the timed loop before this evaluation, without other evaluations;
-        None outside training.
+        None outside training and in the warm-up.
       wall_seconds: seconds from the start of the timed loop to the end of this evaluation's last
-        step, or of its metrics if the same process computes them; None outside training.
+        step, or of its metrics if the same process computes them; None where loop_seconds is.
     """
 
     global_step: int

@@ -50,7 +50,7 @@ class OutputParams:
     save_model_secs: int = flag(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
     )
-    save_model_steps: int | None = flag(None, "Steps between two checkpoints.", minimum=1)
+    save_model_steps: int | None = flag(None, "Global steps between two checkpoints.", minimum=1)
     max_ckpts_to_keep: int = flag(5, "Newest checkpoints to keep; 0 keeps all.", minimum=0)
     eval_dir: str = flag(
         "/tmp/tf_cnn_benchmarks/eval",

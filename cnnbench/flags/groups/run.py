@@ -56,7 +56,7 @@ class RunParams:
     )
     eval_during_training_every_n_steps: int | None = flag(
         None,
-        "Pause training after every N steps, evaluate, and continue.",
+        "Pause training after every N global steps, evaluate, and continue.",
         minimum=1,
     )
     eval_during_training_every_n_epochs: float | None = flag(
@@ -66,7 +66,7 @@ class RunParams:
     )
     eval_during_training_at_specified_steps: tuple[int, ...] = flag(
         (),
-        "Pause training after each of these steps (comma-separated), evaluate, and go on.",
+        "Pause training after each of these global steps (comma-separated), evaluate, and go on.",
         minimum=1,
     )
     eval_during_training_at_specified_epochs: tuple[float, ...] = flag(

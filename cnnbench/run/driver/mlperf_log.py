@@ -39,7 +39,7 @@ class MLPerfLog(Observer):
         self._write = write
         self._lengths: Iterator[int] = iter(())
         self._block: float | None = None
-        self._reached = self._target is None
+        self._reached = False
         self._started = self._finished = False
         self._log(_START, "init_start", None)
         settings = {
@@ -62,8 +62,11 @@ class MLPerfLog(Observer):
         self._log(_END, "init_stop", None)
         self._log(_START, "run_start", None)
         self._started = True
-        evaluations = sorted(step for step in self._plan.length.eval_steps if step < steps)
-        edges = [-self._plan.length.warm_up.least, *evaluations, steps]
+        last = global_step + self._plan.length.warm_up.least + steps
+        evaluations = sorted(
+            step for step in self._plan.length.eval_steps if global_step < step < last
+        )
+        edges = [global_step, *evaluations, last]
         self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
         self.resuming(global_step)
 
@@ -103,7 +106,8 @@ class MLPerfLog(Observer):
         """Logs the end of the run, and whether it reached its target."""
         if self._started:
             self._end_block()
-            status = "success" if self._finished and self._reached else "aborted"
+            done = self._finished if self._target is None else self._reached
+            status = "success" if done else "aborted"
             self._log(_END, "run_stop", None, status=status)
 
     def _epochs(self, steps: int) -> float:

@@ -135,7 +135,7 @@ class Training:
         self._interrupts = Interrupts(parts.group)
         self._speed = RunningSpeed(plan.length.global_batch, plan.outputs.display_perf_ewma)
         self._save_directory = plan.outputs.train_dir if plan.work.trains else None
-        self._before_loop = global_step
+        self._start = self._before_loop = global_step
         self._timer = LoopTimer()
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged: Evaluated | None = None
@@ -156,6 +156,8 @@ class Training:
             for observer in self._observers:
                 observer.begins(self.global_step, steps)
             self._warm_up(loop)
+            if self._stopped_early:
+                return self._finish(0.0, 0)
             plan = self._plan
             shown = plan.numerics.print_training_accuracy or plan.work is Work.FORWARD
             self._console.table_header(
@@ -249,6 +251,11 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             looking.close()
+            if step and self._point_due(step):
+                with self._activity.during(Doing.PAUSE):
+                    self._save_and_publish(step)
+                    if self._reaches_target(step):
+                        return True
             for number, look in self._probes:
                 if number == step + 1:
                     looking.enter_context(look)
@@ -258,10 +265,13 @@ class Training:
                     steady = self._workers.decided(steady)
             return steady
 
+        def due(step: int) -> bool:
+            return step in warm_up.checks or step in edges or self._point_due(step)
+
         self._activity.doing = Doing.OTHERS if self._updaters else Doing.STEP
         with ExitStack() as looking:
             pause(0)
-            loop.run(warm_up.most, self._warmup_done, (warm_up.checks | edges).__contains__, pause)
+            loop.run(warm_up.most, self._warmup_done, due, pause)
         measurements.warmup_status = (
             "fixed" if not warm_up.auto else "steady" if steady else "limit"
         )
@@ -328,12 +338,17 @@ class Training:
 
     def _pause_due(self, step: int) -> bool:
         return (
-            step in self._plan.length.eval_steps
-            or self._save_due(step)
+            self._point_due(step)
             or (self._results is not None and self._results.ready)
             or self._turn_is_over(step)
             or any(observer.due(step) for observer in self._observers)
         )
+
+    def _point_due(self, step: int) -> bool:
+        return self._evaluation_due(step) or self._save_due(step)
+
+    def _evaluation_due(self, step: int) -> bool:
+        return self._before_loop + step in self._plan.length.eval_steps
 
     def _turn_is_over(self, step: int) -> bool:
         return step < self._steps and self._turns.due()
@@ -352,32 +367,39 @@ class Training:
         if self._save_directory is None:
             return False
         if self._plan.outputs.save_model_steps:
-            return step % self._plan.outputs.save_model_steps == 0
+            return (self._before_loop + step) % self._plan.outputs.save_model_steps == 0
         if self._plan.outputs.save_model_secs:
             return time.monotonic() - self._last_save >= self._plan.outputs.save_model_secs
         return False
 
     def _pause(self, step: int) -> bool:
         with self._activity.during(Doing.PAUSE):
-            if self._save_due(step):
-                self._save()
-            if self._results is not None:
-                self._results.publish()
+            self._save_and_publish(step)
             due = [observer for observer in self._observers if observer.due(step)]
             for observer in due:
                 observer.paused(self._moment())
             if self._turn_is_over(step):
                 self._let_others()
-            if step not in self._plan.length.eval_steps:
-                return False
-            loop_seconds = self._timer.loop().wall
-            with self._timer.away():
-                self._stopped_early = self._target_reached(loop_seconds)
-                if not self._stopped_early:
-                    self._console.lines("Resuming training")
-                    for observer in self._observers:
-                        observer.resuming(self.global_step)
-            return self._stopped_early
+            return self._reaches_target(step)
+
+    def _save_and_publish(self, step: int) -> None:
+        if self._save_due(step):
+            self._save()
+        if self._results is not None:
+            self._results.publish()
+
+    def _reaches_target(self, step: int) -> bool:
+        """Evaluates if that is due after this step of the warm-up or of the timed loop."""
+        if not self._evaluation_due(step):
+            return False
+        loop_seconds = self._timer.loop().wall if self._steps else None
+        with self._timer.away():
+            self._stopped_early = self._target_reached(loop_seconds)
+            if not self._stopped_early:
+                self._console.lines("Resuming training")
+                for observer in self._observers:
+                    observer.resuming(self.global_step)
+        return self._stopped_early
 
     def _moment(self) -> Moment:
         return Moment(
@@ -388,7 +410,7 @@ class Training:
             self._speed.current().mean,
         )
 
-    def _target_reached(self, loop_seconds: float) -> bool:
+    def _target_reached(self, loop_seconds: float | None) -> bool:
         """Evaluates, unless the evaluation before has reached the target.
 
         Metrics from a child process are judged at the next evaluation, which waits for them, so
@@ -418,8 +440,8 @@ class Training:
         self._console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
         return True
 
-    def _evaluate(self, loop_seconds: float) -> Evaluated:
-        """Evaluates after this many seconds of the timed loop."""
+    def _evaluate(self, loop_seconds: float | None) -> Evaluated:
+        """Evaluates after this many seconds of the timed loop; None in the warm-up."""
         assert self._evaluator is not None
         assert self._results is not None
         for observer in self._observers:
@@ -431,7 +453,7 @@ class Training:
                 lost = named(self._plan.place.job, first)
                 raise BenchmarkError(f"lost {lost}, on which evaluations run")
             found = self._evaluator.run(self.global_step, self._console, self._interrupts)
-        wall_seconds = self._timer.wall_seconds
+        wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found
 
@@ -448,7 +470,7 @@ class Training:
             if not self._stopped_early:
                 self._console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
-        if self._save_directory is not None and steps:
+        if self._save_directory is not None and self.global_step > self._start:
             with ExitStack() as stack:
                 if not self._plan.place.job.in_cluster:  # else a lost process may be the cause
                     stack.enter_context(writing_output("train_dir", self._save_directory))

@@ -172,22 +172,45 @@ def test_warm_up_steps_train_and_count_in_the_global_step(run):
     assert script.rates == list(map(float, range(7, 67)))
 
 
-def test_evaluations_and_checkpoints_count_timed_steps(run, tmp_path):
+def test_evaluations_and_checkpoints_count_global_steps(run, tmp_path):
     flags = {"eval_during_training_at_specified_steps": (10, 20), "train_dir": str(tmp_path)}
     fixed, auto = Script([FAST]), Script([*SETTLING, FAST])
     run(fixed, save_model_steps=15, **flags)
     run(auto, save_model_steps=15, warmup="auto", **flags)
-    assert fixed.evaluated == [10 + 10, 10 + 20, 10 + 40]
-    assert fixed.saved == [10 + 15, 10 + 30, 10 + 40]
-    assert auto.evaluated == [45 + 10, 45 + 20, 45 + 40]
-    assert auto.saved == [45 + 15, 45 + 30, 45 + 40]
+    assert fixed.evaluated == [10, 20, 10 + 40]
+    assert fixed.saved == [15, 30, 45, 10 + 40]
+    assert auto.evaluated == [10, 20, 45 + 40]
+    assert auto.saved == [15, 30, 45, 60, 75, 45 + 40]
+
+
+def test_a_resumed_training_evaluates_and_saves_at_the_steps_of_a_straight_one(run, tmp_path):
+    flags = {"eval_during_training_at_specified_steps": (10, 20), "save_model_steps": 15}
+    resumed = Script([FAST])
+    run(resumed, global_step=12, steps=28, num_warmup_batches=10, train_dir=str(tmp_path), **flags)
+    assert resumed.evaluated == [20, 50]
+    assert resumed.saved == [15, 30, 45, 50]
+
+
+def test_a_target_reached_in_the_warm_up_ends_the_training(run, tmp_path):
+    script = Script([FAST])
+    flags = {"eval_during_training_at_specified_steps": (4,), "stop_at": "top_1:0.5"}
+    record, training, out = run(script, train_dir=str(tmp_path), **flags)
+    assert training.global_step == 4
+    assert script.evaluated == script.saved == [4]
+    assert "Stopping, as eval accuracy at least 0.5 was reached" in out
+    assert record.step_seconds == ()
+    (evaluation,) = record.evaluations
+    assert (evaluation.loop_seconds, evaluation.wall_seconds) == (None, None)
 
 
 def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order(run):
     # The second evaluation is ready before the first, which the third needs not wait for.
-    script = Script([FAST], ready_at={10 + 25: [1], 10 + 30: [0]})
+    script = Script([FAST], ready_at={35: [1], 40: [0]})
     record, _, out = run(
-        script, display_every=5, eval_during_training_at_specified_steps=(10, 20, 35)
+        script,
+        num_batches=50,
+        display_every=5,
+        eval_during_training_at_specified_steps=(20, 30, 45),
     )
     assert [one.metrics for one in record.evaluations] == [{"map": 0.0}, {"map": 1.0}, {}, {}]
     assert [one.global_step for one in record.evaluations] == [20, 30, 45, 50]
@@ -293,8 +316,8 @@ def test_the_time_of_a_loop_is_without_what_interrupts_it(run):
     assert measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
     assert measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
     evaluation, _ = record.evaluations
-    assert evaluation.loop_seconds == pytest.approx(30 * FAST)
-    assert evaluation.wall_seconds == pytest.approx(30 * FAST + 2 * 3600.0)
+    assert evaluation.loop_seconds == pytest.approx(20 * FAST)
+    assert evaluation.wall_seconds == pytest.approx(20 * FAST + 3600.0)
     assert len(record.step_cpu_seconds) == 40
     assert RunRecord.from_json(record.to_json()).step_cpu_seconds == record.step_cpu_seconds
 
@@ -309,7 +332,7 @@ class Interrupted(Script):
 
 def test_an_interrupted_evaluation_is_no_part_of_the_loop(run):
     record, _, _ = run(Interrupted([FAST]), eval_during_training_at_specified_steps=(30,))
-    assert record.measured.loop_seconds == pytest.approx(30 * FAST)
+    assert record.measured.loop_seconds == pytest.approx(20 * FAST)
 
 
 def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice(run):

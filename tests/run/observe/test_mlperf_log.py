@@ -158,20 +158,20 @@ def test_a_log_keeps_to_the_rules(tmp_path, run):
     assert values["global_batch_size"] == 8
     assert values["train_samples"] == 40
     assert values["seed"] == 1234
-    # Three steps of warm-up and two of the timed ones, then blocks of two, and what is left.
+    # Blocks of two steps, the first within the warm-up of three, and what is left.
     blocks = [line["metadata"] for line in lines if line["key"] == "block_start"]
     assert blocks == [
-        {"first_epoch_num": 0.0, "epoch_count": 1.0, "samples_count": 0},
-        {"first_epoch_num": 1.0, "epoch_count": 0.4, "samples_count": 40},
-        {"first_epoch_num": 1.4, "epoch_count": 0.4, "samples_count": 56},
-        {"first_epoch_num": 1.8, "epoch_count": 0.2, "samples_count": 72},
+        {"first_epoch_num": 0.0, "epoch_count": 0.4, "samples_count": 0},
+        {"first_epoch_num": 0.4, "epoch_count": 0.4, "samples_count": 16},
+        {"first_epoch_num": 0.8, "epoch_count": 0.4, "samples_count": 32},
+        {"first_epoch_num": 1.2, "epoch_count": 0.8, "samples_count": 48},
     ]
     stops = [line["metadata"] for line in lines if line["key"] == "block_stop"]
-    assert [stop["first_epoch_num"] for stop in stops] == [0.0, 1.0, 1.4, 1.8]
+    assert [stop["first_epoch_num"] for stop in stops] == [0.0, 0.4, 0.8, 1.2]
     for name in ("eval_start", "eval_accuracy", "eval_stop"):
         found = [line["metadata"] for line in lines if line["key"] == name]
-        assert [one["epoch_num"] for one in found] == [1.0, 1.4, 1.8, 2.0]
-        assert [one["samples_count"] for one in found] == [40, 56, 72, 80]
+        assert [one["epoch_num"] for one in found] == [0.4, 0.8, 1.2, 2.0]
+        assert [one["samples_count"] for one in found] == [16, 32, 48, 80]
     order = [key for key in keys if key.startswith(("init_", "run_", "block_", "eval_st"))]
     cycle = ["block_start", "block_stop", "eval_start", "eval_stop"]
     assert order == ["init_start", "init_stop", "run_start", *cycle * 4, "run_stop"]
