@@ -28,6 +28,7 @@ from cnnbench.records.step_profile import (
     TO_INPUT,
     TO_KERNEL,
     Part,
+    ProfiledLayer,
 )
 
 _THREADS = (
@@ -318,6 +319,39 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         yield Claim("layers", parts, place, text or "; ".join(told), tuple(told) if text else ())
 
 
+def changed_layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Layers of both sides whose variables have other shapes."""
+    found = _by_layer(sides, free)
+    pairs = [
+        (a, b)
+        for a, b in sides.alignment.pairs
+        if (a.shapes, a.parameters) != (b.shapes, b.parameters)
+    ]
+    own = {a.name: found[a.name] for a, _ in pairs if a.name in found}
+    parts = tuple(part for those in own.values() for part in those)
+    if not parts:
+        return
+    if sides.stands_out(parts, LIKELY) or any(sides.is_special([part]) for part in parts):
+        evidence = [
+            f"{a.name}: {_sizes(a)} in A, {_sizes(b)} in B" for a, b in pairs[:_MOST_FURTHER]
+        ]
+        more = sum(b.parameters - a.parameters for a, b in pairs)
+        changed = [a.name for a, _ in pairs if a.name in own]
+        # Layers that follow have as many channels: the first product is what was changed.
+        first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
+        place = first_few([first, *(name for name in changed if name != first)], 1)
+        evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
+        claimed = (*parts, *_of_parameters(sides, free, more))
+        yield Claim(
+            "layers", claimed, place, "variables of another shape", tuple(filter(None, evidence))
+        )
+
+
+def _sizes(layer: ProfiledLayer) -> str:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in layer.shapes)
+    return shapes or f"{layer.parameters} parameters"
+
+
 def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Layers whose operations changed by more than all others."""
     for layer, parts in _by_layer(sides, free).items():
@@ -369,7 +403,7 @@ def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = (
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
-    *(layers, layer_by_layer, other_copies, gaps, everything),
+    *(layers, changed_layers, layer_by_layer, other_copies, gaps, everything),
 )
 """Recognisers of causes, in the order in which they claim parts."""
 

@@ -26,7 +26,9 @@ def explain(
 ) -> Explanation:
     """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)
-    found = causes(sides)
+    # Times of a single process may be those of the process, not of its side.
+    single = min(len(base), len(new)) < 2
+    found = () if single else causes(sides)
     answer, work = _answer(sides, found), () if found else causes(sides.of_work())
     if work:
         told = [
@@ -74,6 +76,11 @@ def _row(sides: Sides, part: Part, times: Times) -> ExplainedRow:
 def _answer(sides: Sides, found: Sequence[Cause]) -> str:
     difference = sides.timed.new - sides.timed.base
     step, spread = f"a step takes {_more(difference)}", 2 * sides.timed.error(0.0)
+    if min(len(sides.a.profiles), len(sides.b.profiles)) < 2:
+        return (
+            f"Not distinguishable from one process to the next: {step}, and one process of a side "
+            "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
+        )
     if found:
         first = abs(found[0].difference)
         named = [

@@ -323,6 +323,8 @@ class Sides:
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
         """Whether parts without operations, which hardly scatter, differ even if by little."""
+        if self.by_work:
+            return False
         times = self.together(parts)
         size = abs(times.difference)
         return (

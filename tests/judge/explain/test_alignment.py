@@ -258,5 +258,29 @@ def test_the_update_of_a_wider_layer_belongs_to_the_layer(lenet_runs):
     }
     found = explain(profiles.side(layers=base), profiles.side(rows, layers=wider))
     (cause,) = found.causes
-    assert (cause.kind, cause.place) == ("work", "conv1")
+    assert (cause.kind, cause.place) == ("layers", "conv1")
     assert cause.difference == pytest.approx(28e-3, rel=0.2)  # 12 of the layer, 16 of the update
+
+
+def test_a_layer_of_another_shape_is_named_before_the_norm_that_follows(profiles):
+    def with_norm(filters):
+        convs = plain_layers(FOUR)
+        kernel = ProfiledLayer(
+            name="conv3",
+            kind=CONV,
+            shapes=((3, 3, 24, filters),),
+            parameters=216 * filters,
+            flops=1,
+        )
+        norm = ProfiledLayer(
+            name="norm3", kind="", shapes=((filters,),), parameters=2 * filters, flops=0
+        )
+        return (*convs[:3], kernel, norm)
+
+    slow = Part("norm3", "batch norm", FORWARD)
+    base = {**network(), slow: Row(4.0, operations={"FusedBatchNormV3 float32": 1})}
+    new = {**base, slow: base[slow].times(2.0)}
+    sides = profiles.side(base, layers=with_norm(64)), profiles.side(new, layers=with_norm(61))
+    first = explain(*sides).causes[0]
+    assert (first.kind, first.place) == ("layers", "conv3 and 1 more")
+    assert "conv3: 3x3x24x64 in A, 3x3x24x61 in B" in first.evidence

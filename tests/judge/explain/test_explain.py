@@ -377,3 +377,11 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     drawn = chart(found, 4)
     assert len(drawn.rows) == 7
     assert drawn.rows[0].label.startswith("conv3")
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
+def test_one_process_is_no_evidence_of_a_cause(counts, profiles):
+    found = explain(profiles.side(processes=counts[0]), profiles.side(SLEEPING, counts[1]))
+    assert found.causes == ()
+    assert found.answer.startswith("Not distinguishable from one process to the next")
+    assert "--rounds=3" in found.answer
