@@ -63,6 +63,10 @@ SIDES = {
     "copies": Side((), "copies", "base", ("copies",)),
     "program": Side((), "program", "base", ("program",)),
     "input": Side((), "input", "base", ("input",)),
+    "third_program": Side((), "third_program", "base", ("pauses",)),
+    "third_collector": Side((), "third_collector", "base", ("pauses",)),
+    "random_input": Side((), "random_input", "base", ("pauses",)),
+    "random_lock": Side((), "random_lock", "base", ("pauses",)),
     "threads": Side(("--num_intra_threads=1",), "", "base", ("threads",)),
     "reduction": Side((*_TOWERS, "--all_reduce_spec=collective"), "", "towers", ("reduction",)),
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cnnbench.records.codec import Document, computed, one_of
+from cnnbench.records.codec import OPTIONAL, Document, computed, one_of
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
-    *("layers", "work", "operations", "kernel", "everything", "network", "batch"),
+    *("layers", "work", "operations", "kernel", "everything", "network", "batch", "pauses"),
 )
 """Kinds of causes; docs/explain.md has their rules."""
 
@@ -94,6 +94,7 @@ class Explanation(Document):
       base_label, new_label: descriptions of A and of B.
       base, new: seconds of a timed step of A and of B, means over the faster half of the steps.
       spread: twice the standard error of the difference, in seconds.
+      mean_base, mean_new: means over all timed steps; absent in earlier documents.
       profiled_base, profiled_new: seconds of a profiled step of A and of B, means over the faster
         half of them.
       rows: rows, the largest difference first; with `remainder` their differences add up to that
@@ -114,6 +115,8 @@ class Explanation(Document):
     base: float
     new: float
     spread: float
+    mean_base: float | None = field(default=None, metadata=OPTIONAL)
+    mean_new: float | None = field(default=None, metadata=OPTIONAL)
     profiled_base: float
     profiled_new: float
     rows: tuple[ExplainedRow, ...]

@@ -7,7 +7,11 @@ model, plug-in and command line.
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import os
+import random
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +156,70 @@ def slower_input(net: Any, place: Place) -> None:
     SyntheticInput.next = later  # type: ignore[method-assign]
 
 
+def _now_and_then(pause: Any) -> None:
+    """Calls `pause` before every third step."""
+    from cnnbench.run.step.train_step import TrainStep
+
+    usual, steps = TrainStep.__call__, itertools.count()
+
+    def call(self: Any, learning_rate: float) -> Any:
+        if next(steps) % 3 == 0:
+            pause()
+        return usual(self, learning_rate)
+
+    TrainStep.__call__ = call  # type: ignore[method-assign]
+
+
+def sleeping_thirds(net: Any, place: Place) -> None:
+    """The training loop sleeps before every third step."""
+    _now_and_then(lambda: time.sleep(3 * place.seconds))
+
+
+def collecting_thirds(net: Any, place: Place) -> None:
+    """The garbage collector visits many objects before every third step."""
+    kept = [[number] for number in range(int(2e7 * place.seconds))]
+    _now_and_then(lambda: gc.collect() if kept else None)
+
+
+def stalling_input(net: Any, place: Place) -> None:
+    """Batches come late at random, one in four."""
+    from cnnbench.data.synthetic import SyntheticInput
+
+    usual, draw = SyntheticInput.next, random.Random(1)
+
+    def later(self: Any) -> Any:
+        if draw.random() < 0.25:
+            time.sleep(4 * place.seconds)
+            self.wait_seconds += 4 * place.seconds
+        return usual(self)
+
+    SyntheticInput.next = later  # type: ignore[method-assign]
+
+
+def locked_at_random(net: Any, place: Place) -> None:
+    """An operation of the step waits at random, one time in four, for a lock that is held."""
+    import tensorflow as tf
+
+    draw = random.Random(1)
+
+    def wait() -> None:
+        if draw.random() < 0.25:
+            lock = threading.Lock()
+            with lock:
+                lock.acquire(timeout=4 * place.seconds)
+
+    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
+        with tf.control_dependencies([tf.py_function(wait, [], [])]):
+            return usual(tf.identity(x), *arguments)
+
+    _in_layer(net, place, instead)
+
+
 PLANTS = {
+    "third_program": sleeping_thirds,
+    "third_collector": collecting_thirds,
+    "random_input": stalling_input,
+    "random_lock": locked_at_random,
     "kernel": twice_the_work,
     "precision": in_fp32,
     "batch_norm": unfused_norm,

@@ -11,6 +11,7 @@ from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.explain.causes import causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
+from cnnbench.judge.explain.pauses import pauses
 from cnnbench.judge.explain.sides import CERTAIN, Sides, Times
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
 from cnnbench.records.step_profile import Part, StepProfile
@@ -28,7 +29,9 @@ def explain(
     sides = Sides(base, new)
     # Times of a single process may be those of the process, not of its side.
     single = min(len(base), len(new)) < 2
-    found = () if single else causes(sides)
+    recurring = None if single else pauses(sides)
+    found = () if single else (*filter(None, [recurring]), *causes(sides))
+    found = tuple(sorted(found, key=lambda one: (one.kind == "gaps", -abs(one.difference))))
     answer, work = _answer(sides, found), () if found else causes(sides.of_work())
     if work:
         told = [
@@ -47,6 +50,8 @@ def explain(
         base=sides.timed.base,
         new=sides.timed.new,
         spread=2 * sides.timed.error(0.0),
+        mean_base=sides.means.usual[0],
+        mean_new=sides.means.usual[1],
         profiled_base=sides.step.base,
         profiled_new=sides.step.new,
         rows=tuple(rows),
@@ -74,8 +79,12 @@ def _row(sides: Sides, part: Part, times: Times) -> ExplainedRow:
 
 
 def _answer(sides: Sides, found: Sequence[Cause]) -> str:
-    difference = sides.timed.new - sides.timed.base
-    step, spread = f"a step takes {_more(difference)}", 2 * sides.timed.error(0.0)
+    # Recurring pauses are in the mean step, not in an ordinary one.
+    timed = sides.means if any(one.kind == "pauses" for one in found) else sides.timed
+    difference = timed.difference if timed is sides.means else timed.new - timed.base
+    step, spread = f"a step takes {_more(difference)}", 2 * timed.error(0.0)
+    if timed is sides.means:
+        step += " in the mean"
     if min(len(sides.a.profiles), len(sides.b.profiles)) < 2:
         return (
             f"Not distinguishable from one process to the next: {step}, and one process of a side "
@@ -88,7 +97,7 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
             for one in found[:_MOST_NAMED]
             if one is found[0] or abs(one.difference) >= _ALSO * max(first, abs(difference))
         ]
-        if abs(difference) <= spread or difference * sides.timed.difference <= 0:
+        if abs(difference) <= spread or difference * timed.difference <= 0:
             told = "; ".join(_named(one, with_spread=True) for one in named)
             step = f"{_more(difference)}, +/- {_ms(spread)}"
             return f"Whether a step takes longer cannot be told ({step}), but it has {told}."
@@ -157,7 +166,10 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
         lines.append(line(name, sum(row.base for row in rest), sum(row.new for row in rest)))
     base, new = found.base - found.profiled_base, found.new - found.profiled_new
     lines.append(line("not in the profiles", base, new))
-    return [*lines, line("step", found.base, found.new, found.spread)]
+    lines.append(line("step", found.base, found.new, found.spread))
+    if found.mean_base is not None and found.mean_new is not None:
+        lines.append(line("mean step", found.mean_base, found.mean_new))
+    return lines
 
 
 def table(found: Explanation, most: int = SHOWN) -> str:

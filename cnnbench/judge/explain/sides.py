@@ -213,6 +213,7 @@ class Sides:
       times: times of every part.
       step: times of profiled steps.
       timed: times of steps without a profiler.
+      means: the same, means over all steps of each process.
       by_work: whether any difference in work counts, however small or noisy its time is, and time
         alone does not.
     """
@@ -235,6 +236,8 @@ class Sides:
         }
         self.step = _both(self.a.step(), self.b.step())
         self.timed = _both(self.a.timed_step(), self.b.timed_step())
+        means = [tuple(fmean(one.record.step_seconds) for one in side) for side in (base, new)]
+        self.means = Times(fmean(means[0]), fmean(means[1]), *means)
 
     def of_work(self) -> Sides:
         """The same sides, compared by their work alone."""

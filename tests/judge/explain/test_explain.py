@@ -167,7 +167,8 @@ def test_rows_and_remainder_add_up_to_the_measured_difference(profiles):
     whole = sum(row.difference for row in found.rows) + found.remainder
     assert whole == pytest.approx(found.difference, rel=1e-9)
     assert sum(row.base for row in found.rows) == pytest.approx(found.profiled_base, rel=1e-9)
-    *shown, step = lines_of(found, 5)
+    *shown, step, mean = lines_of(found, 5)
+    assert (mean.base, mean.new) == (found.mean_base, found.mean_new)
     assert len(shown) == 5 + 2
     assert sum(line.base for line in shown) == pytest.approx(step.base, rel=1e-9)
     assert sum(line.new for line in shown) == pytest.approx(step.new, rel=1e-9)
@@ -375,7 +376,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     assert text.startswith("### cnnbench: why\n")
     assert text.count("| <code>conv3</code> |") >= 3
     drawn = chart(found, 4)
-    assert len(drawn.rows) == 7
+    assert len(drawn.rows) == 8
     assert drawn.rows[0].label.startswith("conv3")
 
 
@@ -385,3 +386,65 @@ def test_one_process_is_no_evidence_of_a_cause(counts, profiles):
     assert found.causes == ()
     assert found.answer.startswith("Not distinguishable from one process to the next")
     assert "--rounds=3" in found.answer
+
+
+def paused(profile, part, extra, slow):
+    """A process of which some of 24 timed and of 24 profiled steps take more, in one part."""
+
+    def later(seconds):
+        repeated = (seconds * 24)[:24]
+        return tuple(one + extra * (step in slow) for step, one in enumerate(repeated))
+
+    rows = [
+        dataclasses.replace(row, seconds=later(row.seconds))
+        if row.part == part
+        else dataclasses.replace(row, seconds=(row.seconds * 24)[:24])
+        for row in profile.rows
+    ]
+    record = dataclasses.replace(
+        profile.record,
+        losses=(1.0,) * 24,
+        step_seconds=later(profile.record.step_seconds),
+        step_cpu_seconds=(0.05,) * 24,
+    )
+    return dataclasses.replace(
+        profile,
+        step_seconds=later(profile.step_seconds),
+        input_wait_seconds=(0.0,) * 24,
+        rows=tuple(rows),
+        record=record,
+    )
+
+
+AT_RANDOM = {2, 3, 9, 14, 22}
+
+
+@pytest.mark.parametrize(
+    ("part", "slow", "place", "text"),
+    [
+        (PROGRAM, set(range(0, 24, 3)), "the training loop", "every third step takes"),
+        (INPUT_WAIT, AT_RANDOM, "the input pipeline", "at irregular distances"),
+        (GAPS, AT_RANDOM, "gaps between operations", "at irregular distances"),
+    ],
+)
+def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    base = [paused(one, part, 0.0, slow) for one in profiles.side()]
+    new = [paused(one, part, 0.3, slow) for one in profiles.side()]
+    first = explain(base, new).causes[0]
+    assert (first.kind, first.place[: len(place)]) == ("pauses", place)
+    assert text in first.text
+    assert first.difference == pytest.approx(0.3 * len(slow) / 24, rel=0.2)
+    assert any("it waits" in line for line in first.evidence)
+    assert " in the mean: " in explain(base, new).answer
+    assert "pauses" not in {cause.kind for cause in explain(new, new).causes}
+    assert "pauses" not in {cause.kind for cause in explain(base, base).causes}
+
+
+def test_a_pause_of_one_process_is_none_of_its_side(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    base = [paused(one, PROGRAM, 0.0, ()) for one in profiles.side()]
+    new = [paused(one, PROGRAM, 0.3 * (n == 0), AT_RANDOM) for n, one in enumerate(profiles.side())]
+    once = [paused(one, PROGRAM, 3.0, {7}) for one in profiles.side()]
+    for other in (new, once):
+        assert "pauses" not in {cause.kind for cause in explain(base, other).causes}
