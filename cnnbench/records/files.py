@@ -401,7 +401,9 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "mlflow": _begins(rb'\{\s*"runs": \['),
     "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
     "table of comparison": _begins(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
-    "table of explanation": _begins(rb"(A step takes |Nothing stands out )"),
+    "table of explanation": _begins(
+        rb"(A step takes |Whether a step takes longer |Nothing |Not distinguishable )"
+    ),
     "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
     "table of strategies": _begins(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
     "table of operations": _begins(rb"operations of warm-up step "),

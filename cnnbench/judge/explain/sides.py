@@ -236,8 +236,8 @@ class Sides:
         }
         self.step = _both(self.a.step(), self.b.step())
         self.timed = _both(self.a.timed_step(), self.b.timed_step())
-        means = [tuple(fmean(one.record.step_seconds) for one in side) for side in (base, new)]
-        self.means = Times(fmean(means[0]), fmean(means[1]), *means)
+        a, b = (tuple(fmean(one.record.step_seconds) for one in side) for side in (base, new))
+        self.means = Times(fmean(a), fmean(b), a, b)
 
     def of_work(self) -> Sides:
         """The same sides, compared by their work alone."""
