@@ -192,4 +192,4 @@ def test_a_worker_killed_while_it_evaluates_is_named(tmp_path):
     record = json.loads(path.read_text())
     assert record["status"] == "failed"
     assert victim in record["error"]["message"]
-    assert len(record["losses"]) >= 200
+    assert len(record["losses"]) >= 198  # at global step 200, after the warm-up
