@@ -19,6 +19,7 @@ from cnnbench.base import urls
 from cnnbench.base.lock import claim
 from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.errors import FlagError
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.files import refusing
 
 T = TypeVar("T")
@@ -91,6 +92,8 @@ class FlagSpec:
       known: values, or items of a list, for shell completion where there are no choices.
       alone: value of a flag with choices that is given without one.
       repeated: the value is the tuple of all given ones; not only the last counts.
+      role: its role in the identity of a run.
+      part: the parts of a run that it feeds.
     """
 
     name: str
@@ -112,6 +115,8 @@ class FlagSpec:
     known: Callable[[], Iterable[str]] | None = None
     alone: str = ""
     repeated: bool = False
+    role: Role = Role.IDENTITY
+    part: RunPart = RunPart.NONE
 
     @property
     def _single(self) -> _Kind:
@@ -252,6 +257,13 @@ def specs_of(group: type) -> tuple[FlagSpec, ...]:
     """The flags that a dataclass declares, in order, inherited ones first."""
     hints = typing.get_type_hints(group)
     return tuple(_spec(field, hints[field.name]) for field in dataclasses.fields(group))
+
+
+def named(specs: Iterable[FlagSpec], of: Role | RunPart) -> tuple[str, ...]:
+    """Names of the flags that have a role, or feed one of the parts, in order of declaration."""
+    if isinstance(of, Role):
+        return tuple(spec.name for spec in specs if spec.role is of)
+    return tuple(spec.name for spec in specs if spec.part & of)
 
 
 def parted(options: type[T], given: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.declare import FlagSpec, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import Role
 from cnnbench.machine.host import Host
 from cnnbench.plan.place import ADDRESSES
 
@@ -17,7 +18,7 @@ _VERSIONS = ("cnnbench_version", "tensorflow_version")
 _OWN = {
     # The handshake compares the addresses themselves.
     *ADDRESSES,
-    *("cluster", "cluster_ps", "cluster_timeout", "stall_timeout", "rendezvous"),
+    *named(FLAGS, Role.JOB),
     # Machines may keep data in different places and have different GPUs.
     *("data_dir", "gpu_indices"),
     *(spec.name for spec in specs_of(OutputParams)),

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 
 from cnnbench.base.text import labels
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.declare import named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
-from cnnbench.flags.params import SPECS, Params, check_fp16
+from cnnbench.flags.params import FLAGS, SPECS, Params, check_fp16
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.optimizers.declared import OPTIMIZERS
 from cnnbench.plan.exchange import check_all_reduce
 from cnnbench.plan.place import names_of
 from cnnbench.plan.rules import Refusals
 from cnnbench.plan.setup import Setup
 from cnnbench.records.files import refuse_shared
-from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.spec import single
 from cnnbench.variable_mgr.modes import Mode, Processes, Reduction
@@ -137,9 +137,9 @@ def _check_strategies(setup: Setup) -> Refusals:
     params = setup.params
     mode = setup.place.mode
     mirroring = names_of(lambda other: other.mirrors)
-    names = (*CROSS_DEVICE, *DISTRIBUTION)
+    names = named(FLAGS, RunPart.CROSS_DEVICE | RunPart.DISTRIBUTION)
     given = {name for name in names if getattr(params, name) != SPECS[name].default}
-    for name in CROSS_DEVICE:
+    for name in named(FLAGS, RunPart.CROSS_DEVICE):
         if name in given and mode.reduction is not Reduction.CROSS_DEVICE:
             yield name, f"needs --variable_update={mirroring}, not {mode.name}"
     if mode.multi_worker_strategy:
@@ -147,7 +147,7 @@ def _check_strategies(setup: Setup) -> Refusals:
     refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
     if params.input_distribution == "strategy" and not mode.strategy:
         yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
-    for name in DISTRIBUTION:
+    for name in named(FLAGS, RunPart.DISTRIBUTION):
         if name in given and params.input_distribution != "strategy":
             yield name, "needs --input_distribution=strategy"
     if params.auto_shard_policy != "auto" and params.input_sharding == "manual":
@@ -179,20 +179,19 @@ _LARGEST_LOSS_SCALE = 2.0**126
 _SMALLEST_FP16 = 2.0**-14  # the smallest normal number
 _SMALLEST_PEAK = 1e9  # FLOP/s; smaller values are meant as GFLOP/s or TFLOP/s
 
-# Files that are written at different times; each needs a name of its own.
-_FILES = (
-    *("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file", "profile_layers"),
-    "profile_json",
+# What is read, or made as a folder, comes before the files that are written at different times.
+# Folders of logs and caches may be shared, and a prefix is no file.
+_PATHS = (
+    *named(FLAGS, Role.PLUGIN),
+    *(spec.name for spec in FLAGS if spec.takes_urls and spec.name != "eval_dir"),
+    *(
+        spec.name
+        for spec in FLAGS
+        if spec.path == "file" and spec.role in (Role.OUTPUT, Role.PROFILE, Role.PLACE)
+        if spec.name != "partitioned_graph_file_prefix"
+    ),
 )
-# Paths that are read, or made as folders, before anything is written.
-_INPUTS = (
-    *("model_plugin", "dataset_plugin", registry.PLUGIN_FLAG),
-    *("data_dir", "train_dir", "export_dir"),
-)
-LOOKING = (
-    *("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers"),
-    "profile_json",
-)
+LOOKING = named(FLAGS, Role.PROFILE)
 """Flags that profile or save a step of the warm-up."""
 
 
@@ -272,7 +271,7 @@ def _check_run(setup: Setup) -> Refusals:
         yield given[1], _one_of_two(given[0])
     if params.input_only and params.data_dir is None:
         yield "input_only", "needs --data_dir: synthetic data costs a step nothing"
-    for excluded in ("eval", "forward_only", "input_only"):
+    for excluded in named(FLAGS, RunPart.WORK):
         if given and getattr(params, excluded):
             yield given[0], f"needs training, so leave out --{excluded}"
     for name in ("stop_at", "stop_at_top_1_accuracy"):
@@ -362,11 +361,12 @@ def _check_output(setup: Setup) -> Refusals:
     looking = [flag for flag in LOOKING if getattr(params, flag)]
     if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
         yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
-    if params.profile_json is not None and len(looking) > 1:
-        yield "profile_json", _one_of_two(looking[0])  # TensorFlow has one profiler
+    others = [flag for flag in looking if flag != "profile_json"]
+    if params.profile_json is not None and others:
+        yield "profile_json", _one_of_two(others[0])  # TensorFlow has one profiler
     refuse_shared(
         (flag, path)
-        for flag in (*_INPUTS, *_FILES)
+        for flag in _PATHS
         # A folder, which may be that of the checkpoints.
         if flag != "trace_file" or params.use_chrome_trace_format
         for given in [getattr(params, flag) or ""]

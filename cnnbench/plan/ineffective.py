@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cnnbench.flags.declare import specs_of
-from cnnbench.flags.groups.data import DataParams
-from cnnbench.flags.groups.optimizer import OptimizerParams
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
-from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.declare import named
 from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.optimizers.declared import OPTIMIZERS
 from cnnbench.plan.checks import LOOKING, holds
 from cnnbench.plan.rules import Unused, notices
@@ -21,39 +18,12 @@ from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, PACKED
 INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 """All-reduce algorithms for which shared memory changes nothing."""
 
-_SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
-_PREPARING = tuple(
-    spec.name
-    for spec in specs_of(DataParams)
-    if spec.name not in ("data_dir", "data_name", "dataset_plugin")
-)
-_LOSS_SCALE = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
-_NOT_AGGREGATING = (
-    *("variable_update", "variable_mgr_plugin", "local_parameter_device", "gradient_reduction"),
-    *("bn_stats", "staged_vars", "iters_per_step", "ps_strategy", "variable_caching"),
-)
-_AGGREGATING = tuple(
-    spec.name for spec in specs_of(VariableUpdateParams) if spec.name not in _NOT_AGGREGATING
-)
-_UPDATING = (
-    *(spec.name for spec in specs_of(OptimizerParams)),
-    *_AGGREGATING,
-    *CROSS_DEVICE,
-    "gradient_reduction",
-    "bn_stats",
-    "staged_vars",
-    "backbone_model_path",
-    "check_replica_consistency",
-)
-_GPU_ONLY = (
-    "gpu_indices",
-    "gpu_thread_mode",
-    "per_gpu_thread_count",
-    "allow_growth",
-    "use_unified_memory",
-    "winograd_nonfused",
-    "batchnorm_persistent",
-)
+_SAVING = named(FLAGS, RunPart.CHECKPOINTS)
+_LOSS_SCALE = named(FLAGS, RunPart.LOSS_SCALE)
+_AGGREGATING = named(FLAGS, RunPart.AGGREGATION)
+_CROSS_DEVICE = named(FLAGS, RunPart.CROSS_DEVICE)
+_DISTRIBUTION = ("input_distribution", *named(FLAGS, RunPart.DISTRIBUTION))
+_UPDATING = named(FLAGS, RunPart.UPDATE | RunPart.AGGREGATION | RunPart.CROSS_DEVICE)
 
 
 def _follows_model(setup: Setup) -> bool:
@@ -188,8 +158,8 @@ UNUSED: tuple[Unused[Setup], ...] = (
     _with("--eval or --forward_only", "ml_perf_compliance_logging"),
     _with("eval", "allow_nonfinite", why="it ends for no loss"),
     _with("eval", "graph_file", *LOOKING, why="they show the step of a training or --forward_only"),
-    _without("data_dir", *_PREPARING, "input_distribution", *DISTRIBUTION),
-    _with("eval", "input_distribution", *DISTRIBUTION, why="they are for training batches"),
+    _without("data_dir", *named(FLAGS, RunPart.READING), *_DISTRIBUTION),
+    _with("eval", *_DISTRIBUTION, why="they are for training batches"),
     _with(
         "input_preprocessor=official_models_imagenet",
         *("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),
@@ -229,7 +199,7 @@ UNUSED: tuple[Unused[Setup], ...] = (
     Unused(
         (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
-            *("gradient_reduction", "bn_stats", *CROSS_DEVICE),
+            *("gradient_reduction", "bn_stats", *_CROSS_DEVICE),
         ),
         lambda p: p.place.job.num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
@@ -314,7 +284,7 @@ UNUSED: tuple[Unused[Setup], ...] = (
     _with("precision=fp32", "compact_gradient_transfer"),
     _without("agg_small_grads_max_bytes", "agg_small_grads_max_group"),
     Unused(("iters_per_step",), lambda p: True, "in a run: it is for cnnbench allreduce"),
-    _with("device=cpu", *_GPU_ONLY),
+    _with("device=cpu", *named(FLAGS, RunPart.GPU)),
     _without("--result_json or --result_csv", "peak_flops"),
 )
 

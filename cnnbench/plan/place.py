@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, is_address, split_hosts
 from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError
-from cnnbench.flags.params import Params
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.roles import RunPart
 from cnnbench.machine.host import Host
 from cnnbench.plan.part import PlanPart
 from cnnbench.plan.rules import Refusals, refuse_first
 from cnnbench.plan.work import Work
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
-ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
+ADDRESSES = named(FLAGS, RunPart.TASK)
 """The flags that --cluster replaces where it names an environment."""
 
 HOROVOD = "horovod"
@@ -96,9 +98,9 @@ def _refusals(flags: Params, mode: Mode) -> Refusals:
     job_name = flags.job_name
     if flags.rendezvous is not None and not is_address(flags.rendezvous):
         yield "rendezvous", "is no host:port"
-    given = [n for n in ("worker_hosts", "ps_hosts", "controller_host") if getattr(flags, n)]
+    given = [name for name in ADDRESSES if "_host" in name and getattr(flags, name)]
     if given and not job_name:
-        yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
+        yield "job_name", f"--{given[-1]} needs it: is this process a worker, ps or controller?"
     if not job_name and flags.task_index:
         yield "task_index", "needs --job_name and the addresses of that job"
     if not job_name:

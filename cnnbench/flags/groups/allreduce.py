@@ -16,6 +16,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.roles import Role
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
@@ -159,13 +160,16 @@ class AllReduceParams:
     )
 
     # What is printed and recorded.
-    verbose: bool = flag(False, "Print build times too, as comment lines.")
+    verbose: bool = flag(False, "Print build times too, as comment lines.", role=Role.DISPLAY)
     progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
-        None, "Write all measurements to this file, again after every size.", path="file"
+        None,
+        "Write all measurements to this file, again after every size.",
+        path="file",
+        role=Role.OUTPUT,
     )
     result_csv: str | None = flag(
-        None, "Append a row per line of the table to this file.", path="file"
+        None, "Append a row per line of the table to this file.", path="file", role=Role.OUTPUT
     )
     result_label: str | None = flag_of(OutputParams, "result_label")
     quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import Role, RunPart
+
+_discovery = partial(flag, role=Role.JOB, part=RunPart.DISCOVERY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,19 +19,31 @@ class ClusterParams:
         "",
         "Job of this process; empty when there is one process only.",
         choices=("", "ps", "worker", "controller"),
+        part=RunPart.TASK,
     )
-    ps_hosts: str = flag("", "host:port of every parameter server, comma-separated.")
-    worker_hosts: str = flag("", "host:port of every worker, comma-separated.")
-    controller_host: str | None = flag(None, "host:port of the controller.")
-    task_index: int = flag(0, "Number of this process within its job.", minimum=0)
-    cluster: str = flag(
+    ps_hosts: str = flag(
+        "",
+        "host:port of every parameter server, comma-separated.",
+        role=Role.ITEMS,
+        part=RunPart.TASK,
+    )
+    worker_hosts: str = flag(
+        "", "host:port of every worker, comma-separated.", role=Role.ITEMS, part=RunPart.TASK
+    )
+    controller_host: str | None = flag(
+        None, "host:port of the controller.", role=Role.PLACE, part=RunPart.TASK
+    )
+    task_index: int = flag(
+        0, "Number of this process within its job.", minimum=0, role=Role.JOB, part=RunPart.TASK
+    )
+    cluster: str = _discovery(
         "flags",
         "Source of the identity of a process and of the addresses of the job: these flags, "
         "TF_CONFIG, or the environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
         choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
         lower=True,
     )
-    cluster_ps: int = flag(
+    cluster_ps: int = _discovery(
         0,
         "How many of the processes that --cluster=slurm, kubernetes or mpi numbers are parameter "
         "servers: the last ones.",
@@ -35,7 +51,11 @@ class ClusterParams:
         maximum=65535,
     )
     cluster_timeout: int = flag(
-        600, "Seconds to wait for the other processes at the start.", minimum=1, maximum=86400
+        600,
+        "Seconds to wait for the other processes at the start.",
+        minimum=1,
+        maximum=86400,
+        role=Role.JOB,
     )
     stall_timeout: int = flag(
         600,
@@ -44,8 +64,9 @@ class ClusterParams:
         "times as many. 0: never.",
         minimum=0,
         maximum=604800,
+        role=Role.JOB,
     )
-    rendezvous: str | None = flag(
+    rendezvous: str | None = _discovery(
         None,
         "host:port on which the process of rank 0 hands out the addresses of --cluster=mpi, where "
         "mpi4py is not installed.",

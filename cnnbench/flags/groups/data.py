@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.models.registry import datasets
 
 MOST_BUFFERED = 2**20
 """Largest number of batches or records; more would fill any memory."""
+
+
+_reading = partial(flag, part=RunPart.READING)
+_tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +26,7 @@ class DataParams:
         None,
         "Folder with the data set; without it, synthetic images are used.",
         path="folder or URL",
+        role=Role.PLACE,
     )
     data_name: str | None = flag(
         None,
@@ -32,43 +39,44 @@ class DataParams:
         None,
         "Python file that registers data sets of your own, and models for them if you like.",
         path="file",
+        role=Role.PLUGIN,
     )
-    resize_method: str = flag(
+    resize_method: str = _reading(
         "bilinear",
         "How ImageNet images are resized, in training and in evaluations; round_robin "
         "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
         choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
     )
-    distortions: bool = flag(
+    distortions: bool = _reading(
         False, "Distort training images: colours (imagenet), or pad, crop and flip (cifar10)."
     )
-    distort_color_in_yiq: bool = flag(
+    distort_color_in_yiq: bool = _reading(
         True, "Distort hue and saturation in YIQ space instead of HSV space."
     )
-    fuse_decode_and_crop: bool = flag(True, "Decode only the part of a JPEG that is kept.")
-    jpeg_fancy_upscaling: bool = flag(
+    fuse_decode_and_crop: bool = _reading(True, "Decode only the part of a JPEG that is kept.")
+    jpeg_fancy_upscaling: bool = _reading(
         True,
         "Interpolate the colour of JPEGs that store it at a lower resolution (4:2:0), as in "
         "tf_cnn_benchmarks; without, pixels are repeated, which is faster and less exact.",
     )
-    input_preprocessor: str = flag(
+    input_preprocessor: str = _reading(
         "default",
         "Preparation of the images; official_models_imagenet is that of TensorFlow's official "
         "ResNets: shorter side to 256 and the centre in evaluations, channel means subtracted.",
         choices=("default", "official_models_imagenet"),
     )
-    ml_perf: bool = flag(
+    ml_perf: bool = _reading(
         False,
         "Prepare ImageNet images as MLPerf asks: subtract the channel means, do not scale, "
         "crop without bounding boxes.",
     )
-    datasets_use_prefetch: bool = flag(
+    datasets_use_prefetch: bool = _tunable(
         True, "Copy the next batch to its device while the current step runs."
     )
-    datasets_prefetch_buffer_size: int = flag(
+    datasets_prefetch_buffer_size: int = _tunable(
         1, "Batches kept ready for each device.", minimum=1, maximum=MOST_BUFFERED
     )
-    multi_device_iterator_max_buffer_size: int = flag(
+    multi_device_iterator_max_buffer_size: int = _tunable(
         1,
         "Batches kept ready in host memory for each device.",
         minimum=1,
@@ -80,26 +88,27 @@ class DataParams:
         "cores if not given.",
         minimum=0,
         maximum=MOST_THREADS,
+        part=RunPart.READING | RunPart.TUNABLE | RunPart.THREADS,
     )
-    datasets_use_caching: bool = flag(
+    datasets_use_caching: bool = _tunable(
         False, "Keep the encoded records in memory after the first pass."
     )
-    datasets_repeat_cached_sample: bool = flag(
+    datasets_repeat_cached_sample: bool = _reading(
         False, "Read one record and repeat it for ever, to exclude the disk from the measurement."
     )
-    datasets_parallel_interleave_cycle_length: int | None = flag(
+    datasets_parallel_interleave_cycle_length: int | None = _tunable(
         None, "Files read at once; 10 if not given.", minimum=1, maximum=MOST_THREADS
     )
-    datasets_parallel_interleave_prefetch: int | None = flag(
+    datasets_parallel_interleave_prefetch: int | None = _tunable(
         None,
         "Records read ahead of need from every open file.",
         minimum=0,
         maximum=MOST_BUFFERED,
     )
-    datasets_sloppy_parallel_interleave: bool = flag(
+    datasets_sloppy_parallel_interleave: bool = _reading(
         False, "Let a slow file be overtaken: faster, but the order changes from run to run."
     )
-    on_bad_record: str = flag(
+    on_bad_record: str = _reading(
         "fail",
         "What a record that cannot be used does: end the run, or be skipped, counted and named; "
         "skip is for data sets of TFRecords. A file that is cut off is refused in either case.",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.models.registry import all_names
+
+_loss_scale = partial(flag, part=RunPart.LOSS_SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +21,7 @@ class ModelParams:
         None,
         "Python file that registers models of your own; it is imported before the run.",
         path="file",
+        role=Role.PLUGIN,
     )
     aux_head: bool = flag(
         False,
@@ -27,6 +32,8 @@ class ModelParams:
         "Checkpoint, or folder of checkpoints, of a network trained before whose layers are the "
         "backbone of --model: training starts from them. A checkpoint in --train_dir comes first.",
         path="file or URL",
+        role=Role.PLACE,
+        part=RunPart.UPDATE,
     )
     precision: str = flag(
         "fp32",
@@ -38,7 +45,7 @@ class ModelParams:
         lower=True,
     )
     use_fp16: bool = flag(False, "Old name of --precision=fp16.")
-    fp16_loss_scale: float | None = flag(
+    fp16_loss_scale: float | None = _loss_scale(
         None,
         "With fp16: factor on the loss before gradients are taken and divided out of them "
         "afterwards; 128 for every model if not given. The first one, if it is automatic.",
@@ -48,12 +55,12 @@ class ModelParams:
         False,
         "With fp16: store variables and optimizer slots in fp16 too, but for those of batch norm.",
     )
-    fp16_enable_auto_loss_scale: bool = flag(
+    fp16_enable_auto_loss_scale: bool = _loss_scale(
         False,
         "With fp16: skip steps whose gradients are not finite and halve the loss scale; double "
         "it after --fp16_inc_loss_scale_every_n good steps in a row.",
     )
-    fp16_inc_loss_scale_every_n: int = flag(
+    fp16_inc_loss_scale_every_n: int = _loss_scale(
         1000,
         "With --fp16_enable_auto_loss_scale: good steps in a row after which the scale doubles.",
         minimum=1,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
+from functools import partial
 
 from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import RunPart
 from cnnbench.optimizers.declared import OPTIMIZERS
 
 
@@ -54,17 +56,21 @@ def _rate(name: str, text: str, piece: str) -> float:
     return rate
 
 
+_update = partial(flag, part=RunPart.UPDATE)
+_schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerParams:
     """Optimizer and learning rate."""
 
-    optimizer: str = flag(
+    optimizer: str = _update(
         "sgd",
         "Update of weight w by gradient g at learning rate lr; constants are flags of the "
         "optimizer. " + ". ".join(f"{o.name}: {o.formula}" for o in OPTIMIZERS.values()) + ".",
         choices=tuple(OPTIMIZERS),
     )
-    init_learning_rate: float | None = flag(
+    init_learning_rate: float | None = _schedule(
         None, "Learning rate to start from; the model's own schedule if not given.", minimum=0
     )
     piecewise_learning_rate_schedule: PiecewiseSchedule | None = flag(
@@ -72,50 +78,57 @@ class OptimizerParams:
         "Learning rates and the epochs at which they change, LR0;E1;LR1;...;En;LRn: "
         "0.3;10;0.2;25;0.1 is 0.3 for ten epochs, 0.2 until epoch 25, then 0.1.",
         parser=parse_piecewise,
+        part=RunPart.UPDATE | RunPart.LEARNING_RATE,
     )
-    learning_rate_schedule: str = flag(
+    learning_rate_schedule: str = _schedule(
         "staircase",
         "How --init_learning_rate falls: by --learning_rate_decay_factor every "
         "--num_epochs_per_decay epochs, at once (staircase) or spread over them (exponential), or "
         "along half a cosine to --minimum_learning_rate at the end of the run (cosine).",
         choices=("staircase", "exponential", "cosine"),
     )
-    num_epochs_per_decay: float = flag(
+    num_epochs_per_decay: float = _schedule(
         0.0, "Epochs between two decays of --init_learning_rate; 0 for no decay.", minimum=0
     )
-    learning_rate_decay_factor: float = flag(
+    learning_rate_decay_factor: float = _schedule(
         0.0, "Factor on the learning rate at every decay; 0 for no decay.", minimum=0
     )
-    minimum_learning_rate: float = flag(0.0, "Lower limit of a decaying learning rate.", minimum=0)
-    num_learning_rate_warmup_epochs: float = flag(
+    minimum_learning_rate: float = _schedule(
+        0.0, "Lower limit of a decaying learning rate.", minimum=0
+    )
+    num_learning_rate_warmup_epochs: float = _schedule(
         0.0,
         "Epochs over which the learning rate rises linearly from 0; only with "
         "--init_learning_rate or --piecewise_learning_rate_schedule.",
         minimum=0,
     )
-    resnet_base_lr: float | None = flag(
+    resnet_base_lr: float | None = _schedule(
         None,
         "Learning rate at a global batch of 256, for models whose own schedule follows the batch "
         "size; 0.128 for the ImageNet ResNets if not given.",
         minimum=0,
     )
-    momentum: float = flag(0.9, "Momentum of --optimizer=momentum.", minimum=0, maximum=1)
-    rmsprop_decay: float = flag(0.9, "Decay of the mean square in rmsprop.", minimum=0, maximum=1)
-    rmsprop_momentum: float = flag(0.9, "Momentum in rmsprop.", minimum=0, maximum=1)
-    rmsprop_epsilon: float = flag(1.0, "Added to the mean square inside rmsprop's root.", minimum=0)
-    adam_beta1: float = flag(0.9, "Decay of Adam's first moment.", minimum=0, below=1)
-    adam_beta2: float = flag(0.999, "Decay of Adam's second moment.", minimum=0, below=1)
-    adam_epsilon: float = flag(1e-8, "Added to Adam's denominator, outside the root.", minimum=0)
-    label_smoothing: float = flag(
+    momentum: float = _update(0.9, "Momentum of --optimizer=momentum.", minimum=0, maximum=1)
+    rmsprop_decay: float = _update(
+        0.9, "Decay of the mean square in rmsprop.", minimum=0, maximum=1
+    )
+    rmsprop_momentum: float = _update(0.9, "Momentum in rmsprop.", minimum=0, maximum=1)
+    rmsprop_epsilon: float = _update(
+        1.0, "Added to the mean square inside rmsprop's root.", minimum=0
+    )
+    adam_beta1: float = _update(0.9, "Decay of Adam's first moment.", minimum=0, below=1)
+    adam_beta2: float = _update(0.999, "Decay of Adam's second moment.", minimum=0, below=1)
+    adam_epsilon: float = _update(1e-8, "Added to Adam's denominator, outside the root.", minimum=0)
+    label_smoothing: float = _update(
         0.0,
         "Share of every label that the training loss spreads evenly over all classes; for models "
         "whose loss is the softmax cross entropy.",
         minimum=0,
         maximum=1,
     )
-    gradient_clip: float | None = flag(
+    gradient_clip: float | None = _update(
         None, "Clip every element of the reduced gradients to within plus and minus this.", above=0
     )
-    weight_decay: float = flag(
+    weight_decay: float = _update(
         4e-5, "Factor of the L2 term, half the squared norm of the weights.", minimum=0
     )

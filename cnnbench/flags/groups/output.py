@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import Role, RunPart
+
+_output = partial(flag, role=Role.OUTPUT)
+_display = partial(flag, role=Role.DISPLAY)
+_note = partial(flag, role=Role.NOTE)
+_saving = partial(flag, part=RunPart.CHECKPOINTS)
+_profile = partial(flag, role=Role.PROFILE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputParams:
     """Printed, recorded, saved and traced output."""
 
-    display_every: int = flag(10, "Steps between two lines of progress.", minimum=1)
-    display_perf_ewma: float | None = flag(
+    display_every: int = _display(10, "Steps between two lines of progress.", minimum=1)
+    display_perf_ewma: float | None = _display(
         None,
         "Weight of the newest step in the printed speed (moving average); "
         "all steps count alike if not given.",
         minimum=0,
         maximum=1,
     )
-    progress: str = flag(
+    progress: str = _display(
         "auto",
         "Live progress line on stderr; auto shows it on terminals only.",
         choices=("auto", "on", "off"),
     )
-    result_json: str | None = flag(None, "Write the run record to this file.", path="file")
-    result_csv: str | None = flag(None, "Append one row about the run to this file.", path="file")
-    result_label: str | None = flag(
+    result_json: str | None = _output(None, "Write the run record to this file.", path="file")
+    result_csv: str | None = _output(
+        None, "Append one row about the run to this file.", path="file"
+    )
+    result_label: str | None = _note(
         None,
         "Labels of the run in its record, as key=value,key=value; cnnbench history makes "
         "a point of each commit=... .",
     )
-    quiet_conditions: str = flag(
+    quiet_conditions: str = _display(
         "",
         "Measuring conditions not to warn about, comma-separated (docs/conditions.md lists "
         "them), or all; the record has them nevertheless.",
@@ -40,19 +50,26 @@ class OutputParams:
         None,
         "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
         path="folder or URL",
+        role=Role.PLACE,
     )
-    export_dir: str | None = flag(
+    export_dir: str | None = _output(
         None,
         "When the run ends, write the network with its weights as a SavedModel to this folder, for "
         "TensorFlow Serving and tf.saved_model.load.",
         path="folder or URL",
     )
-    save_model_secs: int = flag(
+    save_model_secs: int = _saving(
         0, "Seconds between two checkpoints; 0 saves at the end only.", minimum=0
     )
-    save_model_steps: int | None = flag(None, "Global steps between two checkpoints.", minimum=1)
-    max_ckpts_to_keep: int = flag(5, "Newest checkpoints to keep; 0 keeps all.", minimum=0)
-    eval_dir: str = flag(
+    save_model_steps: int | None = _saving(None, "Global steps between two checkpoints.", minimum=1)
+    max_ckpts_to_keep: int = flag(
+        5,
+        "Newest checkpoints to keep; 0 keeps all.",
+        minimum=0,
+        role=Role.UNTIMED,
+        part=RunPart.CHECKPOINTS,
+    )
+    eval_dir: str = _output(
         "/tmp/tf_cnn_benchmarks/eval",
         "Folder for event files of evaluations, with --summary_verbosity.",
         path="folder or URL",
@@ -67,7 +84,7 @@ class OutputParams:
     save_summaries_steps: int = flag(
         0, "Timed steps between two summaries of the training; 0 for none.", minimum=0
     )
-    trace_file: str = flag(
+    trace_file: str = _profile(
         "",
         "Profile one warm-up step, the last but one, and write a trace for chrome://tracing or "
         "ui.perfetto.dev to this file (JSON, compressed if the name ends in .gz).",
@@ -76,16 +93,16 @@ class OutputParams:
     use_chrome_trace_format: bool = flag(
         True, "Off, --trace_file names a folder for tensorboard --logdir instead."
     )
-    tfprof_file: str | None = flag(
+    tfprof_file: str | None = _profile(
         None, "Profile the same step and write its operations by time to this file.", path="file"
     )
-    profile_layers: str | None = flag(
+    profile_layers: str | None = _profile(
         None,
         "Profile the same step and write time, memory and FLOPs of every layer to these files, "
         "comma-separated: a table to .txt or .csv, a plot to .svg, .png or .pdf.",
         path="file",
     )
-    profile_json: str | None = flag(
+    profile_json: str | None = _profile(
         None,
         "Profile the last steps of the warm-up and write what each took by layer, kind and "
         "direction to this file, which cnnbench explain compares with another one.",
@@ -95,30 +112,32 @@ class OutputParams:
         20,
         "Steps that --profile_json profiles, at most all of the warm-up but its first.",
         minimum=1,
+        role=Role.UNTIMED,
     )
     graph_file: str | None = flag(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
         "binary (GraphDef).",
         path="file",
+        role=Role.PLACE,
     )
-    partitioned_graph_file_prefix: str | None = flag(
+    partitioned_graph_file_prefix: str | None = _profile(
         None,
         "Write the graph of every device, as TensorFlow optimized and partitioned it in the first "
         "warm-up step, to files PREFIX0, PREFIX1, ...; a suffix stays at the end, and txt means "
         "text.",
         path="file",
     )
-    benchmark_log_dir: str | None = flag(
+    benchmark_log_dir: str | None = _output(
         None,
         "Folder for the log of TensorFlow's official models: benchmark_run.log, about the run, and "
         "metric.log, a JSON object per printed row and evaluation, to which runs add.",
         path="folder",
     )
-    benchmark_test_id: str | None = flag(
+    benchmark_test_id: str | None = _note(
         None, "Name of the run in the logs of --benchmark_log_dir."
     )
-    ml_perf_compliance_logging: bool = flag(
+    ml_perf_compliance_logging: bool = _display(
         False,
         "Write MLPerf's compliance log of a training to stderr: lines that begin with :::MLLOG.",
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import flag, named, specs_of
+from cnnbench.flags.roles import Role, RunPart
 
 _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
@@ -35,41 +37,40 @@ def parse_stop_at(text: str) -> StopAt:
 MOST_IMAGES = 2**20
 """Largest batch, a gigabyte even of the smallest images; reveals typing errors at once."""
 
-EVAL_DURING_TRAINING = (
-    "eval_during_training_every_n_steps",
-    "eval_during_training_every_n_epochs",
-    "eval_during_training_at_specified_steps",
-    "eval_during_training_at_specified_epochs",
-)
+
+_work = partial(flag, part=RunPart.WORK)
+_evaluating = partial(flag, part=RunPart.EVALUATIONS)
+_length = partial(flag, part=RunPart.LENGTH)
+_warm_up = partial(flag, part=RunPart.WARM_UP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunParams:
     """Kind and length of a run."""
 
-    eval: bool = flag(False, "Evaluate the checkpoints in --train_dir instead of training.")
+    eval: bool = _work(False, "Evaluate the checkpoints in --train_dir instead of training.")
     eval_interval_secs: int = flag(
         0,
         "With --eval: seconds between two searches for a new checkpoint, which is evaluated; "
         "the run does not end by itself. 0 evaluates once.",
         minimum=0,
     )
-    eval_during_training_every_n_steps: int | None = flag(
+    eval_during_training_every_n_steps: int | None = _evaluating(
         None,
         "Pause training after every N global steps, evaluate, and continue.",
         minimum=1,
     )
-    eval_during_training_every_n_epochs: float | None = flag(
+    eval_during_training_every_n_epochs: float | None = _evaluating(
         None,
         "Pause training after every N epochs, evaluate, and continue.",
         above=0,
     )
-    eval_during_training_at_specified_steps: tuple[int, ...] = flag(
+    eval_during_training_at_specified_steps: tuple[int, ...] = _evaluating(
         (),
         "Pause training after each of these global steps (comma-separated), evaluate, and go on.",
         minimum=1,
     )
-    eval_during_training_at_specified_epochs: tuple[float, ...] = flag(
+    eval_during_training_at_specified_epochs: tuple[float, ...] = _evaluating(
         (),
         "Pause training after each of these epochs (comma-separated, fractions allowed), "
         "evaluate, and go on.",
@@ -81,8 +82,9 @@ class RunParams:
         "VALUE, or at most where less is better (loss:2.5, word_error_rate:0.2). METRIC is loss or "
         "one that the model's evaluations print; needs one of the eval_during_training flags.",
         parser=parse_stop_at,
+        part=RunPart.LENGTH,
     )
-    stop_at_top_1_accuracy: float | None = flag(
+    stop_at_top_1_accuracy: float | None = _length(
         None,
         "Older spelling of --stop_at=top_1:VALUE; for ssd300, of --stop_at=map:VALUE.",
         minimum=0,
@@ -93,12 +95,12 @@ class RunParams:
         "Compute metrics that need all examples of an evaluation (mean average precision, error "
         "and hit rates) in a process of their own while the run goes on.",
     )
-    input_only: bool = flag(
+    input_only: bool = _work(
         False,
         "Measure the input pipeline of the training alone, and each of its stages: no network is "
         "built. Needs --data_dir.",
     )
-    forward_only: bool = flag(
+    forward_only: bool = _work(
         False,
         "Measure inference: run the network forward and nothing else; on GPUs then up to 100 more "
         "batches one at a time, for the latency.",
@@ -123,12 +125,12 @@ class RunParams:
         minimum=0,
         maximum=MOST_IMAGES,
     )
-    num_batches: int | None = flag(
+    num_batches: int | None = _length(
         None,
         "Steps to time, warm-up not counted; 100 if neither this nor --num_epochs is given.",
         minimum=1,
     )
-    num_epochs: float | None = flag(
+    num_epochs: float | None = _length(
         None, "Epochs to run instead of --num_batches, rounded up to whole steps.", above=0
     )
     num_eval_batches: int | None = flag(
@@ -139,19 +141,19 @@ class RunParams:
         "Passes over the validation set in one evaluation; as --num_epochs if not given.",
         above=0,
     )
-    num_warmup_batches: int | None = flag(
+    num_warmup_batches: int | None = _warm_up(
         None,
         "Steps to run before timing starts; the larger of 10 and "
         "5 * autotune_threshold squared if not given.",
         minimum=0,
     )
-    warmup: str = flag(
+    warmup: str = _warm_up(
         "fixed",
         "How long to warm up: fixed runs --num_warmup_batches steps; auto runs at least as many "
         "and goes on until step times are steady or --max_warmup_batches are done.",
         choices=("fixed", "auto"),
     )
-    max_warmup_batches: int = flag(
+    max_warmup_batches: int = _warm_up(
         200,
         "With --warmup=auto: steps after which timing starts even if step times are not steady.",
         minimum=20,
@@ -166,6 +168,7 @@ class RunParams:
         "Seed of everything random: initial values, dropout, synthetic data, shuffling.",
         minimum=0,
         maximum=2**31 - 1,
+        role=Role.SEED,
     )
     allow_nonfinite: bool = flag(
         False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
@@ -176,4 +179,9 @@ class RunParams:
         "the first step and after every N timed steps, outside of their times; copies that differ "
         "end the run with exit code 4. 0 never compares.",
         minimum=0,
+        role=Role.UNTIMED,
+        part=RunPart.UPDATE,
     )
+
+
+EVAL_DURING_TRAINING = named(specs_of(RunParams), RunPart.EVALUATIONS)

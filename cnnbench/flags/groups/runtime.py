@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import Role, RunPart
 
 MOST_THREADS = 4096
 """Largest pool: TensorFlow starts all threads at once, and crashes if the system has too few."""
+
+
+_tunable = partial(flag, part=RunPart.TUNABLE)
+_gpu = partial(flag, part=RunPart.GPU | RunPart.TUNABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +34,12 @@ class RuntimeParams:
         checked_late=True,
     )
     gpu_indices: str = flag(
-        "", "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty."
+        "",
+        "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty.",
+        role=Role.ITEMS,
+        part=RunPart.GPU | RunPart.TUNABLE,
     )
-    data_format: str = flag(
+    data_format: str = _tunable(
         "auto",
         "Layout of images inside the network; auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
@@ -42,6 +51,7 @@ class RuntimeParams:
         "the cores and --num_inter_threads is not given either.",
         minimum=0,
         maximum=MOST_THREADS,
+        part=RunPart.THREADS | RunPart.TUNABLE,
     )
     num_inter_threads: int = flag(
         0,
@@ -49,29 +59,30 @@ class RuntimeParams:
         "--num_intra_threads becomes 1 on the CPU.",
         minimum=0,
         maximum=MOST_THREADS,
+        part=RunPart.THREADS | RunPart.TUNABLE,
     )
-    gpu_thread_mode: str = flag(
+    gpu_thread_mode: str = _gpu(
         "gpu_private",
         "Host threads that feed GPUs: of every GPU alone, shared by the GPUs, or the common ones.",
         choices=("global", "gpu_private", "gpu_shared"),
         lower=True,
     )
-    per_gpu_thread_count: int = flag(
+    per_gpu_thread_count: int = _gpu(
         0,
         "Threads of a GPU's pool; 0 means 2. Not with --gpu_thread_mode=global.",
         minimum=0,
         maximum=MOST_THREADS,
     )
-    allow_growth: bool | None = flag(
+    allow_growth: bool | None = _gpu(
         None, "Take GPU memory as it is needed; TensorFlow's own default if not given."
     )
-    use_unified_memory: bool | None = flag(
+    use_unified_memory: bool | None = _gpu(
         None, "Let GPU memory overflow into host memory; TensorFlow's own default if not given."
     )
-    winograd_nonfused: bool = flag(True, "Let cuDNN use the non-fused Winograd algorithms.")
-    batchnorm_persistent: bool = flag(True, "Let cuDNN use its persistent batch-norm kernels.")
-    xla: bool = flag(False, "Let XLA compile the clusters of operations it finds.")
-    xla_compile: bool = flag(
+    winograd_nonfused: bool = _gpu(True, "Let cuDNN use the non-fused Winograd algorithms.")
+    batchnorm_persistent: bool = _gpu(True, "Let cuDNN use its persistent batch-norm kernels.")
+    xla: bool = _tunable(False, "Let XLA compile the clusters of operations it finds.")
+    xla_compile: bool = _tunable(
         False, "Compile every device's whole forward and backward pass with XLA, or fail."
     )
     xla_cache_dir: str | None = flag(
@@ -79,12 +90,17 @@ class RuntimeParams:
         "Folder in which XLA keeps what it has compiled, so that later runs of the same step start "
         "sooner; only for machines with the same processor, and only you should write there.",
         path="folder",
+        role=Role.PLACE,
+        part=RunPart.TUNABLE,
     )
-    enable_optimizations: bool = flag(True, "Let TensorFlow's graph optimizer rewrite the step.")
+    enable_optimizations: bool = _tunable(
+        True, "Let TensorFlow's graph optimizer rewrite the step."
+    )
     peak_flops: float | None = flag(
         None,
         "Peak FLOP/s in the precision of the run, for the share reached (MFU) in the record: "
         "of one GPU, or of the whole CPU whatever --num_gpus is; 312e12 are 312 TFLOP/s. 0 leaves "
         "the share out, and with it the second or two that measuring a CPU takes.",
         minimum=0,
+        role=Role.UNTIMED,
     )

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import RunPart
 from cnnbench.variable_mgr.strategies.spec import CROSS_DEVICE_OPS
 
-CROSS_DEVICE = ("cross_device_ops", "bytes_per_pack", "num_packs")
-"""The flags of reductions."""
-DISTRIBUTION = ("input_sharding", "auto_shard_policy", "input_replication", "prefetch_on_device")
-"""The flags of --input_distribution=strategy."""
+_reduction = partial(flag, part=RunPart.CROSS_DEVICE | RunPart.TUNABLE)
+_distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyParams:
     """Strategies of tf.distribute."""
 
-    cross_device_ops: str = flag(
+    cross_device_ops: str = _reduction(
         "auto",
         "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is a ring "
         "on CPUs and NCCL on GPUs. Between workers: auto, ring or nccl.",
         choices=CROSS_DEVICE_OPS,
     )
-    bytes_per_pack: int = flag(
+    bytes_per_pack: int = _reduction(
         0,
         "Bytes of gradients that ring and auto, and nccl between workers, join into a pack; 0 for "
         "all in one.",
         minimum=0,
     )
-    num_packs: int = flag(
+    num_packs: int = _reduction(
         1,
         "Packs into which hierarchical_copy and nccl of mirrored_strategy join all gradients; 0 "
         "for no packing.",
@@ -40,27 +40,28 @@ class StrategyParams:
         "What copies training batches of --data_dir to the devices: cnnbench, as in every mode, or "
         "the strategy.",
         choices=("towers", "strategy"),
+        part=RunPart.TUNABLE,
     )
-    input_sharding: str = flag(
+    input_sharding: str = _distribution(
         "auto",
         "With --input_distribution=strategy: TensorFlow splits global batches (auto), or the "
         "pipeline makes those of the devices (manual).",
         choices=("auto", "manual"),
     )
-    auto_shard_policy: str = flag(
+    auto_shard_policy: str = _distribution(
         "auto",
         "With --input_sharding=auto: what workers share out, whole files or parts of every global "
         "batch (data, which is also auto); with off every worker reads the same. One worker reads "
         "everything with each of them.",
         choices=("auto", "file", "data", "off", "hint"),
     )
-    input_replication: str = flag(
+    input_replication: str = _distribution(
         "per_worker",
         "With --input_sharding=manual: one pipeline for all devices, or one for each, which reads "
         "everything and keeps its device's batches.",
         choices=("per_worker", "per_replica"),
     )
-    prefetch_on_device: bool | None = flag(
+    prefetch_on_device: bool | None = _distribution(
         None,
         "With --input_distribution=strategy: batches wait on the devices, not on the host; by "
         "default with per_worker.",

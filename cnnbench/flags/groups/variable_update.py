@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cnnbench.flags.declare import flag
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import COMMUNICATION_HINTS
 from cnnbench.variable_mgr.all_reduce.registry import names
@@ -20,6 +22,10 @@ times that of a single bucket with 1, 4 and 16 MB; 1 MB of gradients is best sen
 _MODES = "; ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 
 
+_aggregation = partial(flag, part=RunPart.AGGREGATION | RunPart.TUNABLE)
+_update = partial(flag, part=RunPart.UPDATE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class VariableUpdateParams:
     """Placement of variables and aggregation of gradients."""
@@ -30,12 +36,14 @@ class VariableUpdateParams:
         "of tf.distribute.",
         choices=NAMES,
         checked_late=True,
+        part=RunPart.TUNABLE,
     )
     variable_mgr_plugin: str | None = flag(
         None,
         "Python file that registers a --variable_update of your own; it is imported before the "
         "flags are checked.",
         path="file",
+        role=Role.PLUGIN,
     )
     local_parameter_device: str = flag(
         "gpu",
@@ -45,6 +53,7 @@ class VariableUpdateParams:
         "algorithms.",
         choices=("cpu", "gpu"),
         lower=True,
+        part=RunPart.TUNABLE,
     )
     ps_strategy: str = flag(
         "greedy_bytes",
@@ -59,25 +68,25 @@ class VariableUpdateParams:
         "share it. none leaves it to TensorFlow, which sends a value to each device once.",
         choices=CACHING_POLICIES,
     )
-    gradient_reduction: str = flag(
+    gradient_reduction: str = _update(
         "mean",
         "How gradients of several devices are combined, in every mode.",
         choices=("mean", "sum"),
     )
-    bn_stats: str = flag(
+    bn_stats: str = _update(
         "first",
         "Batch norm with several devices. Each normalises by the moments of its own batch, and the "
         "moving averages are of the first device or the mean of all; sync normalises by the "
         "moments of all batches.",
         choices=("first", "mean", "sync"),
     )
-    variable_consistency: str = flag(
+    variable_consistency: str = _aggregation(
         "strong",
         "relaxed applies the gradients of the step before, so that the all-reduce need not end "
         "within its step; the first step applies zeros.",
         choices=("strong", "relaxed"),
     )
-    staged_vars: bool = flag(
+    staged_vars: bool = _update(
         False,
         "With parameter_server: a step computes with the values that the step before read, so that "
         "copying them to the devices overlaps with that step; gradients are one step late.",
@@ -90,42 +99,43 @@ class VariableUpdateParams:
         "Without it, replicated copies to one device.",
         parser=parse_all_reduce_spec,
         known=names,
+        part=RunPart.AGGREGATION | RunPart.TUNABLE,
         empty_is_none=True,  # as the harnesses around tf_cnn_benchmarks write it
     )
-    all_reduce_group_size: int = flag(
+    all_reduce_group_size: int = _aggregation(
         0,
         "Consecutive devices that form a group of a two-level algorithm; 0 for the devices of "
         "one process.",
         minimum=0,
     )
-    communication_hint: str = flag(
+    communication_hint: str = _aggregation(
         "auto",
         "How TensorFlow's collectives run, of collective_all_reduce and of collective in "
         "--all_reduce_spec: through the hosts in a ring, or by NCCL. auto is NCCL between GPUs and "
         "the ring between CPUs, and for collective#2. The strategies have --cross_device_ops.",
         choices=COMMUNICATION_HINTS,
     )
-    all_reduce_share_memory: bool = flag(
+    all_reduce_share_memory: bool = _aggregation(
         True,
         "CPU devices of one process hand each other tensors by reference, and all-reduce "
         "algorithms do not cut and send what need not move. Off, each is treated as having a "
         "memory of its own, to see on a CPU what an algorithm does between GPUs.",
     )
-    hierarchical_copy: bool = flag(
+    hierarchical_copy: bool = _aggregation(
         False,
         "Without --all_reduce_spec: copy within two halves of the devices first, then between "
         "the halves.",
     )
-    network_topology: str = flag(
+    network_topology: str = _aggregation(
         "dgx1", "Topology that hierarchical copies are laid out for.", choices=("dgx1", "gcp_v100")
     )
-    gradient_repacking: int = flag(
+    gradient_repacking: int = _aggregation(
         0,
         "Join all gradients and split them into this number of equal packs before reducing them, "
         f"at most {MOST_PACKS}; 0 for no packing.",
         minimum=0,
     )
-    gradient_bucket_bytes: int | None = flag(
+    gradient_bucket_bytes: int | None = _aggregation(
         None,
         "Join consecutive gradients, from the last layer on, into buckets of at most this many "
         "bytes before reducing them; 0 for none. By default "
@@ -133,21 +143,23 @@ class VariableUpdateParams:
         "elsewhere.",
         minimum=0,
     )
-    compact_gradient_transfer: bool = flag(
+    compact_gradient_transfer: bool = _aggregation(
         True,
         "With --precision=fp16 or bf16: send gradients between devices in 16 bits too.",
     )
-    agg_small_grads_max_bytes: int = flag(
+    agg_small_grads_max_bytes: int = _aggregation(
         0, "Join gradients of up to this many bytes before reducing them; 0 for none.", minimum=0
     )
-    agg_small_grads_max_group: int = flag(10, "Most small gradients to join into one.", minimum=1)
-    allreduce_merge_scope: int = flag(
+    agg_small_grads_max_group: int = _aggregation(
+        10, "Most small gradients to join into one.", minimum=1
+    )
+    allreduce_merge_scope: int = _aggregation(
         1,
         "Consecutive gradients whose reductions share a name scope in profiles. Each is still "
         "reduced individually; --gradient_repacking and --agg_small_grads_max_bytes join them.",
         minimum=1,
     )
-    sparse_to_dense_grads: bool = flag(
+    sparse_to_dense_grads: bool = _aggregation(
         False,
         "Turn sparse gradients into dense ones before they are reduced. The update is the same "
         "either way.",

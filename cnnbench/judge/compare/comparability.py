@@ -20,8 +20,8 @@ from cnnbench.judge.metrics.comparable_facts import (
     NOTHING,
     PLACES,
     UNKNOWN,
+    Effect,
     Fact,
-    Role,
     allowed,
     fact,
 )
@@ -172,13 +172,13 @@ def _difference(
     name: str, rule: Fact, values: Sequence[frozenset[str]], may_differ: bool
 ) -> Difference | None:
     both = values[0] | values[1]
-    if rule.role is Role.IGNORED or len(both) < 2:
+    if rule.effect is Effect.IGNORED or len(both) < 2:
         return None
     certain = len(both - {UNKNOWN}) > 1
-    if not certain and rule.role is not Role.BLOCKS:
+    if not certain and rule.effect is not Effect.BLOCKS:
         return None
     base, new = (tuple(sorted(side)) for side in values)
-    blocks = rule.role is Role.BLOCKS and certain and not may_differ
+    blocks = rule.effect is Effect.BLOCKS and certain and not may_differ
     return Difference(name, base, new, blocks, rule.reason)
 
 

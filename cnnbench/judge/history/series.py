@@ -19,7 +19,7 @@ from cnnbench.errors import FlagError
 from cnnbench.judge.compare.comparability import home, pair_of
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.reductions import measurements
-from cnnbench.judge.metrics.comparable_facts import Role, fact
+from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.measurement import (
     Measurement,
     Origin,
@@ -73,7 +73,7 @@ class HistoryEntry:
         facts = {
             name: fact_text(value)
             for name, value in record.environment.items()
-            if fact(name).role is not Role.IGNORED
+            if fact(name).effect is not Effect.IGNORED
         }
         origin = Origin.of(record)
         pair = pair_of(record) if isinstance(record, RunRecord) else None

@@ -16,7 +16,7 @@ from itertools import pairwise
 from cnnbench.base.stats.changepoints import change_points, noise
 from cnnbench.base.stats.descriptive import median
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
-from cnnbench.judge.metrics.comparable_facts import Role, fact
+from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.registry import Metric
 
 MIN_POINTS = 2
@@ -243,7 +243,7 @@ def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact,
         for name in sorted({*sides[0], *sides[1]})
         if name not in _QUIET and sides[0].get(name) != sides[1].get(name)
     ]
-    names.sort(key=lambda name: fact(name).role is not Role.BLOCKS)
+    names.sort(key=lambda name: fact(name).effect is not Effect.BLOCKS)
     return tuple(
         ChangedFact(name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown"))
         for name in names

@@ -86,8 +86,8 @@ def identity(name: str, value: Any) -> Any:
     return value
 
 
-class Role(enum.Enum):
-    """Effect of a difference in a fact."""
+class Effect(enum.Enum):
+    """Effect of a difference in a fact on a verdict."""
 
     BLOCKS = "blocks"
     MENTIONED = "mentioned"
@@ -100,20 +100,20 @@ UNKNOWN, NOTHING = "unknown", "none"
 
 @dataclass(frozen=True)
 class Fact:
-    """The role of a fact.
+    """The effect of a fact on verdicts.
 
     If `absent` is UNKNOWN, a side without the fact blocks nothing, since an older version may not
     have read it; if NOTHING, absence is a value (no limit, not set).
     """
 
-    role: Role
+    effect: Effect
     reason: str
     absent: str = UNKNOWN
 
 
-_blocks = partial(Fact, Role.BLOCKS)
-_mentioned = partial(Fact, Role.MENTIONED)
-_ignored = partial(Fact, Role.IGNORED)
+_blocks = partial(Fact, Effect.BLOCKS)
+_mentioned = partial(Fact, Effect.MENTIONED)
+_ignored = partial(Fact, Effect.IGNORED)
 
 FLAG = _blocks("another flag is another experiment", NOTHING)
 FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
@@ -283,7 +283,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=4096)
 def fact(name: str) -> Fact:
-    """The role of a fact of the environment, the model or the placement."""
+    """The effect of a fact of the environment, the model or the placement."""
     if name in FACTS:
         return FACTS[name]
     matching = (one for pattern, one in PATTERNS.items() if fnmatchcase(name, pattern))

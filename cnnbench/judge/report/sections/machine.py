@@ -8,14 +8,14 @@ from typing import Any
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.metrics.comparable_facts import Role, fact
+from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
 from cnnbench.judge.report.document import Answer, Content, Row, TableCell, Text, numeric, table
 from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.parts import ConditionNote, Conditions
 
-_ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
+_EFFECTS = (Effect.BLOCKS, Effect.MENTIONED, Effect.IGNORED)
 _UNKNOWN = "unknown"
 _MOST_NAMED = 3
 
@@ -112,7 +112,7 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     alike = [name for name in names if _same(name, environments)]
     # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
-    unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
+    unlike.sort(key=lambda name: _EFFECTS.index(fact(name).effect))
     shared: Iterable[Row] = (
         {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
         for name in alike
@@ -141,7 +141,7 @@ def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
     found = [
         name
         for name in unlike
-        if fact(name).role is Role.BLOCKS and not all(_same(name, group) for group in groups)
+        if fact(name).effect is Effect.BLOCKS and not all(_same(name, group) for group in groups)
     ]
     if not found:
         return None
