@@ -23,8 +23,8 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   profile: a file to write as the profile of the process, which can then be profiled.
   onednn: what it prints where ONEDNN_VERBOSE is set.
   busy: other programs use that many CPUs.
-  by_seed: a list of more of these keys, by --tf_random_seed; records then have the batch size of
-    the flags.
+  by_threads: a list of more of these keys, by --num_intra_threads; records then have the batch size
+    of the flags.
   capacity, kind: the largest batch size that does not fail, and the type of that error.
   pause, cut: seconds in the middle of the record, and bytes that it lacks in the end.
   cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
@@ -96,8 +96,8 @@ def main():
     assert "cnnbench" in code
     assert command == "run"
     values = {**values_of(flags), **job}
-    if "by_seed" in say:
-        say |= say["by_seed"][int(values["tf_random_seed"])]
+    if "by_threads" in say:
+        say |= say["by_threads"][int(values["num_intra_threads"])]
     target = Path(values.pop("result_json"))
     if "profile" in say and "profile_json" in values:
         Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())
@@ -155,7 +155,7 @@ def record_of(say, name, flags, values):
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
     batch = int(values.get("batch_size", 0))
-    if "by_seed" in say:
+    if "by_threads" in say:
         document["batch"] = {"per_device": batch, "global": batch}
     if name in say.get("fail", ()) or batch > say.get("capacity", batch):
         if say.get("crash"):

@@ -23,7 +23,7 @@ class Role(enum.Enum):
     IDENTITY = "decides what is computed, or how"
     PLUGIN = "a file with code of the user; sizes of networks are compared instead"
     PLACE = "a path or machine; every machine has places of its own"
-    PROFILE = "a file about steps of the warm-up; writing it costs time, its name does not"
+    PROFILE = "a file about the step; that it is written costs time, its name does not"
     ITEMS = "addresses, or which of like devices; how many there are counts"
     OUTPUT = "a path that is written outside of the timed steps"
     DISPLAY = "what is shown outside of the timed steps"
@@ -67,6 +67,8 @@ class RunPart(enum.Flag):
     """The update of weights; without effect where none are updated."""
     AGGREGATION = enum.auto()
     """How gradients are joined and reduced; without effect for a single device."""
+    ALGORITHM = enum.auto()
+    """Which algorithm reduces gradients."""
     CROSS_DEVICE = enum.auto()
     """Reductions of the strategies of tf.distribute."""
     DISTRIBUTION = enum.auto()

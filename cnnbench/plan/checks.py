@@ -191,7 +191,7 @@ _PATHS = (
         if spec.name != "partitioned_graph_file_prefix"
     ),
 )
-LOOKING = named(FLAGS, Role.PROFILE)
+LOOKING = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
 """Flags that profile or save a step of the warm-up."""
 
 

@@ -435,6 +435,7 @@ compare records records --tresholds=1        | did you mean --threshold?
 
 ab                                           | the two sides are the same; say with --a and --b
 ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
+ab --a=--display_every=5 --b=--tf_random_seed=1 | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
 ab --resume --results=none                   | --results=none: holds no experiment of cnnbench ab
 ab --resume --results=nested                 | --results=nested: holds no experiment of cnnbench ab

@@ -17,13 +17,14 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_flags
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.declare import FlagSpec, named
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.identity import identity
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.roles import Role
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.machine.repository import PLUGINS
 from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
 from cnnbench.plan.work import Work
 from cnnbench.records.codec import encode
@@ -39,11 +40,10 @@ from cnnbench.run.driver.estimates import (
 )
 from cnnbench.variable_mgr.all_reduce.registry import names
 
-# The sweep names the result files; how progress is shown does not change what is measured.
 _RESERVED = ("result_json", "result_csv")
+"""The sweep names the result files."""
 _RECORD = "record.json"
-_NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
-_PATHS = ("data_dir", "train_dir", *PLUGINS)
+_PATHS = [one.name for one in FLAGS if one.path and one.role in (Role.PLACE, Role.PLUGIN)]
 
 KEY_LENGTH = 12
 
@@ -242,16 +242,16 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
+    found = identity(config, of_places=True)
     for name in _PATHS:
-        if identity.get(name) and not is_url(identity[name]):
-            identity[name] = os.path.abspath(identity[name])
-    for name in PLUGINS:
-        if identity.get(name):
+        if found.get(name) and not is_url(found[name]):
+            found[name] = os.path.abspath(found[name])
+    for name in named(FLAGS, Role.PLUGIN):
+        if found.get(name):
             with contextlib.suppress(OSError):
-                text = Path(identity[name]).read_bytes()
-                identity[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
-    return identity
+                text = Path(found[name]).read_bytes()
+                found[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
+    return found
 
 
 def _refuse_results(params: Params | AllReduceParams) -> None:

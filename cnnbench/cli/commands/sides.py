@@ -159,7 +159,7 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
 def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
     """Refuses two sides that are the same; `instead` is what else could be done."""
     a, b = both.values()
-    configs = [side.resolved.config for side in (a, b)]
+    configs = [side.resolved.identity for side in (a, b)]
     code = _code(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
     if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):

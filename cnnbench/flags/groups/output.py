@@ -114,12 +114,11 @@ class OutputParams:
         minimum=1,
         role=Role.UNTIMED,
     )
-    graph_file: str | None = flag(
+    graph_file: str | None = _profile(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
         "binary (GraphDef).",
         path="file",
-        role=Role.PLACE,
     )
     partitioned_graph_file_prefix: str | None = _profile(
         None,

@@ -17,11 +17,12 @@ _distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE)
 class StrategyParams:
     """Strategies of tf.distribute."""
 
-    cross_device_ops: str = _reduction(
+    cross_device_ops: str = flag(
         "auto",
         "How mirrored_strategy and multi_worker_mirrored_strategy reduce gradients. auto is a ring "
         "on CPUs and NCCL on GPUs. Between workers: auto, ring or nccl.",
         choices=CROSS_DEVICE_OPS,
+        part=RunPart.ALGORITHM | RunPart.CROSS_DEVICE | RunPart.TUNABLE,
     )
     bytes_per_pack: int = _reduction(
         0,

@@ -22,6 +22,7 @@ times that of a single bucket with 1, 4 and 16 MB; 1 MB of gradients is best sen
 _MODES = "; ".join(f"{mode.name}: {mode.about}" for mode in BUILT_IN if mode.about)
 
 
+_algorithm = partial(flag, part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE)
 _aggregation = partial(flag, part=RunPart.AGGREGATION | RunPart.TUNABLE)
 _update = partial(flag, part=RunPart.UPDATE)
 
@@ -36,7 +37,7 @@ class VariableUpdateParams:
         "of tf.distribute.",
         choices=NAMES,
         checked_late=True,
-        part=RunPart.TUNABLE,
+        part=RunPart.ALGORITHM | RunPart.TUNABLE,
     )
     variable_mgr_plugin: str | None = flag(
         None,
@@ -99,10 +100,10 @@ class VariableUpdateParams:
         "Without it, replicated copies to one device.",
         parser=parse_all_reduce_spec,
         known=names,
-        part=RunPart.AGGREGATION | RunPart.TUNABLE,
+        part=RunPart.ALGORITHM | RunPart.AGGREGATION | RunPart.TUNABLE,
         empty_is_none=True,  # as the harnesses around tf_cnn_benchmarks write it
     )
-    all_reduce_group_size: int = _aggregation(
+    all_reduce_group_size: int = _algorithm(
         0,
         "Consecutive devices that form a group of a two-level algorithm; 0 for the devices of "
         "one process.",
@@ -121,7 +122,7 @@ class VariableUpdateParams:
         "algorithms do not cut and send what need not move. Off, each is treated as having a "
         "memory of its own, to see on a CPU what an algorithm does between GPUs.",
     )
-    hierarchical_copy: bool = _aggregation(
+    hierarchical_copy: bool = _algorithm(
         False,
         "Without --all_reduce_spec: copy within two halves of the devices first, then between "
         "the halves.",

@@ -10,6 +10,9 @@ from typing import TypeAlias
 from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
+from cnnbench.flags.declare import named
+from cnnbench.flags.identity import having
+from cnnbench.flags.roles import Counted, RunPart
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.reductions import OWN
 from cnnbench.judge.metrics.comparable_facts import (
@@ -18,7 +21,6 @@ from cnnbench.judge.metrics.comparable_facts import (
     FLAG_PLACE,
     GROUPS,
     NOTHING,
-    PLACES,
     UNKNOWN,
     Effect,
     Fact,
@@ -39,6 +41,8 @@ from cnnbench.judge.metrics.measurement import (
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import started
 from cnnbench.records.run import RunRecord
+
+_PLACES = having(Counted.PRESENCE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Group:
         flags = {
             name: frozenset([fact_text(value)])
             for name, value in self.configuration.flags.items()
-            if name not in PLACES
+            if name not in _PLACES
         }
         return {**flags, **found}
 
@@ -128,7 +132,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
     for name in dict.fromkeys((*sides[0], *sides[1])):
         if name in unlike_flags:
             rule = FLAG
-        elif name in PLACES:
+        elif name in _PLACES:
             rule = FLAG_PLACE
         elif name in flags:
             continue
@@ -187,7 +191,7 @@ def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
         yield from record.facts
     else:
         yield from _run_facts(record)
-    for name in PLACES:
+    for name in _PLACES:
         if record.config.get(name):
             yield name, str(record.config[name])
 
@@ -208,7 +212,7 @@ def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 _Pairs: TypeAlias = list[tuple[Group, Group]]
 
-_VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
+_VARIANTS = ("model", "data_name", *named(FLAGS, RunPart.WORK))
 """Flags that variants of a run share; those of reductions are `OWN`."""
 
 _MAX_DIFFERING = 5

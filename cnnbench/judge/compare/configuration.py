@@ -1,7 +1,7 @@
 """Configurations: which measurements repeat each other, and their names.
 
-`cnnbench.judge.metrics.comparable_facts` has the flags that count; facts that are not flags are
-compared in `cnnbench.judge.compare.comparability`.
+`cnnbench.flags.identity` has the flags that count; facts that are not flags are compared in
+`cnnbench.judge.compare.comparability`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.declare import named
+from cnnbench.flags.identity import identity
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.judge.compare import reductions
-from cnnbench.judge.metrics.comparable_facts import counts, identity
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 
-UNRESOLVED = (
-    "device",
-    "data_format",
-    "num_intra_threads",
-    "num_inter_threads",
-    "datasets_num_private_threads",
-)
+UNRESOLVED = ("device", "data_format", *named(FLAGS, RunPart.THREADS))
 """Flags whose values are not resolved in the record of a run that failed early."""
 
 
@@ -54,7 +50,7 @@ class Configuration:
         flags: dict[str, Any] = {**_defaults(kind), **measurement.config}
         if "precision" in flags:
             flags.pop("use_fp16", None)  # the old name of `precision`
-        flags = {name: identity(name, flags[name]) for name in sorted(flags) if counts(name)}
+        flags = identity(dict(sorted(flags.items())))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         # Flags at their defaults are left out, so that a new flag changes no key.
         text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
@@ -123,7 +119,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
         parts.append(str(flags.get("variable_update")))
     if flags.get("precision") != "fp32":
         parts.append(str(flags.get("precision")))
-    return parts + [name for name in ("eval", "forward_only", "input_only") if flags.get(name)]
+    return parts + [name for name in named(FLAGS, RunPart.WORK) if flags.get(name)]
 
 
 def _shown(value: Any) -> str:
@@ -145,7 +141,7 @@ def _defaults(kind: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=len(KINDS))
 def _default_identities(kind: str) -> dict[str, Any]:
-    return {name: identity(name, value) for name, value in _defaults(kind).items()}
+    return identity(_defaults(kind))
 
 
 def _not_default(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:

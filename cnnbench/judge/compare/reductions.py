@@ -17,7 +17,8 @@ from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
-from cnnbench.judge.metrics.comparable_facts import allowed, counts
+from cnnbench.flags.identity import identity
+from cnnbench.judge.metrics.comparable_facts import allowed
 from cnnbench.judge.metrics.measurement import (
     ALLREDUCE,
     BUILD,
@@ -45,8 +46,8 @@ _OF_ROWS = (
 )
 """Flags that list what is measured; each row has its own values."""
 
-_REDUNDANT = ("iterations", "verbose")
-"""Flags that do not change a measurement: another name of num_batches, and output."""
+_REDUNDANT = ("iterations",)
+"""Another name of num_batches."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 
@@ -261,7 +262,7 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
     """Text that identifies processes with equal flags, except flags such as files."""
     flags = {
         name: value
-        for name, value in record.config.items()
-        if counts(name) and name not in _REDUNDANT and not allowed(name, may_differ)
+        for name, value in identity(record.config, of_places=True).items()
+        if name not in _REDUNDANT and not allowed(name, may_differ)
     }
     return json.dumps(flags, sort_keys=True)

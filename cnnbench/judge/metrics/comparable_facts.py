@@ -1,8 +1,8 @@
-"""Flags that identify a configuration, and facts that must be alike, as tables.
+"""Facts that must be alike for a verdict, as tables.
 
-Runs repeat each other if all their resolved flags agree, except those that cannot change a
-measurement or name places and machines. Flags are facts too: those of a configuration block a
-verdict, places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
+Runs repeat each other if their flags do (`cnnbench.flags.identity`). Flags are facts too: those of
+a configuration block a verdict, places are mentioned. A difference in a fact that is not in `FACTS`
+is mentioned.
 """
 
 from __future__ import annotations
@@ -11,79 +11,10 @@ import enum
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any
 
-_WRITTEN_LATER = "written when the run is over"
-_SHOWN = "shown outside of the timed steps"
-_PLACE = "that it is written costs time, where to does not"
-_SOURCE = "a place; checkouts and machines have their own"
-_ADDRESSES = "names of machines; how many there are counts"
-
-IGNORED: dict[str, str] = {
-    "result_json": _WRITTEN_LATER,
-    "result_csv": _WRITTEN_LATER,
-    "export_dir": _WRITTEN_LATER,
-    "eval_dir": "events of evaluations, outside of the timed steps",
-    "result_label": "a note of the user",
-    "benchmark_log_dir": "a log, written outside of the timed steps",
-    "benchmark_test_id": "a note of the user",
-    "ml_perf_compliance_logging": "lines outside of the timed steps",
-    "progress": _SHOWN,
-    "quiet_conditions": _SHOWN,
-    "display_every": _SHOWN,
-    "display_perf_ewma": _SHOWN,
-    "check_replica_consistency": "copies compared outside of the timed steps",
-    "peak_flops": "what MFU is divided by; MFU is not compared",
-    "tf_random_seed": "time does not depend on it, and accuracy should be compared over seeds",
-    "max_ckpts_to_keep": "files removed outside of the timed steps",
-    "profile_steps": "how many untimed steps --profile_json profiles",
-    "cluster": "where addresses come from; how many there are counts",
-    "cluster_ps": "how many addresses there are counts",
-    "cluster_timeout": "waits before the run",
-    "stall_timeout": "ends a run that would never end",
-    "rendezvous": "used before the run",
-    "task_index": "which process of the job wrote the record",
-}
-"""Flags that are no part of the identity of a configuration, with the reason."""
-
-PLACES: dict[str, str] = {
-    "train_dir": _PLACE,
-    "trace_file": _PLACE,
-    "tfprof_file": _PLACE,
-    "profile_layers": _PLACE,
-    "profile_json": _PLACE,
-    "graph_file": _PLACE,
-    "partitioned_graph_file_prefix": _PLACE,
-    "xla_cache_dir": "a place; with it the first step may be compiled",
-    "data_dir": _SOURCE,
-    "model_plugin": "a place; the size of the model is compared instead",
-    "dataset_plugin": _SOURCE,
-    "variable_mgr_plugin": _SOURCE,
-    "backbone_model_path": _SOURCE,
-    "controller_host": "the name of a machine",
-}
-"""Flags of which only the presence counts."""
-
-LISTS: dict[str, str] = {
-    "ps_hosts": _ADDRESSES,
-    "worker_hosts": _ADDRESSES,
-    "gpu_indices": "which of like GPUs; their names are compared",
-}
-"""Flags of which only the number of items counts."""
-
-
-def counts(name: str) -> bool:
-    """Whether a flag is part of the identity of a configuration."""
-    return name not in IGNORED
-
-
-def identity(name: str, value: Any) -> Any:
-    """A flag's value as it enters the identity of a configuration."""
-    if name in PLACES:
-        return bool(value)
-    if name in LISTS:
-        return len(str(value).split(",")) if value else 0
-    return value
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 
 
 class Effect(enum.Enum):
@@ -227,22 +158,13 @@ PATTERNS: dict[str, Fact] = {
 
 _UNLISTED = _mentioned("not known to change speed")
 
-WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epochs")
-"""Facts and flags that determine how much a step computes."""
-
 _PRECISION = ("precision", "fp16_*")
 
-REDUCING = (
-    *("variable_update", "all_reduce_spec", "all_reduce_group_size"),
-    *("hierarchical_copy", "cross_device_ops"),
-)
+REDUCING = named(FLAGS, RunPart.ALGORITHM)
 """Flags that choose how gradients are reduced, the fact "all_reduce"."""
 
 _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
-_THREADS = (
-    *("num_intra_threads", "num_inter_threads", "datasets_num_private_threads"),
-    *("intra_op_threads", "inter_op_threads"),
-)
+_THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow_*", "cuda_version", "cudnn_version", "keras_version"),
@@ -256,7 +178,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "device": ("device", "data_format", "gpu_*", "env_TF_GPU_*", *_THREADS),
     # Devices on the CPU share its threads.
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
-    "batch_size": ("batch_size", "eval_batch_size", "global_batch", "num_epochs"),
+    "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
@@ -279,6 +201,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "environment_variables": ("env_*",),
 }
 """Names in --allow_different for several facts that change together."""
+
+WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
+"""Facts and flags that determine how much a step computes."""
 
 
 @lru_cache(maxsize=4096)

@@ -26,13 +26,13 @@ from cnnbench.judge.compare import load_records
 MOMENTS = 3
 SUITE = """
 entries:
-  - {name: a, repeats: 2, flags: {tf_random_seed: 0, batch_size: 4}}
+  - {name: a, repeats: 2, flags: {num_intra_threads: 0, batch_size: 4}}
   - name: b
     repeats: 1
-    flags: {tf_random_seed: 1, batch_size: 16}
+    flags: {num_intra_threads: 1, batch_size: 16}
     max_batch_search: {limit: 24, multiple_of: 8}
 """
-FAKE = {"by_seed": [{"pause": 0.05}, {"capacity": 23, "message": "out of memory: too much"}]}
+FAKE = {"by_threads": [{"pause": 0.05}, {"capacity": 23, "message": "out of memory: too much"}]}
 FACTS = {"hostname": "here"}
 WATCHED = tuple(os.sep + part for part in (f"sweep{os.sep}", f"processes{os.sep}", "files.py"))
 

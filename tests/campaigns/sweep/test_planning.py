@@ -8,10 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
+from other_values import other
 
 from cnnbench.campaigns.sweep.planning import make_plan
 from cnnbench.campaigns.sweep.runner import largest_batch
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch
+from cnnbench.errors import UsageError
+from cnnbench.flags.identity import having
+from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.roles import Counted
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"
@@ -32,7 +37,7 @@ def key_of(suite, text=TINY, **facts):
         ("num_gpus: 2", "", {}, False),
         ("precision: bf16", "", {}, False),
         ("batch_size: 31", "", {}, False),
-        ("tf_random_seed: 1", "", {}, False),
+        ("train_dir: there, eval: true", "", {}, False),
         ("", "max_batch_search: true", {}, False),
         ("", "", {"tensorflow_version": "2.20.0"}, False),
         ("", "", {"hostname": "there"}, False),
@@ -43,6 +48,17 @@ def key_of(suite, text=TINY, **facts):
 def test_the_key_is_of_what_is_measured_and_of_the_environment(suite, flags, settings, facts, same):
     text = f"entries: [{{name: other, flags: {{model: lenet, {flags}}}, {settings}}}]"
     assert (key_of(suite, text, **facts) == key_of(suite)) is same
+
+
+@pytest.mark.parametrize("flag", having(Counted.NOTHING))
+def test_entries_that_differ_in_a_flag_that_does_not_count_are_refused(suite, flag):
+    if flag not in ACCEPTED:  # of cnnbench allreduce
+        pytest.skip()
+    value = ACCEPTED[flag].text(other(ACCEPTED[flag]))
+    text = f"entries: [{{name: a}}, {{name: b, flags: {{{flag}: '{value}'}}}}]"
+    # Some cannot be given to a sweep at all.
+    with pytest.raises(UsageError, match=f'"b" runs the same as "a"|--{flag}='):
+        make_plan(suite(text), FACTS)
 
 
 def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):

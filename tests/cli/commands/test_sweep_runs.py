@@ -13,7 +13,7 @@ from cnnbench.judge.compare import load_records
 
 pytestmark = pytest.mark.timeout(120)
 
-# What processes do, by the place in this list: --tf_random_seed. See fake_python.py.
+# What processes do, by the place in this list: --num_intra_threads. See fake_python.py.
 DEEDS = {
     "ok": {},
     "exit": {"die": "no more"},
@@ -27,7 +27,7 @@ DEEDS = {
 
 def entry(name, deed="ok", **settings):
     flags = {
-        "tf_random_seed": list(DEEDS).index(deed),
+        "num_intra_threads": list(DEEDS).index(deed),
         "batch_size": 4,
         **settings.pop("flags", {}),
     }
@@ -48,7 +48,7 @@ def sweep(call, quick_processes, fake_python, tmp_path, monkeypatch):
     """sweep(ENTRY..., code=0): what a sweep of these entries prints."""
     program = (fake_python, "-c", "cnnbench", "")
     monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
-    monkeypatch.setenv("FAKE", json.dumps({"by_seed": list(DEEDS.values())}))
+    monkeypatch.setenv("FAKE", json.dumps({"by_threads": list(DEEDS.values())}))
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.chdir(tmp_path)
 
@@ -113,7 +113,7 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
     # The file that the record has in the end, not the one the child wrote it to.
     assert record["config"]["result_json"] == f"results/{end['record']}"
     assert record["command"][-1] == f"--result_json=results/{end['record']}"
-    assert record["command"][:3] == ["cnnbench", "run", "--tf_random_seed=0"]
+    assert record["command"][:3] == ["cnnbench", "run", "--num_intra_threads=0"]
 
 
 def test_another_revision_is_another_run(sweep, git):
@@ -273,7 +273,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, tmp_path, monkeypa
     once = tmp_path / "once"
     once.touch()
     killed = {"interrupt": ["24"], "parent": os.getpid(), "once": str(once)}
-    say = {"by_seed": [{**deed, **killed} for deed in DEEDS.values()]}
+    say = {"by_threads": [{**deed, **killed} for deed in DEEDS.values()]}
     monkeypatch.setenv("FAKE", json.dumps(say))
     sweep(searched, code=130)
     assert not once.exists()

@@ -1,0 +1,18 @@
+"""Values of flags other than their defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnnbench.flags.declare import FlagSpec
+
+
+def other(spec: FlagSpec) -> Any:
+    """A value of a flag that differs from its default and fits its type."""
+    if spec.kind == "boolean":
+        return not spec.default
+    if spec.kind in ("integer", "number"):
+        return spec.default + 1 if spec.default else spec.above or 1
+    if spec.kind in ("integers", "numbers"):
+        return (1,)
+    return next((one for one in spec.choices if one != spec.default), "a:1")
