@@ -83,5 +83,7 @@ class RunPart(enum.Flag):
     """Which process of a job this is, and the addresses of all."""
     DISCOVERY = enum.auto()
     """Where a process learns its task and the addresses."""
+    ROWS = enum.auto()
+    """What the rows of ``cnnbench allreduce`` measure; each has a value of its own."""
     TUNABLE = enum.auto()
     """Changes the speed, not what is trained."""

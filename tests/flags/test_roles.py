@@ -41,13 +41,25 @@ def _strings(node):
 
 
 def lists_of_flags(tree):
-    """Lines of the statements with a literal that names three flags or more; a table is one."""
+    """Lines of the statements with a literal that names three flags or more; a table is one.
+
+    A dictionary in a function assigns values, and is no list.
+    """
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Dict)
+    }
     return [
         statement.lineno
         for statement in ast.walk(tree)
         if isinstance(statement, ast.stmt)
         if any(
-            isinstance(node, _LITERALS) and len(_strings(node) & SPECS.keys()) >= 3
+            isinstance(node, _LITERALS)
+            and id(node) not in inner
+            and len(_strings(node) & SPECS.keys()) >= 3
             for node in _own(statement)
         )
     ]

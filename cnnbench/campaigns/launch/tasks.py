@@ -14,11 +14,12 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.errors import FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import named, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
@@ -35,9 +36,8 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
-    "cluster": "launch gives every process its flags",
+    **dict.fromkeys(named(FLAGS, RunPart.DISCOVERY), "launch gives every process its flags"),
     "cluster_ps": "launch has --ps for this",
-    "rendezvous": "launch gives every process its flags",
 }
 
 

@@ -15,9 +15,9 @@ from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags.declare import texts_of
-from cnnbench.flags.params import ACCEPTED
-from cnnbench.plan.checks import LOOKING
+from cnnbench.flags.declare import named, texts_of
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
 from cnnbench.variable_mgr import registry
@@ -25,9 +25,9 @@ from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
 _OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
-    *(*NOT_IN_TRIALS, *LOOKING, "init_learning_rate", "piecewise_learning_rate_schedule"),
-    *("learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
-    *("minimum_learning_rate", "num_learning_rate_warmup_epochs", "resnet_base_lr"),
+    *NOT_IN_TRIALS,
+    *named(FLAGS, RunPart.LEARNING_RATE),
+    *named(FLAGS, Role.PROFILE),
 )
 # Modes add gradients in different orders. A network that learns at its usual rate amplifies such
 # rounding a hundredfold and more in each step; at this one it does not.
@@ -39,9 +39,7 @@ _OF_THE_COMMAND = {
     "result_csv": "is set by the command; see --results and --format=csv",
     "train_dir": "is set by the command: every process keeps its own checkpoint",
     "export_dir": "cannot go with strategies: every process would write there",
-    "eval": "cannot go with strategies, which trains",
-    "forward_only": "cannot go with strategies, which trains",
-    "input_only": "cannot go with strategies, which trains",
+    **dict.fromkeys(named(FLAGS, RunPart.WORK), "cannot go with strategies, which trains"),
     "check_replica_consistency": "is set by the command where weights are compared",
     "staged_vars": _OTHERWISE,
 }

@@ -27,7 +27,9 @@ from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headli
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
 from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
-from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.records.codec import encode
 from cnnbench.records.files import remove_abandoned
 from cnnbench.records.load import record_of
@@ -80,16 +82,7 @@ class Store(ResultsFolder):
         return found[-1] if found else None
 
 
-NOT_IN_TRIALS = (
-    "num_batches",
-    "num_epochs",
-    "num_warmup_batches",
-    "warmup",
-    "max_warmup_batches",
-    *EVAL_DURING_TRAINING,
-    "stop_at",
-    "stop_at_top_1_accuracy",
-)
+NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
 """Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
 
 _REDUCING_SECONDS = 20.0

@@ -36,6 +36,9 @@ from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, Res
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.machine.cpu import Memory
@@ -61,7 +64,7 @@ FINAL = 2.0
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
-_WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
+_WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 
 RACE = "race"
 _FINAL = "final"
@@ -176,7 +179,7 @@ class Lengths:
         steps = math.ceil(RACE_SECONDS / self.step_seconds)
         self.steps = None if LENGTHS & set(fixed) else steps
         warmup = min(max(_FEWEST_WARMUP, steps), _MOST_WARMUP)
-        self.warmup = None if set(_WARMUP) & set(fixed) else warmup
+        self.warmup = None if _WARMUP & set(fixed) else warmup
         self.has_peak = "peak_flops" in fixed
         self.batch = record.batch.global_
 

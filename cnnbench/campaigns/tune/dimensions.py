@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.flags.declare import specs_of
-from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.declare import named, specs_of
 from cnnbench.flags.groups.runtime import RuntimeParams
-from cnnbench.flags.groups.strategies import StrategyParams
-from cnnbench.flags.groups.variable_update import BUCKET_BYTES, VariableUpdateParams
+from cnnbench.flags.groups.variable_update import BUCKET_BYTES
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import Mode, Reduction
 
@@ -35,37 +35,12 @@ CHANGES: Mapping[str, str] = {
 
 ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
 
-_OTHER_WORK = frozenset(
-    {
-        *("device", "num_gpus", "peak_flops"),
-        *("variable_mgr_plugin", "bn_stats", "iters_per_step", "ps_strategy", "variable_caching"),
-    }
-)
-COMPUTING = frozenset(spec.name for spec in specs_of(RuntimeParams)) - _OTHER_WORK
+COMPUTING = frozenset(named(specs_of(RuntimeParams), RunPart.TUNABLE))
 """Flags that choose how operations compute: their kernels, the order of additions, and, where XLA
 compiles them, their random numbers.
 """
 
-_READING = ("datasets_", "multi_device_iterator_max_buffer_size")
-_OTHER_IMAGES = ("datasets_repeat_cached_sample", "datasets_sloppy_parallel_interleave")
-
-TUNABLE = frozenset(
-    {
-        *CHANGES,
-        *COMPUTING,
-        *(
-            spec.name
-            for group in (VariableUpdateParams, StrategyParams)
-            for spec in specs_of(group)
-            if spec.name not in _OTHER_WORK
-        ),
-        *(
-            spec.name
-            for spec in specs_of(DataParams)
-            if spec.name.startswith(_READING) and spec.name not in _OTHER_IMAGES
-        ),
-    }
-)
+TUNABLE = frozenset({*CHANGES, *named(FLAGS, RunPart.TUNABLE)})
 """Flags that may vary: those that do not change the work, and those of `CHANGES`."""
 
 

@@ -13,10 +13,12 @@ from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.declare import flag, parted, specs_of
+from cnnbench.flags.declare import flag, named, parted, specs_of
+from cnnbench.flags.roles import RunPart
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import measured, table, to_csv
 from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.roofline import Roofline
 
@@ -41,10 +43,8 @@ as many are timed without a profiler; times are means over the faster half of th
 Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
 """
 
-_REFUSED = (
-    *("eval", "input_only", "num_epochs", "job_name", "worker_hosts", "ps_hosts"),
-    *("controller_host", "cluster"),
-)
+_WORK = {*named(FLAGS, RunPart.WORK)} - {"forward_only"}
+_REFUSED = (*sorted(_WORK), "num_epochs", "cluster", *ADDRESSES)
 _STEPS, _WARM_UP = 10, 5
 
 

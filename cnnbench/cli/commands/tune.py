@@ -30,13 +30,15 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, flag_of, parted, specs_of, texts_of, words
-from cnnbench.flags.params import ACCEPTED
+from cnnbench.flags.declare import flag, flag_of, named, parted, specs_of, texts_of, words
+from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
+from cnnbench.flags.roles import Role
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
+from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.tune import OPEN, TuneDocument
 from cnnbench.variable_mgr import registry
@@ -128,14 +130,13 @@ HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
-    **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
-    **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
-    "export_dir": "cannot go with tune: every process would write there",
-    **dict.fromkeys(("job_name", "worker_hosts", "ps_hosts", "controller_host"), _OF_JOBS),
     **dict.fromkeys(
-        ("trace_file", "tfprof_file", "profile_layers", "graph_file"),
+        ("export_dir", *named(FLAGS, Role.PROFILE)),
         "cannot go with tune: every process would write there",
     ),
+    **dict.fromkeys(RESERVED, "is set by the command: every process keeps its own files"),
+    **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
+    **dict.fromkeys(ADDRESSES, _OF_JOBS),
 }
 
 

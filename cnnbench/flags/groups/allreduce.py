@@ -16,7 +16,7 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.roles import Role
+from cnnbench.flags.roles import Role, RunPart
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
@@ -39,18 +39,26 @@ class AllReduceParams:
         "Bytes of the tensors of one device: single sizes (4K,1M), ranges with a factor "
         "(1K:256M:x4) or a step (64K:1M:+64K), and SIZE*COUNT for many tensors of one size "
         "(4K*1000). 1K:64M:x4 if neither this nor --model is given.",
+        part=RunPart.ROWS,
     )
     model: str | None = flag(
         None,
         "Reduce the gradients of this network; `cnnbench models` lists them.",
         known=registry.all_names,
+        part=RunPart.ROWS,
     )
     data_name: str | None = flag(
-        None, "Data set of --model; imagenet if not given.", known=registry.datasets
+        None,
+        "Data set of --model; imagenet if not given.",
+        known=registry.datasets,
+        part=RunPart.ROWS,
     )
-    model_plugin: str | None = flag_of(ModelParams, "model_plugin")
+    model_plugin: str | None = flag_of(ModelParams, "model_plugin", part=RunPart.ROWS)
     dtype: str = flag(
-        "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")
+        "float32",
+        "Number format of the tensors.",
+        choices=("float32", "float16", "bfloat16"),
+        part=RunPart.ROWS,
     )
 
     # How to reduce: every spec with every packing.
@@ -60,12 +68,14 @@ class AllReduceParams:
         "copy,xring#2,pscpu:32K:xring,nccl/xring. If not given, every single algorithm that "
         "works on these devices.",
         known=names,
+        part=RunPart.ROWS,
     )
     peers: str = flag(
         "",
         "Reductions of other projects to measure beside them, comma-separated: "
         "reduction_to_one_device, hierarchical_copy_all_reduce, nccl_all_reduce, those of "
         "tf.distribute. TensorFlow's own ring is the spec collective.",
+        part=RunPart.ROWS,
     )
     gradient_repacking: tuple[int, ...] = flag_of(
         VariableUpdateParams,
@@ -90,8 +100,7 @@ class AllReduceParams:
         known=lambda: (_SAME, *WIRE_DTYPES),
     )
     compact_gradient_transfer: bool = flag(
-        False,
-        "Old name of --wire_dtype=float16.",
+        False, "Old name of --wire_dtype=float16.", part=RunPart.ROWS
     )
     allreduce_merge_scope: int = flag_of(VariableUpdateParams, "allreduce_merge_scope")
     variable_consistency: str = flag_of(

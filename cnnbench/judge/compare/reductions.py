@@ -16,8 +16,10 @@ from itertools import chain
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.flags.declare import named
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.flags.identity import identity
+from cnnbench.flags.roles import RunPart
 from cnnbench.judge.metrics.comparable_facts import allowed
 from cnnbench.judge.metrics.measurement import (
     ALLREDUCE,
@@ -40,10 +42,7 @@ _FLAG_OF = {"compact_dtype": "wire_dtype"}
 _PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
 """Flags that control packing."""
 
-_OF_ROWS = (
-    *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
-    *("compact_gradient_transfer", *_PACKING),
-)
+_OF_ROWS = (*named(ALLREDUCE_FLAGS, RunPart.ROWS), *_PACKING)
 """Flags that list what is measured; each row has its own values."""
 
 _REDUNDANT = ("iterations",)

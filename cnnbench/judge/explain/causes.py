@@ -31,34 +31,36 @@ from cnnbench.records.step_profile import (
     ProfiledLayer,
 )
 
-_THREADS = (
-    *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
-    *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
-    *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
-)
-"""Facts that affect the speed of all operations and the gaps between them."""
-
-_LIBRARIES = (
-    *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
-    *("tensorflow_version", "env_*"),
-)
-"""Facts that change all operations. Records name only variables that affect speed."""
-
-_BATCH = ("batch_size", "global_batch", "num_gpus", "batch_group_size")
-_UPDATING = (
-    *("optimizer", "momentum", "weight_decay", "gradient_clip", "use_fp16", "precision"),
-    *("fp16_loss_scale", "fp16_enable_auto_loss_scale", "variable_update", "variable_consistency"),
-)
-
-_REDUCING = (
-    *REDUCING,
-    *("gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes", "all_reduce"),
-)
-_READING = (
-    *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
-    *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
-)
-_LOOPING = ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy")
+_FACTS: Mapping[str, tuple[str, ...]] = {
+    "threads": (
+        *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
+        *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
+        *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
+    ),
+    # Records name only variables that affect speed.
+    "libraries": (
+        *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
+        *("tensorflow_version", "env_*"),
+    ),
+    "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
+    "updating": (
+        *("optimizer", "momentum", "weight_decay", "gradient_clip", "use_fp16", "precision"),
+        *("fp16_loss_scale", "fp16_enable_auto_loss_scale", "variable_update"),
+        "variable_consistency",
+    ),
+    "reducing": (
+        *(*REDUCING, "gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes"),
+        "all_reduce",
+    ),
+    "reading": (
+        *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
+        *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
+    ),
+    "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
+}
+"""Facts that change a part of the step, by part: "threads" and "libraries" change all operations,
+and "threads" also the gaps between them.
+"""
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -143,7 +145,7 @@ def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     # Operations of the input scatter; the wait of a program hardly does.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
-            text, facts = "the step waits for input", _facts(sides, _READING)
+            text, facts = "the step waits for input", _facts(sides, _FACTS["reading"])
             yield Claim("input", some, "the input pipeline", text, facts=facts)
             return
 
@@ -155,7 +157,7 @@ def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         place = "the training loop, outside the graph"
         measured = measured_changes(sides.a.profiles, sides.b.profiles)
         computing = tuple(text_of(one) for one in measured if one.fact == CPU_TIME)
-        yield Claim("program", (PROGRAM,), place, text, computing, _facts(sides, _LOOPING))
+        yield Claim("program", (PROGRAM,), place, text, computing, _facts(sides, _FACTS["looping"]))
 
 
 def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -180,7 +182,7 @@ def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Batches of another size: more or less of the same work."""
-    facts = _facts(sides, _BATCH)
+    facts = _facts(sides, _FACTS["batch"])
     parts = tuple(part for part in sides.operations if part in free)
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
@@ -193,8 +195,8 @@ def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Fewer or slower processors, or another library, for all operations."""
-    libraries = _facts(sides, _LIBRARIES)
-    facts = (*libraries, *_facts(sides, _THREADS))
+    libraries = _facts(sides, _FACTS["libraries"])
+    facts = (*libraries, *_facts(sides, _FACTS["threads"]))
     parts = tuple(part for part in sides.operations if part in free)
     if not facts or not parts or sides.by_work:
         return
@@ -271,7 +273,7 @@ def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
-        evidence, facts = (_changed(sides, parts),), _facts(sides, _REDUCING)
+        evidence, facts = (_changed(sides, parts),), _facts(sides, _FACTS["reducing"])
         parts = _with_gaps(sides, free, parts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
@@ -296,7 +298,7 @@ def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
             for side in (sides.a, sides.b)
         )
         place = "updates and copies of variables" if before == after else "the optimizer's update"
-        facts = _facts(sides, _UPDATING)
+        facts = _facts(sides, _FACTS["updating"])
         yield Claim("copies", _with_gaps(sides, free, parts), place, text, tuple(evidence), facts)
 
 

@@ -24,7 +24,7 @@ from cnnbench.base.jobs.job import Job
 from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, specs_of, words
+from cnnbench.flags.declare import FlagSpec, named, specs_of, words
 from cnnbench.flags.groups.allreduce import (
     ALLREDUCE_FLAGS,
     AllReduceParams,
@@ -35,6 +35,7 @@ from cnnbench.flags.groups.allreduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
+from cnnbench.flags.roles import RunPart
 from cnnbench.lab.allreduce import peers
 from cnnbench.plan import Setup, make_setup
 from cnnbench.plan.checks import check_labels
@@ -49,7 +50,7 @@ from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
     for name, spec in ACCEPTED.items()
-    if name not in vars(AllReduceParams()) and name not in ("cluster", "cluster_ps", "rendezvous")
+    if name not in vars(AllReduceParams()) and not spec.part & RunPart.DISCOVERY
 )
 """Flags of runs that are accepted, as all_reduce_benchmark.py did, and change nothing.
 
@@ -354,7 +355,7 @@ UNUSED: tuple[Unused[AllReducePlan], ...] = (
         "with --agg_small_grads_max_group=1: each is joined with no other",
     ),
     Unused(
-        ("gpu_indices", "gpu_thread_mode", "per_gpu_thread_count", "allow_growth"),
+        named(ALLREDUCE_FLAGS, RunPart.GPU),
         lambda plan: plan.params.device == "cpu",
         "with --device=cpu",
     ),

@@ -124,8 +124,8 @@ class Training:
         self._evaluator = parts.evaluator
         self._checkpoints = parts.checkpoints
         self._lag = parts.lag
-        self._workers = parts.group
-        self._updaters = parts.workers
+        self._group = parts.group
+        self._workers = parts.workers
         self._learning_rate = plan.rates.schedule
         self._results = results
         self.global_step = global_step
@@ -177,7 +177,7 @@ class Training:
                 try:
                     loop.run(steps, self._step_done, self._pause_due, self._pause)
                     # With several processes this would contact a master, or lost processes.
-                    if self._workers is None and not self._updaters:
+                    if self._group is None and not self._workers:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.loop()
@@ -209,14 +209,14 @@ class Training:
 
     def _waited(self) -> float:
         """Seconds spent waiting for input; the mean over workers that wait independently."""
-        if not self._updaters:
+        if not self._workers:
             return self._inputs.wait_seconds
-        return fmean(step.input_wait_seconds for step in self._updaters.values())
+        return fmean(step.input_wait_seconds for step in self._workers.values())
 
     def _make_loop(self) -> StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]:
-        if not self._updaters:
+        if not self._workers:
             return StepLoop(self._launch, self._read, self._lag)
-        works = {name: partial(self._update, name, step) for name, step in self._updaters.items()}
+        works = {name: partial(self._update, name, step) for name, step in self._workers.items()}
         names = [str(worker) for worker in self._plan.place.job.workers]
         gone = self._context.gone
 
@@ -261,14 +261,14 @@ class Training:
                     looking.enter_context(look)
             if step in warm_up.checks:
                 steady = steady_state(measurements.warmup_step_seconds).reached
-                if self._workers is not None:
-                    steady = self._workers.decided(steady)
+                if self._group is not None:
+                    steady = self._group.decided(steady)
             return steady
 
         def due(step: int) -> bool:
             return step in warm_up.checks or step in edges or self._point_due(step)
 
-        self._activity.doing = Doing.OTHERS if self._updaters else Doing.STEP
+        self._activity.doing = Doing.OTHERS if self._workers else Doing.STEP
         with ExitStack() as looking:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, due, pause)

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import integer, number, percent
-from cnnbench.flags.declare import specs_of
+from cnnbench.flags.declare import named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import Role
 from cnnbench.judge.compare.configuration import labels
+from cnnbench.judge.metrics.comparable_facts import GROUPS
 from cnnbench.judge.report.document import Content, Row, Text, numeric, table
 from cnnbench.judge.report.results import (
     CONFIDENCE,
@@ -24,8 +27,9 @@ from cnnbench.records.prediction import Predictions
 
 _FOLLOWING = frozenset(
     (
-        *("num_gpus", "gpu_indices", "num_epochs", "num_intra_threads", "num_inter_threads"),
-        *("datasets_num_private_threads", "per_gpu_thread_count", "worker_hosts", "ps_hosts"),
+        *GROUPS["num_gpus"],
+        *named(FLAGS, Role.ITEMS),
+        "per_gpu_thread_count",
     )
 )
 """Flags that follow from the number of devices."""
