@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T

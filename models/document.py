@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from cnnbench.base.text.table import markdown_table, rewrite
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.models.model import Model
 from cnnbench.models.registry import get_model, model_names
 

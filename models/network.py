@@ -1,6 +1,6 @@
 """The layers that models are written with; `cnnbench.models.sequence` has those of tokens.
 
-`Network` has two interpreters: `cnnbench.models.declare.ShapeNetwork` follows shapes and
+`Network` has two interpreters: `cnnbench.models.declaration.ShapeNetwork` follows shapes and
 counts, `cnnbench.models.graph.GraphNetwork` makes TensorFlow operations. Names, variables and
 padding of a layer are decided once, in this class, so the two cannot disagree.
 """

@@ -33,7 +33,7 @@ from command_line import options_of
 from cnnbench.flags.declare import flag
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.models import get_model
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.plan import parse_run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -169,6 +169,19 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(inner).prepare()  # CycleError names a cycle
 
 
+def test_no_package_hides_a_module_behind_another_object_of_its_name():
+    hidden = [
+        f"{package}.{alias.asname or alias.name}"
+        for package, path in MODULES.items()
+        if path.name == "__init__.py"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom) and node.module != package
+        for alias in node.names
+        if f"{package}.{alias.asname or alias.name}" in MODULES
+    ]
+    assert hidden == []
+
+
 def test_class_names_occur_once():
     _, classes = _contents()
     places = defaultdict(list)

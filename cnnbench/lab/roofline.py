@@ -20,7 +20,7 @@ from cnnbench.base.text.numbers import binary, count, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import available_cores
-from cnnbench.models.declare import Flops
+from cnnbench.models.declaration import Flops
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order

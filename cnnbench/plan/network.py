@@ -18,7 +18,7 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 from cnnbench.models import registry
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.models import LearningRateSpec, Model, get_model, registry
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.models.efficientnet import B0, MOBILE
 from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.regnet import Line

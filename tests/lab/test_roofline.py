@@ -10,7 +10,7 @@ import pytest
 from cnnbench.base.stats.descriptive import faster_half
 from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import rows_of, table, to_csv
-from cnnbench.models.declare import Flops
+from cnnbench.models.declaration import Flops
 from cnnbench.records.roofline import Machine, Roofline
 from cnnbench.records.step_profile import FORWARD, OUTSIDE, TO_KERNEL, Part
 from cnnbench.run.observe.work import OperationWork

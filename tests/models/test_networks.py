@@ -11,7 +11,7 @@ from networks import CUT, cut, forward
 
 from cnnbench.errors import UsageError
 from cnnbench.models import declare, get_model
-from cnnbench.models.declare import ShapeNetwork
+from cnnbench.models.declaration import ShapeNetwork
 from cnnbench.models.nasnet import Size
 
 CLASSES = {"imagenet": 1001, "cifar10": 11, "coco": 81}

@@ -15,7 +15,7 @@ from cnnbench.campaigns.ab.sequential import FIRST
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.results_dir import ResumableFolder
-from cnnbench.judge.compare.judge import Verdict
+from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.records.explanation import Explanation
 

@@ -31,7 +31,7 @@ from cnnbench.campaigns.sweep.schema import (
     unknown_key,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.judge.compare.judge import processes_to_decide
+from cnnbench.judge.compare.judgement import processes_to_decide
 from cnnbench.records.subject import Subject
 
 MAX_CONFIGURATIONS = 10_000

@@ -16,7 +16,7 @@ from cnnbench.campaigns.sweep.runner import SweepRun
 from cnnbench.campaigns.sweep.schema import Limits
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.judge import processes_to_find
+from cnnbench.judge.compare.judgement import processes_to_find
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text, throughputs

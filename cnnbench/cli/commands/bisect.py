@@ -22,8 +22,8 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
-from cnnbench.judge.compare.judge import Verdict
-from cnnbench.judge.explain.explain import table
+from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.explain.explanation import table
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 

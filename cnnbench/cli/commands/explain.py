@@ -24,7 +24,7 @@ from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explain import table, to_markdown
+from cnnbench.judge.explain.explanation import table, to_markdown
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import check_outputs

@@ -17,7 +17,7 @@ from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.models import registry
-from cnnbench.models.declare import bytes_per_image, declare
+from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
 
 

@@ -18,7 +18,7 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.models import registry
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
 from cnnbench.judge.compare.estimate import TwoSamples, aa_spread
-from cnnbench.judge.compare.judge import Judgement, Verdict, judge, judge_all, processes_needed
+from cnnbench.judge.compare.judgement import Judgement, Verdict, judge, judge_all, processes_needed
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS, Metric

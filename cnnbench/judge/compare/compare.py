@@ -20,7 +20,7 @@ from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
 from cnnbench.judge.compare.draft import Draft, draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
-from cnnbench.judge.compare.judge import Judgement, judge_all
+from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.median_step import median_step
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult

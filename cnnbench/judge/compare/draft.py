@@ -20,7 +20,7 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import TwoSamples, spread_of
-from cnnbench.judge.compare.judge import Judgement, Verdict
+from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy

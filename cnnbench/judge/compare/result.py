@@ -15,7 +15,7 @@ from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again, others_text
 from cnnbench.judge.compare.estimate import unscaled
-from cnnbench.judge.compare.judge import Judgement, Level, Verdict, magnitude, too_many
+from cnnbench.judge.compare.judgement import Judgement, Level, Verdict, magnitude, too_many
 from cnnbench.judge.compare.median_step import MedianStep
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy

@@ -16,7 +16,7 @@ from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.compare.estimate import usable_values
-from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text, part_text
 from cnnbench.judge.metrics.registry import Metric

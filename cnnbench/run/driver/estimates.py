@@ -18,7 +18,7 @@ from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import Memory, main_memory
 from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.host import Host
-from cnnbench.models.declare import bytes_per_image
+from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import Setup

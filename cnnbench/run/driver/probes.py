@@ -15,7 +15,7 @@ import tensorflow as tf
 from cnnbench.base.lock import Scratch
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError
-from cnnbench.models.declare import scope_flops
+from cnnbench.models.declaration import scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.outputs import partition_file

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.models.declare import Flops, scope_flops
+from cnnbench.models.declaration import Flops, scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.step_profile import (
     GAPS,

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cnnbench.models.declare import Flops
+from cnnbench.models.declaration import Flops
 from cnnbench.records.step_profile import (
     COPIES,
     FORWARD,

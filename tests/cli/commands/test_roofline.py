@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.lab import roofline
 from cnnbench.models import get_model
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL
 
 RUN = (

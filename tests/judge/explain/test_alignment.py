@@ -11,7 +11,7 @@ from step_profiles import CONV, Profiles, Row, network
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.alignment import Alignment
 from cnnbench.models import Model, get_model
-from cnnbench.models.declare import declare, scope_flops
+from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.records.step_profile import (
     FORWARD,

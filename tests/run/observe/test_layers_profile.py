@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
-from cnnbench.models.declare import declare, scope_flops
+from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.step_profile import REST
 from cnnbench.run.observe.layers import Layer, chart, layers_of, of_step, table

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from cnnbench.models import get_model
-from cnnbench.models.declare import declare
+from cnnbench.models.declaration import declare
 from cnnbench.records.files import KINDS, is_replaceable
 from cnnbench.records.step_profile import (
     FORWARD,

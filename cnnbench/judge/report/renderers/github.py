@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cnnbench.base.text.escape import plain
-from cnnbench.judge.compare.judge import Level, Verdict
+from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
 
 _SHOWN = 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cnnbench.judge.compare.comparability import Difference
-from cnnbench.judge.compare.judge import Judgement, Verdict
+from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as xml
 
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.configuration import label
-from cnnbench.judge.compare.judge import Level, Verdict
+from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording

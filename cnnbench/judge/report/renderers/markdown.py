@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.text.escape import code, markdown
-from cnnbench.judge.compare.judge import Verdict
+from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import Comparison, MetricResult, advice, answer, why
-from cnnbench.judge.explain.explain import markdown_body
+from cnnbench.judge.explain.explanation import markdown_body
 from cnnbench.judge.report.renderers import wording
 
 LIMIT = 65_536

@@ -9,7 +9,7 @@ from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted_rows, wrapped
 from cnnbench.base.text.terminal import is_terminal
-from cnnbench.judge.compare.judge import Verdict
+from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
@@ -18,7 +18,7 @@ from cnnbench.judge.compare.result import (
     answer,
     why,
 )
-from cnnbench.judge.explain.explain import body
+from cnnbench.judge.explain.explanation import body
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 

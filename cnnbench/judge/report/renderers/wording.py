@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.comparability import unlike_text
-from cnnbench.judge.compare.judge import Level, Verdict
+from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.registry import SPEEDS, Metric
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.judge import Verdict
+from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import opening
-from cnnbench.judge.explain.explain import about, chart, lines_of
+from cnnbench.judge.explain.explanation import about, chart, lines_of
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import Answer, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.renderers import wording

@@ -5,7 +5,7 @@ from networks import model_of, shape_of
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer, declare
-from cnnbench.models.declare import ShapeNetwork
+from cnnbench.models.declaration import ShapeNetwork
 
 
 def test_flops_by_hand():

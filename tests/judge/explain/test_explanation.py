@@ -10,7 +10,7 @@ import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explain import chart, lines_of, table, to_markdown
+from cnnbench.judge.explain.explanation import chart, lines_of, table, to_markdown
 from cnnbench.judge.explain.sides import Times
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.step_profile import (
