@@ -265,7 +265,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     tune, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(bench.RaceBench, "final_seconds", 7.0)
-    say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1}
+    say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1, "salt": 1}
     short = json.loads(tune("--format=json", **say)[1])
     assert (short["verdict"], short["pairs"]) == ("open", 8)
     found = json.loads(tune("--format=json", "--minutes=5", "--resume", **say)[1])
