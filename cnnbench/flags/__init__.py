@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from cnnbench.flags.params import FLAGS, GROUPS, Params
-from cnnbench.flags.parse import ParsedArgs, parse_args, parse_command, parse_flags
+from cnnbench.flags.parse import ParsedArgs, args_of, parse_args, parse_command, parse_flags
 
 __all__ = [
     "FLAGS",
     "GROUPS",
     "Params",
     "ParsedArgs",
+    "args_of",
     "parse_args",
     "parse_command",
     "parse_flags",

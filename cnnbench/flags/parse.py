@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from absl import flags as absl_flags
@@ -33,21 +33,40 @@ _OF_JOBS = {
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """A parsed command line: parameters, names of the given flags, lines for stderr."""
+    """The given flags of a run: values by name, also of obsolete flags, and lines for stderr."""
 
-    params: Params
-    explicit_flags: tuple[str, ...]
-    notices: tuple[str, ...]
+    given: Mapping[str, Any]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def params(self) -> Params:
+        """A value for every flag; FlagError where --use_fp16 contradicts --precision."""
+        given = self.given
+        if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
+            check_fp16(given["precision"], given["use_fp16"])
+        return parted(Params, given)[0]
+
+    def including(self, values: Mapping[str, Any]) -> ParsedArgs:
+        """The same with values of more flags, or with others for given ones."""
+        given = {**self.given, **values}
+        return replace(self, given={name: given[name] for name in ACCEPTED if name in given})
 
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
     """Parses the arguments of ``cnnbench run``; UsageError names the wrong one."""
     given, _, texts = _read(argv, ACCEPTED)
-    if {"precision", "use_fp16"} <= given.keys():  # Params makes them agree
-        check_fp16(given["precision"], given["use_fp16"])
-    notices = obsolete_notices(given) + renamed_notices(texts)
-    params, _ = parted(Params, given)
-    return ParsedArgs(params, tuple(given), notices)
+    args = args_of(given)
+    return replace(args, notices=args.notices + renamed_notices(texts))
+
+
+def args_of(given: Mapping[str, Any]) -> ParsedArgs:
+    """The arguments of a run from values of flags by name, in the order of the help."""
+    return ParsedArgs(given, obsolete_notices(given))
+
+
+def values_of(texts: Mapping[str, str], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+    """Parses the texts of flags by name, in the order of `specs`; FlagError for a wrong one."""
+    return _values({name: [text] for name, text in texts.items()}, specs)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
@@ -134,6 +153,19 @@ def _with_flag_files(given: Iterable[str], around: tuple[str, ...] = ()) -> Iter
         yield from _with_flag_files(flags, (*around, real))
 
 
+def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -> dict[str, Any]:
+    """The values of flags by name, in the order of `specs`; unless repeated, the last counts."""
+    given = {}
+    for name in (name for name in specs if name in texts):
+        spec = specs[name]
+        *_, last = every = texts[name]
+        last = spec.alone if spec.alone and last == "true" else last
+        given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
+        if not spec.checked_late:
+            spec.check(given[name])
+    return given
+
+
 def _read(
     argv: Sequence[str], specs: Mapping[str, FlagSpec], *, only_flags: bool = True
 ) -> tuple[dict[str, Any], list[str], Mapping[str, Sequence[str]]]:
@@ -149,15 +181,7 @@ def _read(
             raise UsageError(_stray(argument, argv, specs))
         if not argument:
             raise UsageError("an argument is empty; is a variable of the shell not set?")
-    given = {}
-    for name in (name for name in specs if name in texts):
-        spec = specs[name]
-        *_, last = every = texts[name]
-        last = spec.alone if spec.alone and last == "true" else last
-        given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
-        if not spec.checked_late:
-            spec.check(given[name])
-    return given, arguments, texts
+    return _values(texts, specs), arguments, texts
 
 
 def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:

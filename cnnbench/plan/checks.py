@@ -348,7 +348,8 @@ def _check_runtime(setup: Setup) -> Refusals:
     if len({int(index) for index in indices}) != len(indices):
         yield "gpu_indices", "must name every GPU once"
     if len(indices) != params.num_gpus:
-        yield "gpu_indices", f"names {len(indices)} GPUs, but --num_gpus={params.num_gpus}"
+        towers = f"{setup.place.names.towers}={params.num_gpus}"
+        yield "gpu_indices", f"names {len(indices)} GPUs, but {towers}"
 
 
 def _check_output(setup: Setup) -> Refusals:

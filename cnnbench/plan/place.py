@@ -28,6 +28,17 @@ _INSTEAD_OF_HOROVOD = (
 )
 
 
+@dataclass(frozen=True)
+class JobFlagNames:
+    """What refusals call the flags of a job: those of a process, or of what starts all of them."""
+
+    job: str = "--job_name"
+    towers: str = "--num_gpus"
+
+
+OF_A_PROCESS = JobFlagNames()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place(PlanPart):
     """This process in its job.
@@ -38,6 +49,7 @@ class Place(PlanPart):
       asynchronous: whether workers update the variables independently. Then a step is an update by
         one worker.
       coordinated: whether a coordinator process schedules the updates of all workers.
+      names: what refusals call the flags of the job.
     """
 
     mode: Mode
@@ -46,14 +58,15 @@ class Place(PlanPart):
     coordinated: bool
     cluster_timeout: int
     stall_timeout: int
+    names: JobFlagNames
 
     @classmethod
-    def resolved(cls, flags: Params, work: Work, mode: Mode) -> Place:
+    def resolved(cls, flags: Params, work: Work, mode: Mode, names: JobFlagNames) -> Place:
         """The place that the flags describe.
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
-        refuse_first(flags, _refusals(flags, mode))
+        refuse_first(flags, _refusals(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
         apart = coordinated or not flags.cross_replica_sync
         return cls.of(
@@ -70,6 +83,7 @@ class Place(PlanPart):
             ),
             asynchronous=work.trains and bool(flags.job_name) and apart,
             coordinated=coordinated,
+            names=names,
         )
 
     @property
@@ -94,7 +108,7 @@ def names_of(which: Callable[[Mode], bool]) -> str:
     return ", ".join(mode.name for mode in BUILT_IN if which(mode))
 
 
-def _refusals(flags: Params, mode: Mode) -> Refusals:
+def _refusals(flags: Params, mode: Mode, names: JobFlagNames) -> Refusals:
     job_name = flags.job_name
     if flags.rendezvous is not None and not is_address(flags.rendezvous):
         yield "rendezvous", "is no host:port"
@@ -109,15 +123,17 @@ def _refusals(flags: Params, mode: Mode) -> Refusals:
         yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
     if mode.processes is Processes.ONE:
         others = names_of(lambda other: other.processes is not Processes.ONE)
-        yield "variable_update", f"works in one process only; with --job_name use one of {others}"
+        reason = f"works in one process only; with {names.job} use one of {others}"
+        yield "variable_update", reason
     if mode.uses_ps and not flags.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} with --job_name needs tasks for variables"
+        chosen = f"--variable_update={mode.name} with {names.job}"
+        yield "ps_hosts", f"{chosen} needs tasks for variables"
     if not mode.uses_ps and flags.ps_hosts:
         yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
     if mode.processes is Processes.CLIENT_PER_WORKER and flags.controller_host:
         yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
     if mode.processes is Processes.CLIENT_PER_WORKER and flags.input_only:
-        yield "input_only", "measures one process; leave out --job_name"
+        yield "input_only", f"measures one process; leave out {names.job}"
 
 
 def with_cluster(

@@ -7,38 +7,49 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.parse import parse_args
+from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.plan.checks import refusals
 from cnnbench.plan.ineffective import unused_notices
-from cnnbench.plan.place import with_cluster, with_exchanged_addresses, with_job_from_env
+from cnnbench.plan.place import (
+    OF_A_PROCESS,
+    JobFlagNames,
+    with_cluster,
+    with_exchanged_addresses,
+    with_job_from_env,
+)
 from cnnbench.plan.rules import refuse_first
 from cnnbench.plan.setup import Setup, of_params
 from cnnbench.variable_mgr import registry
 
 
-def parse_run(
-    argv: Sequence[str],
-    environ: Mapping[str, str] = os.environ,
-    change: Callable[[Params], Params] = lambda params: params,
-) -> Setup:
-    """Parses and checks the arguments of ``cnnbench run``; UsageError names the wrong one.
+def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setup:
+    """Parses and checks the arguments of ``cnnbench run``; UsageError names the wrong one."""
+    return of_args(parse_args(argv), environ)
 
-    `change` gets the parameters before they are checked, and may refuse or replace them.
-    """
-    parsed = parse_args(argv)
-    params = change(parsed.params)
-    params, given, notices = with_cluster(params, parsed.explicit_flags, environ)
-    setup = make_setup(params, environ)
+
+def of_args(
+    args: ParsedArgs,
+    environ: Mapping[str, str] = os.environ,
+    names: JobFlagNames = OF_A_PROCESS,
+) -> Setup:
+    """Checks the given flags of a run; see `make_setup`."""
+    params, given, notices = with_cluster(args.params, tuple(args.given), environ)
+    setup = make_setup(params, environ, names)
     if params.cluster != "flags" and not setup.params.job_name:
         notices += (f"--cluster={params.cluster} names no other process: this run is alone",)
-    notices = (*parsed.notices, *notices, *unused_notices(setup, given))
+    notices = (*args.notices, *notices, *unused_notices(setup, given))
     return replace(setup, explicit_flags=given, notices=notices)
 
 
-def make_setup(params: Params, environ: Mapping[str, str] = os.environ) -> Setup:
+def make_setup(
+    params: Params,
+    environ: Mapping[str, str] = os.environ,
+    names: JobFlagNames = OF_A_PROCESS,
+) -> Setup:
     """Checks each value by itself, then values against each other; FlagError names the wrong one.
 
-    Loads the plug-in that may register the mode of --variable_update.
+    Loads the plug-in that may register the mode of --variable_update. `names` are what refusals
+    call the flags of a job.
     """
     params = with_job_from_env(params, environ)
     if params.variable_mgr_plugin:
@@ -47,7 +58,7 @@ def make_setup(params: Params, environ: Mapping[str, str] = os.environ) -> Setup
         value = getattr(params, spec.name)
         if value is not spec.default:
             spec.check(value)
-    setup = of_params(params, registry.find(params.variable_update))
+    setup = of_params(params, registry.find(params.variable_update), names)
     refuse_first(params, refusals(setup))
     return setup
 

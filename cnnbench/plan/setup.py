@@ -9,7 +9,7 @@ from cnnbench.flags.params import Params
 from cnnbench.plan.exchange import Exchange
 from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.numerics import Numerics
-from cnnbench.plan.place import Place
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place
 from cnnbench.plan.work import Work
 from cnnbench.variable_mgr.modes import Mode
 
@@ -46,10 +46,10 @@ class Setup:
         return self.work.evaluates and self.outputs.summary_verbosity > 0
 
 
-def of_params(params: Params, mode: Mode) -> Setup:
+def of_params(params: Params, mode: Mode, names: JobFlagNames = OF_A_PROCESS) -> Setup:
     """Resolves the parts of a setup, each from the flags and earlier parts."""
     work = Work.of(params)
-    place = Place.resolved(params, work, mode)
+    place = Place.resolved(params, work, mode, names)
     numerics = Numerics.resolved(params, work)
     return Setup(
         params=params,

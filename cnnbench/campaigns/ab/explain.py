@@ -95,15 +95,15 @@ class Profiling:
         label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
         side = self.sides[name]
         path.unlink(missing_ok=True)
-        flags = [
-            f"--profile_json={path.absolute()}",
-            f"--profile_steps={self.steps}",
-            "--warmup=fixed",
-            f"--num_warmup_batches={_WARM_UP + self.steps}",
-        ]
+        flags: dict[str, object] = {
+            "profile_json": path.absolute(),
+            "profile_steps": self.steps,
+            "warmup": "fixed",
+            "num_warmup_batches": _WARM_UP + self.steps,
+        }
         if "num_epochs" not in side.given:
-            flags.append(f"--num_batches={self.steps}")
-        ended = self._run(label, replace(side, flags=(*side.flags, *flags)), path.stem)
+            flags["num_batches"] = self.steps
+        ended = self._run(label, side.including(flags), path.stem)
         told, found = ended.message, None
         if not told:
             with contextlib.suppress(ValueError, RecursionError):
@@ -119,12 +119,8 @@ class Profiling:
     def _logged(self, name: str) -> tuple[Primitive, ...] | None:
         """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
-        side = replace(
-            side,
-            flags=(*side.flags, *onednn.FLAGS),
-            variables={**side.variables, **onednn.VARIABLES},
-        )
-        ended = self._run(label, side, stem)
+        side = replace(side, variables={**side.variables, **onednn.VARIABLES})
+        ended = self._run(label, side.including(onednn.FLAGS), stem)
         found: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:

@@ -16,10 +16,10 @@ from pathlib import Path
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.urls import is_url
 from cnnbench.campaigns.ab.side import Side, ask, has_module
-from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
-from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, Resolved, resolve_run
+from cnnbench.campaigns.launch.tasks import JobLayout, resolve_run
+from cnnbench.campaigns.processes.commands import NO_TURNS_OF_JOBS, Resolved
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import parse_flags
+from cnnbench.flags import parse_args, parse_flags
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import ACCEPTED
@@ -98,8 +98,8 @@ def print_answer(job: str, *flags: str) -> None:
     error, resolved = None, Resolved()
     try:
         fields = json.loads(job)
-        words = chief_flags(None if fields is None else JobLayout(**fields), flags)
-        resolved = resolve_run(words)
+        layout = None if fields is None else JobLayout(**fields)
+        resolved = resolve_run(parse_args(flags), layout)
     except (UsageError, DataError) as refusal:
         error = str(refusal)
     print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))

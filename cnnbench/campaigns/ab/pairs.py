@@ -433,7 +433,7 @@ class Pairs:
             flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         if self._steps is not None:
-            started = replace(started, flags=(*started.flags, f"--num_batches={self._steps}"))
+            started = started.including({"num_batches": self._steps})
         return measuring(started, self.results.pending(name), self.results.log(name))
 
     def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:

@@ -9,12 +9,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from cnnbench.campaigns.launch.tasks import JobLayout, run_words
-from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
+from cnnbench.campaigns.processes.child import (
+    COMMAND_LINE,
+    command_words,
+    launcher,
+    own_checkout,
+)
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.errors import UsageError
@@ -81,10 +86,14 @@ class Side:
         """Whether the side runs the code of this process, so that flags can be checked."""
         return self.python is None and not self._holds_cnnbench()
 
+    def including(self, flags: Mapping[str, object]) -> Side:
+        """The side with more flags, by name."""
+        return replace(self, flags=(*self.flags, *command_words(flags)))
+
     def command(self, record: Path) -> tuple[str, ...]:
         """Program and arguments of a process that writes its record to a file."""
         python = self.python or sys.executable
-        words = run_words(self.layout, (*self.flags, f"--result_json={record}"))
+        words = run_words(self.layout, self.including({"result_json": record}).flags)
         return (python, "-c", launcher(COMMAND_LINE), self.root, *words)
 
     @property

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
+from cnnbench.base.jobs.job import CONTROLLER, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
 from cnnbench.base.text.progress import Messages
-from cnnbench.campaigns.processes.commands import flags_of
+from cnnbench.campaigns.processes.child import command_words, program
+from cnnbench.campaigns.processes.commands import Resolved, of_plan, stored
 from cnnbench.errors import FlagError
-from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import named, specs_of
+from cnnbench.flags import ParsedArgs, parse_args, parse_flags
+from cnnbench.flags.declare import named, specs_of, texts_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
@@ -23,9 +25,10 @@ from cnnbench.flags.roles import RunPart
 from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
-from cnnbench.plan import Setup, make_plan, parse_run
+from cnnbench.plan import Setup, make_plan
 from cnnbench.plan.machine import MachinePlan
-from cnnbench.plan.place import ADDRESSES
+from cnnbench.plan.place import ADDRESSES, JobFlagNames
+from cnnbench.plan.resolve import of_args
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord
@@ -61,12 +64,8 @@ class JobLayout:
         controller = ("--controller",) if self.controller else ()
         return (f"--workers={self.workers}", *ps, *controller)
 
-    def with_coordinator(self, flags: Sequence[str]) -> JobLayout:
-        """The layout with a controller, if the mode in these flags needs one."""
-        command, own = command_of(flags)
-        if command != "run":
-            return self
-        mode = parse_flags(own, ACCEPTED.values()).get("variable_update")
+    def with_coordinator(self, mode: str | None) -> JobLayout:
+        """The layout with a controller, if the built-in mode of this name needs one."""
         needed = any(one.processes is Processes.COORDINATOR for one in BUILT_IN if one.name == mode)
         return replace(self, controller=self.controller or needed)
 
@@ -85,35 +84,118 @@ class JobLayout:
         return self.job(range(LOWEST, LOWEST + self.size))
 
 
-def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Setup:
+@dataclass(frozen=True, kw_only=True)
+class TaskCommand:
+    """The command of every process of a job: its flags as typed, and what they mean."""
+
+    name: str
+    words: tuple[str, ...]
+    args: ParsedArgs
+
+    @property
+    def mode(self) -> str | None:
+        """The mode of --variable_update, if it is given and the command has modes."""
+        return self.args.given.get("variable_update") if self.name == "run" else None
+
+    def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
+        """The words that start a process of a job, with more flags for all of them."""
+        own = command_words({**more, **task_flags(job, towers)})
+        return (*program(), self.name, *self.words, *own)
+
+    def alone(self, towers: int, **more: object) -> tuple[str, ...]:
+        """The words that start a run in one process whose towers exchange nothing."""
+        of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
+        given = self.args.given.items()
+        kept = {name: value for name, value in given if name not in of_jobs and value is not None}
+        texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
+        return (*program(), "run", *command_words({**texts, **more}))
+
+
+def task_command(words: Sequence[str]) -> TaskCommand:
+    """Parses the words after -- of the processes of a job; their command is `run` by default."""
+    if words and words[0] == "allreduce":
+        specs = (*allreduce.WITHOUT_EFFECT, *ALLREDUCE_FLAGS)
+        args = ParsedArgs(parse_flags(words[1:], specs))
+        return TaskCommand(name=words[0], words=tuple(words[1:]), args=args)
+    return TaskCommand(name="run", words=tuple(words), args=parse_args(words))
+
+
+def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
     """Refuses flags that the processes would refuse, before any is started.
 
-    Returns the setup of the chief. UsageError names the flags of launch (such as --towers)
-    where a process would name those it was given for them; BenchmarkError is for unusable data.
+    Returns the setup of the chief; UsageError as `chief_setup`, BenchmarkError for unusable data.
     """
-    command, flags = command_of(flags)
-    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *flags_of(command).values()))
+    if command.name == "run":
+        return make_plan(chief_setup(command.args, layout, towers))
+    given = command.args.given
+    _refuse_own(given, towers)
+    if layout.ps:
+        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
+
+    def of_task(own: Mapping[str, Any], names: JobFlagNames) -> Setup:
+        values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
+        return allreduce.make_plan(params_of(values), tuple(values), names).run
+
+    return _of_tasks(layout, towers, of_task)
+
+
+def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> Setup:
+    """The setup of a run, or of the chief of a job; then that of each kind of process is checked.
+
+    UsageError names the flags of launch (such as --towers) where a process would name those it was
+    given for them.
+    """
+    if layout is None:
+        return of_args(args)
+    _refuse_own(args.given, towers)
+    layout = layout.with_coordinator(args.given.get("variable_update"))
+    return _of_tasks(layout, towers, lambda own, names: of_args(args.including(own), names=names))
+
+
+def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
+    """Resolves a run, or a job of runs, whose record the caller stores; loads no TensorFlow.
+
+    UsageError or DataError says why it cannot be run.
+    """
+    return of_plan(make_plan(chief_setup(stored(args), layout)))
+
+
+def _refuse_own(given: Mapping[str, Any], towers: int | None) -> None:
     for name, reason in _RESERVED.items():
         if name in given:
             raise FlagError(name, given[name], reason)
-    if layout.ps and command == "allreduce":
-        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
     if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
         raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
+
+
+def _of_tasks(
+    layout: JobLayout,
+    towers: int | None,
+    of_task: Callable[[Mapping[str, Any], JobFlagNames], Setup],
+) -> Setup:
+    """The setup of the chief, made as for each kind of process, from its own flags."""
+    called: dict[str, tuple[str, object]] = {
+        "worker_hosts": ("workers", layout.workers),
+        "ps_hosts": ("ps", layout.ps),
+        "controller_host": ("controller", str(layout.controller).lower()),
+    }
+    names = JobFlagNames(job="launch")
+    if towers is not None:
+        called["num_gpus"] = ("towers", towers)
+        names = replace(names, towers="--towers")
     job = layout.job_to_check()
-    with _as_given(layout, towers):
-        parsed = [
-            _setup(command, task_flags(replace(job, task=task), flags, towers))
-            for task in {task.job: task for task in reversed(job.tasks)}.values()
-        ]
-    return parsed[-1]
+    kinds = {task.job: task for task in reversed(job.tasks)}.values()
+    try:
+        *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
+    except FlagError as error:
+        name, value = called.get(error.flag, (error.flag, error.value))
+        raise FlagError(name, value, error.reason) from error
+    return chief
 
 
-def check_files(flags: Sequence[str], chief: Setup) -> None:
+def check_files(command: TaskCommand, chief: Setup) -> None:
     """Refuses output files that the chief, with the setup from `check`, could not write."""
-    command, flags = command_of(flags)
-    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *flags_of(command).values()))
-    reduces = command == "allreduce"
+    given, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
     results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
     with outputs.held(chief, results, Messages.silent()):
@@ -127,74 +209,12 @@ def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]
     return ("launch", *layout.flags, "--", *flags)
 
 
-def chief_flags(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags that describe a run: its own, or those of the chief of a job on fixed ports.
-
-    Those of a job are checked for each kind of process; see `check`.
-    """
-    if layout is None:
-        return tuple(flags)
-    layout = layout.with_coordinator(flags)
-    check(layout, flags, None)
-    return task_flags(layout.job_to_check(), flags, None)
-
-
-@contextlib.contextmanager
-def _as_given(layout: JobLayout, towers: int | None) -> Iterator[None]:
-    """Replaces flags of processes by the flags of launch in error messages."""
-    given: dict[str, tuple[str, object]] = {
-        "worker_hosts": ("workers", layout.workers),
-        "ps_hosts": ("ps", layout.ps),
-        "controller_host": ("controller", str(layout.controller).lower()),
-    }
-    if towers is not None:
-        given["num_gpus"] = ("towers", towers)
-    try:
-        yield
-    except FlagError as error:
-        name, value = given.get(error.flag, (error.flag, error.value))
-        reason = error.reason.replace("--job_name", "launch")
-        for flag, (own, _) in given.items():
-            reason = reason.replace(f"--{flag}", f"--{own}")
-        raise FlagError(name, value, reason) from error
-
-
-def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Command and flags of every process, from the words after --; the default is `run`."""
-    if words and words[0] == "allreduce":
-        return words[0], words[1:]
-    return "run", words
-
-
-def _setup(command: str, flags: Sequence[str]) -> Setup:
-    """The setup of one process, or that of a run on its devices."""
-    if command == "run":
-        setup = parse_run(flags)
-        served = setup.place.job.task.job == PS and setup.params.data_dir is not None
-        return setup if served else make_plan(setup)  # a ps task needs no data
-    given = parse_flags(flags, (*allreduce.WITHOUT_EFFECT, *ALLREDUCE_FLAGS))
-    return allreduce.make_plan(params_of(given), tuple(given)).run
-
-
-def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:
-    """The flags of one process of a job; without `towers`, as many per worker as in `flags`."""
-    hosts = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
-    own = {**hosts, "controller_host": job.controller_host or "", "job_name": job.task.job}
-    own["task_index"] = str(job.task.index)
-    own["num_gpus"] = "" if towers is None else str(towers)
-    return (*flags, *(f"--{name}={value}" for name, value in own.items() if value))
-
-
-def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
-    """The flags of a run in one process whose towers exchange nothing, from those of a job."""
-    of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
-    given = parse_flags(flags, ACCEPTED.values())
-    words = (
-        f"--{name}={ACCEPTED[name].text(value)}"
-        for name, value in given.items()
-        if name not in of_jobs and value is not None
-    )
-    return (*words, "--variable_update=independent", f"--num_gpus={towers}")
+def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
+    """The flags, by name, that make a process this task of a job; `towers` if they are set."""
+    own = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    own |= {"controller_host": job.controller_host or "", "job_name": job.task.job}
+    values = {**own, "task_index": job.task.index, "num_gpus": towers}
+    return {name: value for name, value in values.items() if value not in ("", None)}
 
 
 def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:

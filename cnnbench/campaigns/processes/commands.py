@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -16,16 +16,16 @@ from typing import Any
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, parse_flags
+from cnnbench.flags import ParsedArgs
 from cnnbench.flags.declare import FlagSpec, named
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.identity import identity
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.roles import Role
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
+from cnnbench.plan import RunPlan
 from cnnbench.plan.work import Work
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
@@ -111,44 +111,23 @@ def flags_of(command: str) -> Mapping[str, FlagSpec]:
     return {spec.name: spec for spec in ALLREDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
-def resolve(command: str, flags: Sequence[str]) -> Resolved:
-    """Parses and checks flags as the command of a sweep, "run" or "allreduce", will.
-
-    Loads no TensorFlow. UsageError or DataError says why it cannot be run.
-    """
-    if command == "allreduce":
-        return _resolve_allreduce(flags)
-    return of_plan(make_plan(stored_run(flags, _of_sweep)))
+def stored(args: ParsedArgs) -> ParsedArgs:
+    """The flags of a run whose record the caller stores: notices depend on whether there is one."""
+    return args.including({"result_json": _RECORD})
 
 
-def resolve_run(flags: Sequence[str]) -> Resolved:
-    """Resolves the flags of a run whose record the caller stores; see `resolve`."""
-    return of_plan(make_plan(stored_run(flags)))
-
-
-def _of_sweep(params: Params) -> None:
-    """Refuses flags of runs that a sweep sets, and trainings that would resume each other."""
-    _refuse_results(params)
-    if params.train_dir is not None and not (params.eval or params.forward_only):
+def refuse_in_sweep(given: Mapping[str, Any]) -> None:
+    """Refuses flags that a sweep sets, and trainings that would resume each other."""
+    for name in _RESERVED:
+        if given.get(name) is not None:
+            raise FlagError(name, given[name], "is set by the sweep; see --results")
+    if given.get("train_dir") and not (given.get("eval") or given.get("forward_only")):
         raise FlagError(
             "train_dir",
-            params.train_dir,
+            given["train_dir"],
             "cannot be used for training in a sweep: the second process would resume the "
             "training of the first; leave it out, or evaluate with --eval",
         )
-
-
-def stored_run(
-    flags: Sequence[str], check: Callable[[Params], None] = lambda params: None
-) -> Setup:
-    """The setup of a run whose record the caller stores; `check` may refuse parameters first."""
-
-    def stored(params: Params) -> Params:
-        check(params)
-        # The flag that the run gets: notices depend on whether there is a record.
-        return params.replace(result_json=_RECORD)
-
-    return parse_run(flags, change=stored)
 
 
 def of_plan(plan: RunPlan) -> Resolved:
@@ -224,9 +203,9 @@ def source_digest() -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
-    _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
-    given = parse_flags((*flags, f"--result_json={_RECORD}"), ALLREDUCE_FLAGS)
+def resolve_allreduce(given: Mapping[str, Any]) -> Resolved:
+    """Checks the flags of an all-reduce benchmark, by name; UsageError if it cannot be run."""
+    given = {**given, "result_json": _RECORD}
     params = params_of(given)
     plan = allreduce_plan.make_plan(params, tuple(given))
     config = _plain(params.as_dict())
@@ -252,13 +231,6 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
                 text = Path(found[name]).read_bytes()
                 found[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
     return found
-
-
-def _refuse_results(params: Params | AllReduceParams) -> None:
-    for name in _RESERVED:
-        value = getattr(params, name)
-        if value is not None:
-            raise FlagError(name, value, "is set by the sweep; see --results")
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.commands import Resolved, resolve_run
+from cnnbench.campaigns.processes.child import command_words
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import ParsedArgs, args_of
 from cnnbench.flags.declare import named, texts_of
 from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.flags.parse import values_of
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
@@ -51,20 +56,20 @@ class StrategyCase:
 
     Attributes:
       name: the mode, or `ONE_TOWER`.
-      flags: flags of ``cnnbench run``, without those of files.
+      flags: texts of the flags of ``cnnbench run`` by name, without those of files.
       apart: why its weights are not compared; "" if they are.
       weights_flags: flags of the process that trains the weights to compare; empty for none.
     """
 
     name: str
-    flags: tuple[str, ...]
+    flags: Mapping[str, str]
     resolved: Resolved
     apart: str = ""
-    weights_flags: tuple[str, ...] = ()
+    weights_flags: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_plan(
-    given: Mapping[str, object],
+    given: Mapping[str, Any],
     modes: Sequence[str] | None,
     *,
     on_gpu: bool,
@@ -84,28 +89,28 @@ def make_plan(
     _refuse(given)
     if given.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
-    texts = texts_of(given, ACCEPTED)
-    if not on_gpu and texts.get("device", "auto") == "auto":
-        texts["device"] = "cpu"  # modes that need GPUs are then left out
-    first = _resolved({**texts, "variable_update": DEFAULT})
+    if not on_gpu and given.get("device", "auto") == "auto":
+        given = {**given, "device": "cpu"}  # modes that need GPUs are then left out
+    args = args_of(given)
+    first = _resolved(args, {"variable_update": DEFAULT})
     towers = int(first.config["num_gpus"])
     if towers < 2:
         raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
-    alone = {**texts, "variable_update": DEFAULT, "num_gpus": "1"}
+    texts = texts_of(given, ACCEPTED)
+    alone = {"variable_update": DEFAULT, "num_gpus": "1"}
     alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
     if texts.get("gpu_indices"):
         alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
     apart = "it sees all images as one batch"
-    cases = [StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), apart)]
+    cases = [StrategyCase(ONE_TOWER, {**texts, **alone}, _resolved(args, alone), apart)]
     notices = []
     there_are = registry.names()
     for name in dict.fromkeys(there_are if modes is None else modes):
         if name not in there_are:
             raise FlagError("modes", name, f"must be some of {', '.join(there_are)}")
         mode = registry.find(name)
-        flags = {**mode.needs, **texts, "variable_update": name}
         try:
-            cases.append(_case(mode, flags, weights_steps))
+            cases.append(_case(mode, args, weights_steps))
         except UsageError as error:
             if modes is not None:
                 raise
@@ -114,11 +119,13 @@ def make_plan(
     return cases, [*notices, *told]
 
 
-def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
+def _case(mode: Mode, args: ParsedArgs, weights_steps: int) -> StrategyCase:
     apart = mode.apart or ("" if mode.in_sync else "its towers train apart")
-    compared = weights_steps and not apart
-    few = _words(flags_for_weights(flags, weights_steps)) if compared else ()
-    return StrategyCase(mode.name, _words(flags), _resolved(flags), apart, few)
+    texts = texts_of(args.given, ACCEPTED)
+    flags = {**mode.needs, **texts, "variable_update": mode.name}
+    own = {name: text for name, text in flags.items() if name not in texts}
+    few = flags_for_weights(flags, weights_steps) if weights_steps and not apart else {}
+    return StrategyCase(mode.name, flags, _resolved(args, own), apart, few)
 
 
 def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
@@ -147,15 +154,11 @@ def _refuse(given: Mapping[str, object]) -> None:
         raise FlagError("variable_consistency", given["variable_consistency"], _OTHERWISE)
 
 
-def _resolved(flags: Mapping[str, str]) -> Resolved:
+def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
     try:
-        return resolve_run(_words(flags))
+        return resolve_run(args.including(values_of(own, ACCEPTED)))
     except DataError as error:
         raise UsageError(str(error)) from None
-
-
-def _words(flags: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"--{name}={text}" for name, text in flags.items())
 
 
 _CHECKPOINTS = "checkpoints"
@@ -222,11 +225,11 @@ class StrategiesSession:
         stem, flags = f"r{number}", case.flags
         checkpoint = self._results.checkpoints / case.name
         if not number:
-            stem, flags = "weights", (*case.weights_flags, f"--train_dir={checkpoint}")
+            stem, flags = "weights", {**case.weights_flags, "train_dir": str(checkpoint)}
         name = f"{case.name}-{stem}"
         self._campaign.begin(name)
         pending = self._results.folder / case.name / f"{name}.part"
-        side = Side(flags=flags, resolved=case.resolved)
+        side = Side(flags=command_words(flags), resolved=case.resolved)
         command = measuring(side, pending, self._results.log(name))
         (ended,) = self._campaign.run([command], timeout)
         pending.unlink(missing_ok=True)

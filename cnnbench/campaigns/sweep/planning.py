@@ -13,13 +13,14 @@ from typing import Any
 
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import first_few
-from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
+from cnnbench.campaigns.launch.tasks import JobLayout, resolve_run
 from cnnbench.campaigns.processes.commands import (
     Resolved,
     digest_key,
     environment_identity,
     flags_of,
-    resolve,
+    refuse_in_sweep,
+    resolve_allreduce,
 )
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
@@ -31,6 +32,8 @@ from cnnbench.campaigns.sweep.schema import (
     unknown_key,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import args_of
+from cnnbench.flags.parse import values_of
 from cnnbench.judge.compare.judgement import processes_to_decide
 from cnnbench.records.subject import Subject
 
@@ -164,6 +167,7 @@ class SweepCase:
     """One configuration, ready to run.
 
     Attributes:
+      flags: texts by name.
       key: equal for equal configurations in equal environments.
       search: how to find the batch size; None for that of the flags.
       launch: the processes of a job; None for a run in one process.
@@ -172,7 +176,7 @@ class SweepCase:
 
     name: str
     command: str
-    flags: tuple[str, ...]
+    flags: Mapping[str, str]
     resolved: Resolved
     key: str
     repeats: int
@@ -322,8 +326,7 @@ def _case(
             reason = f'is what "{entry.name}" varies; choose with --filter'
             raise FlagError(name, text, reason)
     own = {name: text for name, text in for_all.items() if name in known}
-    texts = {**configuration.flags, **own}
-    flags = tuple(f"--{name}={text}" for name, text in texts.items())
+    flags = {**configuration.flags, **own}
     only_of_runs = {
         "bounds": entry.bounds,
         "max_batch_search": entry.search,
@@ -361,11 +364,15 @@ def _case(
     )
 
 
-def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
+def _resolve(configuration: FlagSet, flags: Mapping[str, str]) -> Resolved:
     """The resolved flags; errors name the line of the flag."""
     entry = configuration.entry
     try:
-        return resolve(entry.command, chief_flags(entry.launch, flags))
+        given = values_of(flags, flags_of(entry.command))
+        refuse_in_sweep(given)
+        if entry.command == "allreduce":
+            return resolve_allreduce(given)
+        return resolve_run(args_of(given), entry.launch)
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

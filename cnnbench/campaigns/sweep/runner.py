@@ -22,7 +22,7 @@ from typing import Any
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import Ended, command_words
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
@@ -109,15 +109,16 @@ class _SearchFailed(Exception):
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     """Command and flags of an item, without the file of its record."""
     case = item.case
-    flags = list(case.flags)
+    flags: dict[str, object] = {**case.flags}
     if item.repeat == 0:
         assert case.search is not None
-        flags = [f for f in flags if f[2:].partition("=")[0] not in NOT_IN_TRIALS]
-        flags += [f"--num_batches={case.search.num_batches}", "--num_warmup_batches=1"]
+        flags = {name: text for name, text in flags.items() if name not in NOT_IN_TRIALS}
+        flags |= {"num_batches": case.search.num_batches, "num_warmup_batches": 1}
     if batch_size is not None:
-        flags = [f for f in flags if not f.startswith("--batch_size=")]
-        flags.append(f"--batch_size={batch_size}")
-    return run_words(case.launch, flags) if case.command == "run" else (case.command, *flags)
+        flags.pop("batch_size", None)
+        flags["batch_size"] = batch_size
+    words = command_words(flags)
+    return run_words(case.launch, words) if case.command == "run" else (case.command, *words)
 
 
 class Sweep:
@@ -280,7 +281,7 @@ class Sweep:
     def _attempt(self, item: Item, batch_size: int | None, log: Path) -> Ended:
         """Runs one process with a batch size; None for that of the flags."""
         case, record = item.case, self._store.attempt()
-        words = (*arguments(item, batch_size), f"--result_json={record}")
+        words = (*arguments(item, batch_size), *command_words({"result_json": record}))
         self._journal.add("start", key=case.key, repeat=item.repeat, log=log.name)
         command = Measuring(
             words=(*self._program, *words),

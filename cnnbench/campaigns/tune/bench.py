@@ -29,7 +29,7 @@ from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.child import Ended, command_words
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResumableFolder
@@ -193,15 +193,15 @@ class Lengths:
         wanted = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
         return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
 
-    def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
-        """The flags of a process; see `timed`."""
+    def flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
+        """The flags of a process by name; see `timed`."""
         steps = self.timed(factor, batch)
-        found = [f"--num_batches={steps}"] if steps else []
+        found = {"num_batches": steps} if steps else {}
         if self.warmup is not None:
-            found.append(f"--num_warmup_batches={self.warmup}")
+            found["num_warmup_batches"] = self.warmup
         if not self.has_peak:
-            found.append("--peak_flops=0")
-        return tuple(found)
+            found["peak_flops"] = 0
+        return found
 
     @property
     def longer(self) -> float:
@@ -231,9 +231,9 @@ class TuneQuestion:
     seed: int = 0
     lanes: int = 1
 
-    def side(self, flags: Sequence[str], resolved: Resolved) -> Side:
+    def side(self, flags: Mapping[str, object], resolved: Resolved) -> Side:
         """The `Side` with these flags."""
-        return Side(flags=tuple(flags), layout=self.space.layout, resolved=resolved)
+        return Side(flags=command_words(flags), layout=self.space.layout, resolved=resolved)
 
     @property
     def turn_seconds(self) -> float:
@@ -266,7 +266,7 @@ class RaceBench:
     def begin(self) -> None:
         """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
-        told = () if LENGTHS & set(fixed) else (f"--num_batches={_FIRST_STEPS}",)
+        told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
         name = f"first-{first.key}"
         record = read(self.folder.record(name))
         if not isinstance(record, RunRecord) or record.status != "ok":
@@ -284,8 +284,8 @@ class RaceBench:
                 f"{duration(steps * self.lengths.step_seconds)}; --num_batches sets another number"
             )
 
-    def length_flags(self, one: Candidate, factor: float = 1.0) -> tuple[str, ...]:
-        """The flags for the length of a process of a candidate; see `Lengths.flags`."""
+    def length_flags(self, one: Candidate, factor: float = 1.0) -> dict[str, int]:
+        """The flags, by name, for the length of a process of a candidate; see `Lengths.flags`."""
         return self.lengths.flags(factor, one.resolved.global_batch)
 
     @property
@@ -457,7 +457,7 @@ class RaceBench:
         return lanes
 
     def _run(
-        self, what: str, chunk: Mapping[str, Candidate], flags: Sequence[str] | None
+        self, what: str, chunk: Mapping[str, Candidate], flags: Mapping[str, int] | None
     ) -> list[Ended | None]:
         """Runs processes by name, in turn where there are several, and stores their records.
 
@@ -468,7 +468,7 @@ class RaceBench:
         commands = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
-            side = question.side((*one.flags, *length), one.resolved)
+            side = question.side({**one.flags, **length}, one.resolved)
             pending = self.folder.record(name).with_suffix(".part")
             commands.append(measuring(side, pending, self.folder.log(name)))
         labels = [f"{what}: {one.name}" for one in chunk.values()]

@@ -17,6 +17,7 @@ from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, Budget, RaceBench
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
@@ -178,10 +179,10 @@ class Final:
     ) -> Experiment:
         sides = {}
         for name, one in zip(SIDES, (self.question.first, leader), strict=True):
-            flags = (*one.flags, *self.bench.length_flags(one, FINAL))
+            flags = {**one.flags, **self.bench.length_flags(one, FINAL)}
             sides[name] = replace(
                 self.question.side(flags, one.resolved),
-                own=tuple(f"--{flag}={text}" for flag, text in one.settings.items()),
+                own=command_words(one.settings),
                 subject=replace(repository.of_work(one.resolved.config), side=name),
             )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
@@ -246,13 +247,12 @@ class Final:
 
     def _train(self, name: str, one: Candidate, target: Path) -> str:
         """Trains weights to compare; returns why that failed, or ""."""
-        flags = flags_for_weights(self.question.space.texts(one.settings), WEIGHTS_STEPS)
-        words = (*(f"--{key}={text}" for key, text in flags.items()), f"--train_dir={target}")
+        flags = {**flags_for_weights(one.flags, WEIGHTS_STEPS), "train_dir": str(target)}
         stem = f"weights-{one.key}"
         self.campaign.expect(["weights"])
         self.campaign.begin(f"weights: {name}")
         pending = self.folder.record(stem).with_suffix(".part")
-        side = self.question.side(words, replace(one.resolved, explicit_flags=()))
+        side = self.question.side(flags, replace(one.resolved, explicit_flags=()))
         command = measuring(side, pending, self.folder.log(stem))
         (ended,) = self.campaign.run([command], self.question.timeout)
         pending.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     MOST_PAIRS,
@@ -77,7 +78,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
     fitted = fit_blocks(found.blocks) if found.blocks else None
     first, layout = question.first, question.space.layout
     proven = proof.verdict == FASTER and trains_alike is not False
-    chosen = (found.leader if proven else first).flags
+    chosen = command_words((found.leader if proven else first).flags)
     words = run_words(layout, chosen)
     return TuneDocument(
         started_at=final.folder.started_at,
@@ -88,7 +89,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         **proven_by,
         weights=told,
         trains_alike=trains_alike,
-        given=first.flags,
+        given=command_words(first.flags),
         seed=question.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
@@ -114,7 +115,7 @@ def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> li
         rows.append(
             TuneRow(
                 candidate=one.name,
-                flags=one.flags,
+                flags=command_words(one.flags),
                 changes=one.changes,
                 group=groups[one.key],
                 processes=len(speeds),
@@ -128,7 +129,8 @@ def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> li
     rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
     untried = [(race, one) for race in found.races for one in race.untried if one.key not in groups]
     for race, one in untried:
-        row = TuneRow(candidate=one.name, flags=one.flags, changes=one.changes, group=race.group)
+        flags = command_words(one.flags)
+        row = TuneRow(candidate=one.name, flags=flags, changes=one.changes, group=race.group)
         rows.append(replace(row, left=UNTRIED, reason="no time for it"))
     return rows
 

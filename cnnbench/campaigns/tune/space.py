@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cnnbench.base.text.numbers import binary
-from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
-from cnnbench.campaigns.processes.commands import Resolved, digest_key, of_plan, stored_run
+from cnnbench.campaigns.launch.tasks import JobLayout, chief_setup
+from cnnbench.campaigns.processes.commands import Resolved, digest_key, of_plan, stored
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.campaigns.sweep.schema import SuiteEntry, check
@@ -20,7 +20,10 @@ from cnnbench.campaigns.tune.dimensions import (
     dimensions,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags.params import SPECS
+from cnnbench.flags import ParsedArgs
+from cnnbench.flags.declare import texts_of
+from cnnbench.flags.params import ACCEPTED, SPECS
+from cnnbench.flags.parse import values_of
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
 from cnnbench.plan.ineffective import unused_notices
@@ -43,7 +46,7 @@ class Candidate:
 
     name: str
     settings: Settings
-    flags: tuple[str, ...]
+    flags: Settings
     key: str
     changes: tuple[str, ...] = ()
     resolved: Resolved = field(default_factory=Resolved, repr=False)
@@ -69,11 +72,16 @@ class Space:
       layout: the processes of a job; None for runs in one process.
     """
 
-    fixed: Settings
+    given: ParsedArgs
     groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     memory: Memory | None = None
     layout: JobLayout | None = None
+
+    @cached_property
+    def fixed(self) -> Settings:
+        """The given flags as texts by name."""
+        return texts_of(self.given.given, ACCEPTED)
 
     @cached_property
     def assumed(self) -> dict[str, str]:
@@ -93,19 +101,14 @@ class Space:
         """Value of --variable_update of the given flags."""
         return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
 
-    def texts(self, settings: Settings) -> dict[str, str]:
-        """Flags, as texts by name, of the candidate that adds these settings."""
-        assumed = {} if _MODE in settings else self.assumed
-        return {**self.fixed, **assumed, **settings}
-
     def make(self, settings: Settings) -> Candidate:
         """The candidate that adds settings; UsageError or DataError if it cannot run.
 
         The given flags are never refused for the memory that they need.
         """
-        flags = tuple(f"--{name}={text}" for name, text in self.texts(settings).items())
-        words = chief_flags(self.layout, flags)
-        setup = stored_run(words)
+        own = {**({} if _MODE in settings else self.assumed), **settings}
+        args = self.given.including(values_of(own, SPECS))
+        setup = chief_setup(stored(args), self.layout)
         without_effect = unused_notices(setup, tuple(settings))
         if without_effect:
             raise UsageError(without_effect[0])
@@ -123,7 +126,7 @@ class Space:
         return Candidate(
             name=name_of(settings),
             settings=dict(settings),
-            flags=flags,
+            flags={**self.fixed, **own},
             key=digest_key({"config": found.identity}),
             changes=changed,
             resolved=found,

@@ -26,6 +26,7 @@ from cnnbench.campaigns.ab.results import (
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -374,7 +375,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
     allowed = dict.fromkeys(experiment.allowed)
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
     usual = Policy()
-    flags = {
+    flags: dict[str, object] = {
         "alpha": None if pairs.alpha == usual.alpha else repr(pairs.alpha),
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
@@ -383,6 +384,6 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         if options.metric_names != DEFAULT_METRICS
         else "",
     }
-    given = [f"--{name}={text}" for name, text in flags.items() if text]
-    given += ["--allow_changed_work"] if options.allow_changed_work else []
+    flags["allow_changed_work"] = options.allow_changed_work
+    given = command_words({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *given]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,15 @@ from cnnbench.campaigns.launch.scaling import ScalingPoint
 from cnnbench.campaigns.launch.session import JobSession
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
+    TaskCommand,
     check,
     check_files,
-    command_of,
-    flags_alone,
     gpu_variables,
     on_cores,
     shares_of_cores,
-    task_flags,
+    task_command,
 )
-from cnnbench.campaigns.processes.child import Command, execute, program
+from cnnbench.campaigns.processes.child import Command, execute
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals
@@ -145,31 +145,26 @@ def main(argv: Sequence[str]) -> int:
         return _scale(options, given, flags)
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
-    layout = options.layout.with_coordinator(flags)
-    chief = check(layout, flags, options.towers)
-    check_files(flags, chief)
+    command = task_command(flags)
+    layout = options.layout.with_coordinator(command.mode)
+    chief = check(layout, command, options.towers)
+    check_files(command, chief)
     cores = shares_of_cores(layout.size) if options.affinity else None
-    command = task_words(flags, options.towers)
+    words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
         interrupt_on_signals()
         with hold("log_dir", options.log_dir, print_warning, file=LOGS):
-            return _run(layout, chief, command, Path(options.log_dir), cores)
+            return _run(layout, chief, words_of, Path(options.log_dir), cores)
     interrupt_on_signals()
     with Scratch("cnnbench-launch-") as scratch:
         try:
-            status = _run(layout, chief, command, scratch.path, cores)
+            status = _run(layout, chief, words_of, scratch.path, cores)
             scratch.kept = status != 0
         except Exception:
             scratch.kept = True  # unlike after an interrupt
             raise
     return status
-
-
-def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
-    """Command and flags of each process."""
-    command, own = command_of(flags)
-    return lambda job: (*program(), command, *task_flags(job, own, towers))
 
 
 def _run(
@@ -199,9 +194,10 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    any_layout = options.layout.with_coordinator(flags)
+    command = task_command(flags)
+    any_layout = options.layout.with_coordinator(command.mode)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
-    chiefs = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
+    chiefs = {n: check(layout, command, options.towers) for n, layout in layouts.items()}
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
     for name in ("result_json", "train_dir"):
@@ -233,7 +229,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
         )
     cores = None if shared else shares_of_cores(largest)
     with ResultsFolder(options.results, used=True):
-        records = _measure(options, layouts, chiefs, flags, cores)
+        records = _measure(options, layouts, chiefs, command, cores)
     points = scaling.points(
         records.pop(0),
         records,
@@ -257,12 +253,11 @@ def _measure(
     options: LaunchFlags,
     layouts: Mapping[int, JobLayout],
     chiefs: Mapping[int, Setup],
-    flags: Sequence[str],
+    command: TaskCommand,
     cores: Sequence[set[int]] | None,
 ) -> dict[int, list[RunRecord]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
     interrupt_on_signals()
-    alone = (*program(), "run", *flags_alone(flags, next(iter(chiefs.values())).machine.num_gpus))
     records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
     for repeat in range(1, options.repeats + 1):
         # Interleaved, so that a slowdown of the machine affects all alike.
@@ -275,10 +270,11 @@ def _measure(
             record.unlink(missing_ok=True)
             print_notice(f"{name} of {options.repeats}")
             if count:
-                of_tasks = task_words((*flags, f"--result_json={record}"), options.towers)
-                _run(layouts[count], chiefs[count], of_tasks, logs, cores, prints=False)
+                words_of = partial(command.of_task, towers=options.towers, result_json=record)
+                _run(layouts[count], chiefs[count], words_of, logs, cores, prints=False)
             else:
-                words = (*alone, f"--result_json={record}")
+                towers = next(iter(chiefs.values())).machine.num_gpus
+                words = command.alone(towers, result_json=record)
                 with on_cores(cores[0] if cores else None):
                     execute(Command(words=words, log=logs / "alone.log"), _A_DAY)
             found = read(record)

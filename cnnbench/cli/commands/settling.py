@@ -15,6 +15,7 @@ from cnnbench.campaigns.ab.flags import RESERVED
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
@@ -96,24 +97,24 @@ def resumption(
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The command that continues an experiment; see `shown` for values of variables."""
+    flags = command_words({"resume": True, "results": folder, "pairs": pairs})
     own = [
         f"--{side}_env={shown(name + '=' + (variables or {}).get(side, {}).get(name, '...'))}"
         for side in SIDES
         for name in earlier.facts["sides"][side]["variables"]
     ]
-    words = ["cnnbench", "ab", "--resume", f"--results={folder}", f"--pairs={pairs}", *own]
-    return shlex.join(words)
+    return shlex.join(["cnnbench", "ab", *flags, *own])
 
 
 def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -> str:
     base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
-    common = [word for word in base if word in new]
-    own = [
-        f"--{name}={shlex.join(word for word in words if word not in common)}"
-        for name, words in (("a", base), ("b", new))
-        if set(words) - set(common)
-    ]
-    sides = [*_checkouts(entry), *own]
+    both = dict(base.items() & new.items())
+    own = {
+        name: shlex.join(command_words({k: v for k, v in flags.items() if k not in both}))
+        for name, flags in (("a", base), ("b", new))
+    }
+    common = command_words({name: text for name, text in base.items() if name in both})
+    sides = command_words({**_checkouts(entry), **{k: v for k, v in own.items() if v}})
     job = _job(entry.new[-1])
     if sides:
         return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *job, *sides, "--", *common])
@@ -134,13 +135,13 @@ def _more_files(side: str, label: str) -> str:
     return f"{shlex.quote(re.sub('(?<=[^/])$', '-', stem))}{side}-$(date +%s)-$i.json"
 
 
-def _flags(measurement: Measurement) -> list[str]:
+def _flags(measurement: Measurement) -> dict[str, str]:
     """The flags that a process was given, except those for the places of its results."""
-    return [
-        f"--{name}={SPECS[name].text(measurement.config[name])}"
+    return {
+        name: SPECS[name].text(measurement.config[name])
         for name in measurement.explicit_flags
         if name in SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
-    ]
+    }
 
 
 def _job(measurement: Measurement) -> tuple[str, ...]:
@@ -152,10 +153,10 @@ def _job(measurement: Measurement) -> tuple[str, ...]:
     return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
 
 
-def _checkouts(entry: ComparedConfiguration) -> list[str]:
+def _checkouts(entry: ComparedConfiguration) -> dict[str, str | None]:
     """Revisions of both sides, if these are what was measured."""
     subjects = [side[-1].subject for side in (entry.base, entry.new)]
     found = [one.revision for one in subjects if one is not None and not one.dirty]
     if len(found) < 2 or None in found or found[0] == found[1]:
-        return []
-    return [f"--{name}_checkout={revision}" for name, revision in zip("ab", found, strict=True)]
+        return {}
+    return {f"{name}_checkout": revision for name, revision in zip("ab", found, strict=True)}

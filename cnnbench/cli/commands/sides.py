@@ -16,6 +16,7 @@ from cnnbench.campaigns.ab.checkout import revision_of, worktree
 from cnnbench.campaigns.ab.flags import RESERVED, check, check_early, refuse
 from cnnbench.campaigns.ab.side import Side, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec, flag
@@ -129,8 +130,8 @@ def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags:
 
     These come after the other flags, because the last value counts and a flag file may set them.
     """
-    added = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
-    return shlex.join(["cnnbench", command, *without(argv, specs, flags, added)])
+    words = without(argv, specs, flags, command_words(flags))
+    return shlex.join(["cnnbench", command, *words])
 
 
 def interpreter(flag: str, text: str) -> str:

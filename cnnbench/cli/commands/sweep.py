@@ -11,7 +11,7 @@ from typing import Any
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import program
+from cnnbench.campaigns.processes.child import command_words, program
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered
@@ -139,8 +139,7 @@ def _scaled_to_cpus(
         return ""
     chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
     flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
-    behind = [f"--{name}={text}" for name, text in flags.items()]
-    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *behind])
+    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *command_words(flags)])
 
 
 def _show(plan: SweepPlan, options: SweepFlags) -> int:

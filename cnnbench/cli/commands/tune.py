@@ -29,8 +29,8 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, flag_of, named, parted, specs_of, texts_of, words
+from cnnbench.flags import args_of, parse_flags
+from cnnbench.flags.declare import flag, flag_of, named, parted, specs_of, words
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.flags.roles import Role
@@ -185,21 +185,21 @@ def _question(
 ) -> TuneQuestion:
     if of_runs.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
-    fixed = texts_of(of_runs, ACCEPTED)
-    on_gpu = bool(facts.get("gpu_names")) and fixed.get("device") != "cpu"
-    if not on_gpu and fixed.get("device", "auto") == "auto":
-        fixed["device"] = "cpu"  # so that candidates that need GPUs are dropped, and do not fail
+    on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
+    if not on_gpu and of_runs.get("device", "auto") == "auto":
+        # So that candidates that need GPUs are dropped, and do not fail.
+        of_runs = {**of_runs, "device": "cpu"}
     allowed = frozenset(words(options.allow))
     layout = options.layout_if_several
     given = Space(
-        fixed=fixed,
+        given=args_of(of_runs),
         allowed=allowed,
         memory=gpu_memory() if on_gpu else main_memory(),
         layout=layout,
     )
     first = given.make({})
     if options.space is not None:
-        groups = read_groups(options.space, fixed)
+        groups = read_groups(options.space, given.fixed)
     else:
         cpus = int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1)
         groups = default_groups(given, first, on_gpu=on_gpu, cpus=cpus)

@@ -41,6 +41,7 @@ from cnnbench.plan import Setup, make_setup
 from cnnbench.plan.checks import check_labels
 from cnnbench.plan.exchange import check_all_reduce
 from cnnbench.plan.ineffective import INDIFFERENT_TO_MEMORY
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
 from cnnbench.plan.rules import Unused
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
@@ -116,8 +117,10 @@ class AllReducePlan:
         return (*ours, *(ReductionCase(peer=peer) for peer in self.peers))
 
 
-def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReducePlan:
-    """Resolves everything that can be refused without a device."""
+def make_plan(
+    params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
+) -> AllReducePlan:
+    """Resolves everything that can be refused without a device; `names` as for `make_setup`."""
     check_labels(params.result_label)
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
@@ -128,7 +131,7 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
             reason = f"there is no {peer!r}; must be of {', '.join(peers.NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
-    run = _run(params, max(counts), specs)
+    run = _run(params, max(counts), specs, names)
     job = run.place.job
     _check_places(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
@@ -172,10 +175,15 @@ def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceP
     return replace(params, num_batches=rounds, iters_per_step=chain)
 
 
-def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Setup:
+def _run(
+    params: AllReduceParams,
+    devices: int,
+    specs: Sequence[AllReduceSpec] | None,
+    names: JobFlagNames,
+) -> Setup:
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
-    names = (spec.name for spec in ALLREDUCE_FLAGS if spec.name in of_devices)
-    shared = {name: getattr(params, name) for name in names}
+    flags = (spec.name for spec in ALLREDUCE_FLAGS if spec.name in of_devices)
+    shared = {name: getattr(params, name) for name in flags}
     if params.job_name:
         in_each = bool(specs) and all("collective" in spec.names for spec in specs or ())
         mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
@@ -183,7 +191,7 @@ def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] |
             "variable_update": mode,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
-    return make_setup(Params(**{**shared, "num_gpus": devices}), {})
+    return make_setup(Params(**{**shared, "num_gpus": devices}), {}, names)
 
 
 def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:

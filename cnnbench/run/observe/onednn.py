@@ -21,11 +21,11 @@ from cnnbench.records.step_profile import Primitive
 VARIABLES = {"ONEDNN_VERBOSE": "1"}
 """Environment of a process that prints the log; newer versions read the 1 as "profile_exec"."""
 
-FLAGS = (
-    *("--display_every=1", "--warmup=fixed", "--num_warmup_batches=1", "--num_batches=2"),
-    "--peak_flops=0",
-)
-"""Flags of `cnnbench run`, for a log with one whole step between two lines of progress."""
+FLAGS = {
+    **{"display_every": 1, "warmup": "fixed", "num_warmup_batches": 1, "num_batches": 2},
+    "peak_flops": 0,
+}
+"""Flags of `cnnbench run`, by name, for a log with one whole step between two lines of progress."""
 
 _MARKERS = ("onednn_verbose", "dnnl_verbose")
 _STEP = re.compile(r"\d+\timages/sec: ")

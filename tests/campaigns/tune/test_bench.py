@@ -26,6 +26,9 @@ from cnnbench.campaigns.tune.bench import (
 )
 from cnnbench.campaigns.tune.race import SearchOutcome, search
 from cnnbench.campaigns.tune.space import Space
+from cnnbench.flags import args_of
+from cnnbench.flags.params import SPECS
+from cnnbench.flags.parse import values_of
 from cnnbench.judge.compare import Policy
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN
@@ -73,7 +76,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
     """searched(SECONDS): a search whose processes take 4 s alone, and 8 s in turn."""
 
     def searched(seconds: float) -> tuple[SearchOutcome, Clocked, RaceBench]:
-        space = Space(fixed=FIXED, groups={"all": ({}, *CHOICES)})
+        space = Space(given=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
         question = TuneQuestion(
             space=space,
             first=space.make({}),

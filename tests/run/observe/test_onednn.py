@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from cnnbench.campaigns.processes.child import command_words
 from cnnbench.records.step_profile import StepProfile
 from cnnbench.run.observe import onednn
 from cnnbench.run.observe.onednn import primitives_of_step
@@ -133,7 +134,7 @@ def test_a_real_process(tmp_path):
     flags.append(f"--profile_json={profile}")
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "cnnbench", *flags, *onednn.FLAGS],
+            [sys.executable, "-m", "cnnbench", *flags, *command_words(onednn.FLAGS)],
             env={**os.environ, **onednn.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
             stdout=file,
             stderr=file,
