@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from cnnbench.base.jobs.devices import Chooser, cpu_of, greedy_by_bytes, round_robin
@@ -103,7 +104,7 @@ class VariableMgrSpec:
             if value not in choices:
                 raise FlagError(flag, value, f"must be one of {', '.join(choices)}")
 
-    @property
+    @cached_property
     def mode(self) -> Mode:
         """The mode of that name."""
         return registry.find(self.variable_update)

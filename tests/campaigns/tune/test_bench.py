@@ -142,17 +142,17 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
 @pytest.mark.parametrize(
     ("step_seconds", "final", "longer"),
     [
-        (0.05, "--num_batches=40", 1.0),
-        (0.25, "--num_batches=10", 0.0),  # ten steps at least
-        (0.125, "--num_batches=16", 0.75),
+        (0.05, 40, 1.0),
+        (0.25, 10, 0.0),  # ten steps at least
+        (0.125, 16, 0.75),
     ],
 )
 def test_processes_of_the_final_time_more_steps(
-    runs: Callable[..., RunRecord], step_seconds: float, final: str, longer: float
+    runs: Callable[..., RunRecord], step_seconds: float, final: int, longer: float
 ) -> None:
     record = replace(runs(100.0), step_seconds=(step_seconds,) * 3)
     lengths = Lengths((), record)
-    assert lengths.flags(FINAL)[0] == final
+    assert lengths.flags(FINAL)["num_batches"] == final
     assert lengths.longer == pytest.approx(longer)
     assert Lengths(("num_epochs",), record).longer == 0.0
 

@@ -20,6 +20,9 @@ from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
+from cnnbench.flags import ParsedArgs
+from cnnbench.flags.params import SPECS
+from cnnbench.flags.parse import values_of
 from cnnbench.judge.compare import Policy
 
 TINY = {"model": "trivial", "device": "cpu"}
@@ -64,7 +67,8 @@ def weights(
             return {"tuned": distance}
 
         monkeypatch.setattr("cnnbench.campaigns.strategies.weights.distances", distances)
-        space = Refusing(fixed=fixed, allowed=frozenset({"consistency"}), layout=layout)
+        given = ParsedArgs(values_of(fixed, SPECS))
+        space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), {}, resume=True) as folder:
             question = TuneQuestion(
                 space=space,

@@ -21,6 +21,7 @@ from cnnbench.campaigns.tune.race import (
 )
 from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
+from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
 from cnnbench.records.tune import AS_GIVEN
 
@@ -35,7 +36,7 @@ class MadeUp(Space):
         if settings.get("c") == "bad":
             raise UsageError("cannot be")
         name = name_of(settings)
-        return Candidate(name=name, settings=dict(settings), flags=(name,), key=name)
+        return Candidate(name=name, settings=dict(settings), flags=settings, key=name)
 
 
 class Sampler:
@@ -82,7 +83,7 @@ class Sampler:
 
 def space(*groups: Sequence[Mapping[str, str]]) -> Space:
     named = {f"g{at}": ({}, *choices) for at, choices in enumerate(groups, start=1)}
-    return MadeUp(fixed={}, groups=named)
+    return MadeUp(given=ParsedArgs({}), groups=named)
 
 
 def each(name: str, *values: str) -> list[dict[str, str]]:

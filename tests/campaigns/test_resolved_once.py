@@ -1,0 +1,93 @@
+"""How often flags are read, checked and planned before anything runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench.campaigns.ab.flags import print_answer
+from cnnbench.cli import main
+from cnnbench.cli.commands import launch, strategies
+from cnnbench.flags import Params, parse
+from cnnbench.plan import make_plan, make_setup
+from cnnbench.variable_mgr import registry
+
+TINY = ("--model=trivial", "--device=cpu")
+JOB = "entries: [{name: a, launch: {workers: 2, ps: 1}, flags: {model: trivial, device: cpu}}]"
+COUNTED = {
+    parse.parse_args.__code__: "lines",
+    parse.parse_flags.__code__: "lines",
+    parse.parse_command.__code__: "lines",
+    Params.__post_init__.__code__: "params",
+    make_setup.__code__: "setups",
+    make_plan.__wrapped__.__code__: "plans",  # type: ignore[attr-defined]
+    registry.find.__code__: "modes",
+}
+
+
+@pytest.fixture
+def counts() -> Callable[..., list[int]]:
+    """counts(FUNCTION, ...): command lines read, values of all flags, setups, plans, modes."""
+
+    def counts(function: Callable[..., Any], *arguments: Any) -> list[int]:
+        found: Counter[str] = Counter()
+
+        def count(frame: Any, event: str, _: object) -> None:
+            if event == "call" and frame.f_code in COUNTED:
+                found[COUNTED[frame.f_code]] += 1
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            function(*arguments)
+        finally:
+            sys.setprofile(before)
+        return [found[name] for name in ("lines", "params", "setups", "plans", "modes")]
+
+    return counts
+
+
+def test_a_run(counts: Callable[..., list[int]]) -> None:
+    length = ("--batch_size=1", "--num_batches=1", "--num_warmup_batches=0", "--peak_flops=0")
+    *resolved, modes = counts(main, ["run", *TINY, *length, "--quiet_conditions=all"])
+    assert resolved == [1, 1, 1, 1]
+    assert modes <= 3
+
+
+def test_a_case_of_a_sweep(
+    counts: Callable[..., list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = counts(main, ["sweep", "smoke", "--list"])
+    cases = len(capsys.readouterr().out.splitlines())
+    assert found == [2, *[cases] * 4]  # the line of the command, and the flags behind --
+    (tmp_path / "job.yaml").write_text(JOB)
+    # Workers and ps tasks have flags of their own, and the plan is the chief's.
+    assert counts(main, ["sweep", str(tmp_path / "job.yaml"), "--list"]) == [2, 2, 2, 1, 2]
+
+
+@pytest.mark.parametrize(("job", "kinds"), [(None, 1), ({"workers": 2, "ps": 1}, 2)])
+def test_a_side(counts: Callable[..., list[int]], job: dict[str, int] | None, kinds: int) -> None:
+    found = counts(print_answer, json.dumps(job), *TINY)
+    assert found == [1, kinds, kinds, 1, kinds]
+
+
+def test_a_job(counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_run", lambda *_: 0)
+    words = ["launch", "--workers=2", "--ps=1", "--", *TINY]
+    assert counts(main, words) == [2, 2, 2, 1, 2]
+
+
+@pytest.mark.parametrize(("command", "lines"), [("tune --list", 2), ("strategies", 1)])
+def test_a_candidate_and_a_mode(
+    counts: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, command: str, lines: int
+) -> None:
+    monkeypatch.setattr(strategies, "_run", lambda *_: 0)
+    read, params, setups, plans, _ = counts(main, [*command.split(), *TINY, "--num_gpus=2"])
+    assert read == lines
+    assert params == setups >= plans > 1  # a setup that is refused has no plan
