@@ -48,7 +48,7 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
 
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
-        monkeypatch.setattr("cnnbench.cli.commands.launch.program", lambda: program)
+        monkeypatch.setattr("cnnbench.campaigns.launch.tasks.program", lambda: program)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
