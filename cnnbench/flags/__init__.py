@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from cnnbench.flags.params import FLAGS, GROUPS, Params
-from cnnbench.flags.parse import ParsedArgs, args_of, parse_args, parse_command, parse_flags
+from cnnbench.flags.parse import (
+    ParsedArgs,
+    args_of,
+    parse_args,
+    parse_command,
+    parse_flags,
+    values_of,
+)
 
 __all__ = [
     "FLAGS",
@@ -14,4 +21,5 @@ __all__ = [
     "parse_args",
     "parse_command",
     "parse_flags",
+    "values_of",
 ]

@@ -24,13 +24,13 @@ from cnnbench.variable_mgr import registry
 
 def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setup:
     """Parses and checks the arguments of ``cnnbench run``; UsageError names the wrong one."""
-    return of_args(parse_args(argv), environ)
+    return of_args(parse_args(argv), environ=environ)
 
 
 def of_args(
     args: ParsedArgs,
-    environ: Mapping[str, str] = os.environ,
     names: JobFlagNames = OF_A_PROCESS,
+    environ: Mapping[str, str] = os.environ,
 ) -> Setup:
     """Checks the given flags of a run; see `make_setup`."""
     params, given, notices = with_cluster(args.params, tuple(args.given), environ)

@@ -13,13 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from cnnbench.campaigns.launch.tasks import JobLayout, run_words
-from cnnbench.campaigns.processes.child import (
-    COMMAND_LINE,
-    command_words,
-    launcher,
-    own_checkout,
-)
+from cnnbench.campaigns.launch.tasks import JobLayout, command_words, run_words
+from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 from cnnbench.base.jobs.job import CONTROLLER, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
 from cnnbench.base.text.progress import Messages
-from cnnbench.campaigns.processes.child import command_words, program
+from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import Resolved, of_plan, stored
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
@@ -64,9 +64,10 @@ class JobLayout:
         controller = ("--controller",) if self.controller else ()
         return (f"--workers={self.workers}", *ps, *controller)
 
-    def with_coordinator(self, mode: str | None) -> JobLayout:
-        """The layout with a controller, if the built-in mode of this name needs one."""
-        needed = any(one.processes is Processes.COORDINATOR for one in BUILT_IN if one.name == mode)
+    def with_coordinator(self, run: ParsedArgs) -> JobLayout:
+        """The layout with a controller, if the built-in mode of a run needs one."""
+        given = run.given.get("variable_update")
+        needed = any(m.name == given for m in BUILT_IN if m.processes is Processes.COORDINATOR)
         return replace(self, controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
@@ -92,11 +93,6 @@ class TaskCommand:
     words: tuple[str, ...]
     args: ParsedArgs
 
-    @property
-    def mode(self) -> str | None:
-        """The mode of --variable_update, if it is given and the command has modes."""
-        return self.args.given.get("variable_update") if self.name == "run" else None
-
     def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
         """The words that start a process of a job, with more flags for all of them."""
         own = command_words({**more, **task_flags(job, towers)})
@@ -105,8 +101,7 @@ class TaskCommand:
     def alone(self, towers: int, **more: object) -> tuple[str, ...]:
         """The words that start a run in one process whose towers exchange nothing."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
-        given = self.args.given.items()
-        kept = {name: value for name, value in given if name not in of_jobs and value is not None}
+        kept = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
         texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
         return (*program(), "run", *command_words({**texts, **more}))
 
@@ -128,7 +123,6 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
     if command.name == "run":
         return make_plan(chief_setup(command.args, layout, towers))
     given = command.args.given
-    _refuse_own(given, towers)
     if layout.ps:
         raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
 
@@ -136,7 +130,7 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
         values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
         return allreduce.make_plan(params_of(values), tuple(values), names).run
 
-    return _of_tasks(layout, towers, of_task)
+    return _of_tasks(given, layout, towers, of_task)
 
 
 def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> Setup:
@@ -147,9 +141,8 @@ def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None =
     """
     if layout is None:
         return of_args(args)
-    _refuse_own(args.given, towers)
-    layout = layout.with_coordinator(args.given.get("variable_update"))
-    return _of_tasks(layout, towers, lambda own, names: of_args(args.including(own), names=names))
+    given, layout = args.given, layout.with_coordinator(args)
+    return _of_tasks(given, layout, towers, lambda own, names: of_args(args.including(own), names))
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
@@ -160,29 +153,26 @@ def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
     return of_plan(make_plan(chief_setup(stored(args), layout)))
 
 
-def _refuse_own(given: Mapping[str, Any], towers: int | None) -> None:
-    for name, reason in _RESERVED.items():
-        if name in given:
-            raise FlagError(name, given[name], reason)
-    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
-        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
-
-
 def _of_tasks(
+    given: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
     of_task: Callable[[Mapping[str, Any], JobFlagNames], Setup],
 ) -> Setup:
     """The setup of the chief, made as for each kind of process, from its own flags."""
+    for name, reason in _RESERVED.items():
+        if name in given:
+            raise FlagError(name, given[name], reason)
+    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
+        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
     called: dict[str, tuple[str, object]] = {
         "worker_hosts": ("workers", layout.workers),
         "ps_hosts": ("ps", layout.ps),
         "controller_host": ("controller", str(layout.controller).lower()),
     }
-    names = JobFlagNames(job="launch")
+    names = JobFlagNames("launch")
     if towers is not None:
-        called["num_gpus"] = ("towers", towers)
-        names = replace(names, towers="--towers")
+        called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
     job = layout.job_to_check()
     kinds = {task.job: task for task in reversed(job.tasks)}.values()
     try:
@@ -200,6 +190,11 @@ def check_files(command: TaskCommand, chief: Setup) -> None:
     results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
     with outputs.held(chief, results, Messages.silent()):
         pass
+
+
+def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
+    """The words of flags by name on a command line; True stands for a flag without a value."""
+    return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
 
 
 def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:

@@ -74,11 +74,6 @@ def program() -> tuple[str, ...]:
     return (sys.executable, "-m", "cnnbench")
 
 
-def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
-    """The words of flags by name on a command line; True stands for a flag without a value."""
-    return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
-
-
 @dataclass(frozen=True)
 class Ended:
     """The end of a process; with the record of a measuring one, see `outcome.judge`.

@@ -12,16 +12,14 @@ from typing import Any
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs, args_of
+from cnnbench.flags import ParsedArgs, args_of, values_of
 from cnnbench.flags.declare import named, texts_of
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.parse import values_of
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
@@ -229,7 +227,7 @@ class StrategiesSession:
         name = f"{case.name}-{stem}"
         self._campaign.begin(name)
         pending = self._results.folder / case.name / f"{name}.part"
-        side = Side(flags=command_words(flags), resolved=case.resolved)
+        side = Side(resolved=case.resolved).including(flags)
         command = measuring(side, pending, self._results.log(name))
         (ended,) = self._campaign.run([command], timeout)
         pending.unlink(missing_ok=True)

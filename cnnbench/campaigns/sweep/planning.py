@@ -32,8 +32,7 @@ from cnnbench.campaigns.sweep.schema import (
     unknown_key,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import args_of
-from cnnbench.flags.parse import values_of
+from cnnbench.flags import args_of, values_of
 from cnnbench.judge.compare.judgement import processes_to_decide
 from cnnbench.records.subject import Subject
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
-from cnnbench.campaigns.launch.tasks import run_words
+from cnnbench.campaigns.launch.tasks import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended, command_words
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered

@@ -29,7 +29,7 @@ from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import Ended, command_words
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResumableFolder
@@ -233,7 +233,7 @@ class TuneQuestion:
 
     def side(self, flags: Mapping[str, object], resolved: Resolved) -> Side:
         """The `Side` with these flags."""
-        return Side(flags=command_words(flags), layout=self.space.layout, resolved=resolved)
+        return Side(layout=self.space.layout, resolved=resolved).including(flags)
 
     @property
     def turn_seconds(self) -> float:

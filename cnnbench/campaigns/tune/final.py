@@ -16,8 +16,8 @@ from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
+from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, Budget, RaceBench
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.stats.descriptive import median
-from cnnbench.campaigns.launch.tasks import run_words
+from cnnbench.campaigns.launch.tasks import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     MOST_PAIRS,

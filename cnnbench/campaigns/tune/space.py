@@ -20,10 +20,9 @@ from cnnbench.campaigns.tune.dimensions import (
     dimensions,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import ParsedArgs
+from cnnbench.flags import ParsedArgs, values_of
 from cnnbench.flags.declare import texts_of
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.flags.parse import values_of
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
 from cnnbench.plan.ineffective import unused_notices

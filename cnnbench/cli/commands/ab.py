@@ -25,8 +25,8 @@ from cnnbench.campaigns.ab.results import (
 )
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_words
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags

@@ -146,7 +146,9 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     command = task_command(flags)
-    layout = options.layout.with_coordinator(command.mode)
+    layout = options.layout
+    if command.name == "run":
+        layout = layout.with_coordinator(command.args)
     chief = check(layout, command, options.towers)
     check_files(command, chief)
     cores = shares_of_cores(layout.size) if options.affinity else None
@@ -195,7 +197,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
     command = task_command(flags)
-    any_layout = options.layout.with_coordinator(command.mode)
+    any_layout = options.layout.with_coordinator(command.args)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
     chiefs = {n: check(layout, command, options.towers) for n, layout in layouts.items()}
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]

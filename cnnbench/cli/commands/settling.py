@@ -14,8 +14,7 @@ from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.flags import RESERVED
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
-from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.campaigns.processes.child import command_words
+from cnnbench.campaigns.launch.tasks import JobLayout, command_words
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed

@@ -15,8 +15,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import revision_of, worktree
 from cnnbench.campaigns.ab.flags import RESERVED, check, check_early, refuse
 from cnnbench.campaigns.ab.side import Side, has_module
-from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.campaigns.processes.child import command_words
+from cnnbench.campaigns.launch.tasks import JobLayout, command_words
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec, flag

@@ -10,8 +10,9 @@ from typing import Any
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.child import command_words, program
+from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered

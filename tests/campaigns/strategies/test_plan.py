@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.processes.child import command_words
+from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.strategies.session import StrategyCase, make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags

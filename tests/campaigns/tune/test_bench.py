@@ -26,9 +26,8 @@ from cnnbench.campaigns.tune.bench import (
 )
 from cnnbench.campaigns.tune.race import SearchOutcome, search
 from cnnbench.campaigns.tune.space import Space
-from cnnbench.flags import args_of
+from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
-from cnnbench.flags.parse import values_of
 from cnnbench.judge.compare import Policy
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN

@@ -20,9 +20,8 @@ from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
-from cnnbench.flags import ParsedArgs
+from cnnbench.flags import ParsedArgs, values_of
 from cnnbench.flags.params import SPECS
-from cnnbench.flags.parse import values_of
 from cnnbench.judge.compare import Policy
 
 TINY = {"model": "trivial", "device": "cpu"}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.processes.child import command_words
+from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.records.step_profile import StepProfile
 from cnnbench.run.observe import onednn
 from cnnbench.run.observe.onednn import primitives_of_step
