@@ -208,7 +208,8 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     assert (code, out, traced(tmp_path)) == (130, "", order[:3])
     *_, line, last = err.splitlines()
     assert last == "cnnbench: error: interrupted"
-    assert line.startswith("cnnbench: to go on: cnnbench tune --model=lenet ")
+    assert line.startswith("cnnbench: to go on: cnnbench tune ")
+    assert " --model=lenet " in line
     added = f"--results={tmp_path / 'r'} --resume"
     assert line.endswith(f" {added} -- --batch_size=4 --device=cpu")
     code, _, err = tune()
