@@ -39,8 +39,8 @@ def touched(recipe):
 
 # Where a recipe sends what not every new part has.
 OPTIONAL = {
-    "cnnbench/plan/checks.py",
-    "cnnbench/plan/ineffective.py",
+    "cnnbench/plan/refusals.py",
+    "cnnbench/plan/notices.py",
     "cnnbench/judge/metrics/comparable_facts.py",
 }
 

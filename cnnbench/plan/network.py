@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +21,7 @@ from cnnbench.models.declaration import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
+from cnnbench.plan.rules import Rule, always, needed, refuse, refused
 from cnnbench.plan.setup import Setup
 from cnnbench.records import checkpoint_folder
 
@@ -67,29 +67,18 @@ class NetworkPlan:
         _check_urls(flags)
         dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
         model = registry.get_model(flags.model, dataset.name)
-        if flags.aux_head:
-            _check_aux_head(flags, model)
+        if flags.aux_head and model.aux_head is not None:
             model.aux_head = True
-        _check_model(setup, model)
-        _check_input(flags, dataset)
-        spec = declare(model, dataset.num_classes)
-        if flags.backbone_model_path is not None and setup.work.trains:
-            _check_backbone(flags.backbone_model_path, model, spec)
-        examples = resolve(dataset.elements, model, dataset.num_classes)
-        _check_elements(spec, model, dataset, examples)
-        if setup.numerics.frozen:
-            _check_frozen(setup, spec)
-        if flags.precision == "int8":
-            _check_int8(model, spec)
-        _check_shards(setup, dataset)
-        return cls(
+        network = cls(
             dataset=dataset,
             model=model,
-            spec=spec,
-            examples=examples,
+            spec=declare(model, dataset.num_classes),
+            examples=resolve(dataset.elements, model, dataset.num_classes),
             backbone=flags.backbone_model_path,
             plugins=(flags.model_plugin, flags.dataset_plugin),
         )
+        refuse(_RULES, _SetupWithNetwork(**vars(setup), network=network))
+        return network
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
         """The model's preprocessing of an example; None if the model has none."""
@@ -131,115 +120,130 @@ def _unreachable(path: str) -> str:
     return reasons[-1]
 
 
-def _check_model(setup: Setup, model: Model) -> None:
-    """Refuses flags that need a property that the model lacks."""
-    params, trains = setup.params, setup.work.trains
-    if params.label_smoothing and trains and not model.has_softmax_loss():
-        raise FlagError(
-            "label_smoothing",
-            params.label_smoothing,
-            f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
-        )
-    if params.print_training_accuracy and trains and "top_1" not in model.metric_names:
-        metrics = ", ".join(model.metric_names)
-        has = f"its metrics are {metrics}" if metrics else "it has other metrics"
-        reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
-        raise FlagError("print_training_accuracy", "true", reason)
-    if params.collect_eval_results_async and setup.work.evaluates and not model.has_host_metrics():
-        raise FlagError(
-            "collect_eval_results_async",
-            "true",
-            f"--model={params.model} has no metrics that need a process; leave it out",
-        )
+@dataclass(frozen=True, kw_only=True)
+class _SetupWithNetwork(Setup):
+    network: NetworkPlan
 
 
-def _check_input(params: Params, dataset: Dataset) -> None:
-    """Refuses flags that need a property that the data set lacks."""
-    if params.input_preprocessor not in dataset.preprocessors:
-        choices = " or ".join(dataset.preprocessors)
-        reason = f"data set {dataset.name} takes {choices}"
-        raise FlagError("input_preprocessor", params.input_preprocessor, reason)
-    if params.on_bad_record == "skip" and params.data_dir and not dataset.skips_bad_records:
-        reason = f"the files of data set {dataset.name} are read whole; use fail"
-        raise FlagError("on_bad_record", "skip", reason)
+def _metrics(p: _SetupWithNetwork) -> str:
+    names = ", ".join(p.network.model.metric_names)
+    return f"its metrics are {names}" if names else "it has other metrics"
 
 
-def _check_frozen(setup: Setup, spec: ModelSpec) -> None:
-    """Refuses weights that a frozen graph cannot hold."""
-    params, towers = setup.params, len(setup.place.job.own_towers)
-    size = {"fp32": 4, "int8": 5}.get(params.precision, 2) * spec.parameters * towers
-    if size >= _LARGEST_GRAPH:
-        raise FlagError(
-            "freeze_when_forward_only",
-            "true",
-            f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
-            "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
-        )
+def _has_backbone(p: _SetupWithNetwork) -> bool:
+    prefix = p.network.model.backbone
+    return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
 
 
-def _check_int8(model: Model, spec: ModelSpec) -> None:
-    """Refuses a model or a machine without convolutions in 8-bit integers."""
-    if not any(len(one.shape) == 4 for one in spec.variables):
-        raise FlagError("precision", "int8", f"{model.name} has no convolution to run in 8 bits")
-    found = processor(Host()).get("cpu_isa")
-    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
-        reason = f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
-        raise FlagError("precision", "int8", reason)
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        raise FlagError(
-            "precision", "int8", "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
-        )
-
-
-def _check_shards(setup: Setup, dataset: Dataset) -> None:
-    """Refuses sharding by files where files cannot be shared out or are too few."""
-    params, workers = setup.params, setup.place.job.num_workers
-    policy = params.auto_shard_policy
-    if policy != "file" or workers == 1 or params.data_dir is None or params.eval:
-        return
-    files = len(dataset.subsets_in(params.data_dir)["train"])
-    if not dataset.skips_bad_records:
-        reason = f"every worker reads the files of data set {dataset.name} whole; use data or off"
-    elif files < workers:
-        reason = f"there are {files} training files for {workers} workers; use data or off"
-    else:
-        return
-    raise FlagError("auto_shard_policy", policy, reason)
-
-
-def _check_aux_head(params: Params, model: Model) -> None:
-    """Refuses a model without an auxiliary head."""
-    if model.aux_head is None:
-        reason = f"--model={params.model} has no auxiliary head to switch on; leave it out"
-        raise FlagError("aux_head", "true", reason)
-
-
-def _check_elements(
-    spec: ModelSpec, model: Model, dataset: Dataset, examples: Sequence[Element]
-) -> None:
-    """Refuses a model with elements that the data set does not provide.
-
-    Raises:
-      FlagError: names the first such element.
-    """
-    if type(model).preprocess is not Model.preprocess:
-        return
-    given = {one.name: (one.shape, one.dtype) for one in examples}
-    for one in spec.elements:
+def _missing_element(p: _SetupWithNetwork) -> str:
+    """The reason why the model cannot take the examples of the data set, or ""."""
+    if type(p.network.model).preprocess is not Model.preprocess:
+        return ""
+    given = {one.name: (one.shape, one.dtype) for one in p.network.examples}
+    for one in p.network.spec.elements:
         if given.get(one.name) != (one.shape, one.dtype):
             offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
-            raise FlagError(
-                "model",
-                model.name,
-                f"takes {one.name} {one.shape} {one.dtype} of an example, but data set "
-                f"{dataset.name} gives {offered}",
-            )
+            taken = f"takes {one.name} {one.shape} {one.dtype} of an example"
+            return f"{taken}, but data set {p.network.dataset.name} gives {offered}"
+    return ""
 
 
-def _check_backbone(path: str, model: Model, spec: ModelSpec) -> None:
-    """Refuses a model without a backbone, and a folder without a checkpoint."""
-    within = [v for v in spec.variables if v.name.startswith(f"{model.backbone}/")]
-    if not model.backbone or not within:
-        raise FlagError("backbone_model_path", path, f"--model={model.name} has no backbone")
-    if checkpoint_folder.latest(path) is None:
-        raise FlagError("backbone_model_path", path, "there is no checkpoint")
+def _frozen_bytes(p: _SetupWithNetwork) -> int:
+    """Size of the weights in a frozen graph."""
+    each = {"fp32": 4, "int8": 5}.get(p.numerics.precision, 2)
+    return each * p.network.spec.parameters * len(p.place.job.own_towers)
+
+
+def _fault_of_int8(p: _SetupWithNetwork) -> str:
+    """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
+    if p.numerics.precision != "int8":
+        return ""
+    if not any(len(one.shape) == 4 for one in p.network.spec.variables):
+        return f"{p.network.model.name} has no convolution to run in 8 bits"
+    found = processor(Host()).get("cpu_isa")
+    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
+        return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
+    without = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
+    return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
+
+
+def _fault_of_shards(p: _SetupWithNetwork) -> str:
+    """The reason why the files cannot be shared out between the workers, or ""."""
+    dataset, workers = p.network.dataset, p.place.job.num_workers
+    files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
+    if not dataset.skips_bad_records:
+        return f"every worker reads the files of data set {dataset.name} whole; use data or off"
+    few = f"there are {files} training files for {workers} workers; use data or off"
+    return few if files < workers else ""
+
+
+_RULES: tuple[Rule[_SetupWithNetwork], ...] = (
+    refused(
+        "aux_head",
+        lambda p: p.network.model.aux_head is None,
+        lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
+    ),
+    refused(
+        "label_smoothing",
+        lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
+        lambda p: (
+            f"needs a softmax loss, but --model={p.params.model} has one of its own; leave it out"
+        ),
+    ),
+    refused(
+        "print_training_accuracy",
+        lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
+        lambda p: (
+            f"model {p.network.model.name} has no top-1 accuracy; {_metrics(p)}: leave the flag out"
+        ),
+    ),
+    refused(
+        "collect_eval_results_async",
+        lambda p: p.work.evaluates and not p.network.model.has_host_metrics(),
+        lambda p: f"--model={p.params.model} has no metrics that need a process; leave it out",
+    ),
+    needed(
+        "input_preprocessor",
+        lambda p: p.params.input_preprocessor not in p.network.dataset.preprocessors,
+        lambda p: (
+            f"data set {p.network.dataset.name} takes "
+            f"{' or '.join(p.network.dataset.preprocessors)}"
+        ),
+    ),
+    refused(
+        "on_bad_record",
+        lambda p: p.params.data_dir and not p.network.dataset.skips_bad_records,
+        lambda p: f"the files of data set {p.network.dataset.name} are read whole; use fail",
+    ),
+    refused(
+        "backbone_model_path",
+        lambda p: p.work.trains and not _has_backbone(p),
+        lambda p: f"--model={p.network.model.name} has no backbone",
+    ),
+    refused(
+        "backbone_model_path",
+        lambda p: p.work.trains and checkpoint_folder.latest(p.network.backbone or "") is None,
+        "there is no checkpoint",
+    ),
+    needed("model", always, _missing_element),
+    refused(
+        "freeze_when_forward_only",
+        lambda p: p.numerics.frozen and _frozen_bytes(p) >= _LARGEST_GRAPH,
+        lambda p: (
+            f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
+            f"{binary(_frozen_bytes(p))} of weights, and a graph holds less than 2 GiB; use fewer "
+            "devices or a 16-bit --precision"
+        ),
+    ),
+    refused("precision", always, _fault_of_int8),
+    refused(
+        "auto_shard_policy",
+        lambda p: (
+            p.params.auto_shard_policy == "file"
+            and p.place.job.num_workers > 1
+            and p.params.data_dir
+            and not p.params.eval
+        ),
+        _fault_of_shards,
+    ),
+)

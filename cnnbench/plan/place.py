@@ -13,7 +13,7 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.roles import RunPart
 from cnnbench.machine.host import Host
 from cnnbench.plan.part import PlanPart
-from cnnbench.plan.rules import Refusals, refuse_first
+from cnnbench.plan.rules import Rule, needed, off, on, refuse, refused
 from cnnbench.plan.work import Work
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
@@ -37,6 +37,70 @@ class JobFlagNames:
 
 
 OF_A_PROCESS = JobFlagNames()
+
+
+def names_of(which: Callable[[Mode], bool]) -> str:
+    """Names of the built-in modes with a property, in words."""
+    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The flags and the mode of a place whose addresses are not checked yet."""
+
+    params: Params
+    mode: Mode
+    names: JobFlagNames
+
+
+def _addresses(wanted: _Wanted) -> list[str]:
+    return [name for name in ADDRESSES if "_host" in name and getattr(wanted.params, name)]
+
+
+def _each_runs_a_step(wanted: _Wanted) -> bool:
+    return bool(wanted.params.job_name) and wanted.mode.processes is Processes.CLIENT_PER_WORKER
+
+
+_IN_SEVERAL = names_of(lambda other: other.processes is not Processes.ONE)
+_RULES: tuple[Rule[_Wanted], ...] = (
+    refused("rendezvous", lambda p: not is_address(p.params.rendezvous or ""), "is no host:port"),
+    needed(
+        "job_name",
+        lambda p: not p.params.job_name and _addresses(p),
+        lambda p: f"--{_addresses(p)[-1]} needs it: is this process a worker, ps or controller?",
+    ),
+    refused("task_index", off("job_name"), "needs --job_name and the addresses of that job"),
+    refused(
+        "server_protocol",
+        on("job_name"),
+        "must be grpc, the only protocol of TensorFlow's own servers",
+    ),
+    refused(
+        "variable_update",
+        lambda p: p.params.job_name and p.mode.processes is Processes.ONE,
+        lambda p: f"works in one process only; with {p.names.job} use one of {_IN_SEVERAL}",
+    ),
+    needed(
+        "ps_hosts",
+        lambda p: p.params.job_name and p.mode.uses_ps and not p.params.ps_hosts,
+        lambda p: f"--variable_update={p.mode.name} with {p.names.job} needs tasks for variables",
+    ),
+    refused(
+        "ps_hosts",
+        lambda p: p.params.job_name and not p.mode.uses_ps,
+        lambda p: f"--variable_update={p.mode.name} has no use for them; leave them out",
+    ),
+    refused(
+        "controller_host",
+        _each_runs_a_step,
+        lambda p: f"--variable_update={p.mode.name} has none: every worker runs a step",
+    ),
+    refused(
+        "input_only",
+        _each_runs_a_step,
+        lambda p: f"measures one process; leave out {p.names.job}",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +130,7 @@ class Place(PlanPart):
 
         FlagError for invalid addresses, a task outside the job, or a mode that does not fit it.
         """
-        refuse_first(flags, _refusals(flags, mode, names))
+        refuse(_RULES, _Wanted(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
         apart = coordinated or not flags.cross_replica_sync
         return cls.of(
@@ -101,39 +165,6 @@ class Place(PlanPart):
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
         return worker and (not self.coordinated or state == REFUSED)
-
-
-def names_of(which: Callable[[Mode], bool]) -> str:
-    """Names of the built-in modes with a property, in words."""
-    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
-
-
-def _refusals(flags: Params, mode: Mode, names: JobFlagNames) -> Refusals:
-    job_name = flags.job_name
-    if flags.rendezvous is not None and not is_address(flags.rendezvous):
-        yield "rendezvous", "is no host:port"
-    given = [name for name in ADDRESSES if "_host" in name and getattr(flags, name)]
-    if given and not job_name:
-        yield "job_name", f"--{given[-1]} needs it: is this process a worker, ps or controller?"
-    if not job_name and flags.task_index:
-        yield "task_index", "needs --job_name and the addresses of that job"
-    if not job_name:
-        return
-    if flags.server_protocol != "grpc":
-        yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
-    if mode.processes is Processes.ONE:
-        others = names_of(lambda other: other.processes is not Processes.ONE)
-        reason = f"works in one process only; with {names.job} use one of {others}"
-        yield "variable_update", reason
-    if mode.uses_ps and not flags.ps_hosts:
-        chosen = f"--variable_update={mode.name} with {names.job}"
-        yield "ps_hosts", f"{chosen} needs tasks for variables"
-    if not mode.uses_ps and flags.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
-    if mode.processes is Processes.CLIENT_PER_WORKER and flags.controller_host:
-        yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
-    if mode.processes is Processes.CLIENT_PER_WORKER and flags.input_only:
-        yield "input_only", f"measures one process; leave out {names.job}"
 
 
 def with_cluster(

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
-from cnnbench.plan.checks import refusals
-from cnnbench.plan.ineffective import unused_notices
+from cnnbench.plan.notices import unused_notices
 from cnnbench.plan.place import (
     OF_A_PROCESS,
     JobFlagNames,
@@ -17,7 +16,7 @@ from cnnbench.plan.place import (
     with_exchanged_addresses,
     with_job_from_env,
 )
-from cnnbench.plan.rules import refuse_first
+from cnnbench.plan.refusals import refuse_contradictions
 from cnnbench.plan.setup import Setup, of_params
 from cnnbench.variable_mgr import registry
 
@@ -59,7 +58,7 @@ def make_setup(
         if value is not spec.default:
             spec.check(value)
     setup = of_params(params, registry.find(params.variable_update), names)
-    refuse_first(params, refusals(setup))
+    refuse_contradictions(setup)
     return setup
 
 

@@ -19,8 +19,8 @@ PACKAGES = ("cnnbench", "models", "variable_mgr")
 # Another command has flags of its own, some with equal names.
 NOT_READERS = (
     ROOT / "cnnbench" / "flags",
-    ROOT / "cnnbench" / "plan" / "checks.py",
-    ROOT / "cnnbench" / "plan" / "ineffective.py",
+    *(ROOT / "cnnbench" / "plan").glob("refusals*.py"),
+    ROOT / "cnnbench" / "plan" / "notices.py",
     ROOT / "cnnbench" / "lab" / "allreduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
@@ -28,6 +28,7 @@ PARTS = (Exchange, InputSpec, MachinePlan, Numerics, Place)
 """Parts of a plan that take flags as fields of the same names."""
 
 NOT_READ = {
+    "server_protocol": "there is one",
     "use_fp16": "--precision has its value",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",

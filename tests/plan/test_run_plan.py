@@ -8,8 +8,8 @@ from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan, parse_run
-from cnnbench.plan.ineffective import _AGGREGATING
 from cnnbench.plan.length import WarmUp
+from cnnbench.plan.notices import _AGGREGATING
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 

@@ -25,7 +25,7 @@ from cnnbench.flags.declare import texts_of
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
-from cnnbench.plan.ineffective import unused_notices
+from cnnbench.plan.notices import unused_notices
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec

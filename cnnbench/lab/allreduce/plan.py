@@ -38,11 +38,11 @@ from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.flags.roles import RunPart
 from cnnbench.lab.allreduce import peers
 from cnnbench.plan import Setup, make_setup
-from cnnbench.plan.checks import check_labels
 from cnnbench.plan.exchange import check_all_reduce
-from cnnbench.plan.ineffective import INDIFFERENT_TO_MEMORY
+from cnnbench.plan.notices import INDIFFERENT_TO_MEMORY
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
-from cnnbench.plan.rules import Unused
+from cnnbench.plan.refusals import check_labels
+from cnnbench.plan.rules import Rule, always, idle
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.context import groups_of
@@ -289,80 +289,80 @@ def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
     return groups_of(devices, plan.params.all_reduce_group_size)
 
 
-UNUSED: tuple[Unused[AllReducePlan], ...] = (
-    Unused(
+UNUSED: tuple[Rule[AllReducePlan], ...] = (
+    idle(
         tuple(spec.name for spec in WITHOUT_EFFECT if spec.name in SPECS),
-        lambda plan: True,
+        always,
         "in cnnbench allreduce, which runs no network",
     ),
-    Unused(("data_name",), lambda plan: plan.params.model is None, "without --model"),
-    Unused(
+    idle("data_name", lambda plan: plan.params.model is None, "without --model"),
+    idle(
         ("num_batches", "iterations", "num_warmup_batches", "verbose"),
         lambda plan: plan.params.build_only,
         "with --build_only: nothing is timed but building",
     ),
-    Unused(
-        ("agg_small_grads_max_group",),
+    idle(
+        "agg_small_grads_max_group",
         lambda plan: not any(p.agg_small_grads_max_bytes for p in plan.packings),
         "without --agg_small_grads_max_bytes",
     ),
     *(
-        Unused((flag,), partial(_lacks, algorithm), f"without {algorithm} in --all_reduce_spec")
+        idle(flag, partial(_lacks, algorithm), f"without {algorithm} in --all_reduce_spec")
         for flag, algorithm in (
             ("network_topology", "hierarchical_copy"),
             ("local_parameter_device", "copy"),
             ("communication_hint", "collective"),
         )
     ),
-    Unused(
-        ("all_reduce_group_size",),
+    idle(
+        "all_reduce_group_size",
         lambda plan: not _has_two_levels(plan),
         "without a two-level algorithm in --all_reduce_spec",
     ),
-    Unused(
-        ("all_reduce_group_size",),
+    idle(
+        "all_reduce_group_size",
         lambda plan: _are_one_group(plan, max(plan.counts)),
         "with so few devices: they are one group",
     ),
-    Unused(
-        ("all_reduce_spec",),
+    idle(
+        "all_reduce_spec",
         lambda plan: (
             _has_two_levels(plan) and any(_are_one_group(plan, count) for count in plan.counts)
         ),
         "where all devices are one group: a group size of less than --num_gpus makes several",
         says="has no second level",
     ),
-    Unused(
-        ("all_reduce_spec",),
+    idle(
+        "all_reduce_spec",
         lambda plan: _has_two_levels(plan) and plan.params.all_reduce_group_size == 1,
         "where every device is a group of its own",
         says="has no first level",
     ),
-    Unused(
-        ("all_reduce_share_memory",),
+    idle(
+        "all_reduce_share_memory",
         lambda plan: plan.params.device == "gpu",
         "with --device=gpu: GPUs never share memory",
     ),
-    Unused(
-        ("all_reduce_share_memory",),
+    idle(
+        "all_reduce_share_memory",
         lambda plan: plan.specs is not None and _running(plan) <= INDIFFERENT_TO_MEMORY,
         "with copy, collective or nccl: they do the same in either case",
     ),
-    Unused(
-        ("allreduce_merge_scope",),
+    idle(
+        "allreduce_merge_scope",
         lambda plan: plan.params.allreduce_merge_scope > 1,
         "as profiles show them: --gradient_repacking joins tensors",
         says="changes only the names of operations",
     ),
-    Unused(
-        ("agg_small_grads_max_bytes",),
+    idle(
+        "agg_small_grads_max_bytes",
         lambda plan: (
             plan.params.agg_small_grads_max_group == 1
             and any(p.agg_small_grads_max_bytes for p in plan.packings)
         ),
         "with --agg_small_grads_max_group=1: each is joined with no other",
     ),
-    Unused(
+    idle(
         named(ALLREDUCE_FLAGS, RunPart.GPU),
         lambda plan: plan.params.device == "cpu",
         "with --device=cpu",

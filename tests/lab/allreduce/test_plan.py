@@ -13,7 +13,7 @@ from cnnbench.flags import parse_flags
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.lab.allreduce.plan import UNUSED, Workload, make_plan, parse_sizes
-from cnnbench.plan.ineffective import notices
+from cnnbench.plan.rules import notices
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}

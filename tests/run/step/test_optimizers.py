@@ -11,7 +11,7 @@ from towers import optimizer_of
 from cnnbench.flags import Params
 from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan, make_setup
-from cnnbench.plan.ineffective import unused_notices
+from cnnbench.plan.notices import unused_notices
 from cnnbench.run.driver.estimates import estimate
 from cnnbench.run.step.optimizers import Optimizer
 

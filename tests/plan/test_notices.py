@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.plan import parse_run
-from cnnbench.plan.ineffective import UNUSED
+from cnnbench.plan.notices import UNUSED
 from cnnbench.plan.rules import notices
 
 SHORT = {
