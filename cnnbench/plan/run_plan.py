@@ -15,13 +15,14 @@ from cnnbench.base import plugins
 from cnnbench.errors import UsageError
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import Params
-from cnnbench.plan.agreed import agreed_facts, digest_of
 from cnnbench.plan.inputs import InputPlan
 from cnnbench.plan.learning_rate import LearningRates
 from cnnbench.plan.length import Length
 from cnnbench.plan.network import NetworkPlan
 from cnnbench.plan.resolve import joined, make_setup
+from cnnbench.plan.same_run import agreed_facts, digest_of, identity_here
 from cnnbench.plan.setup import Setup
+from cnnbench.records.codec import encode
 from cnnbench.variable_mgr import all_reduce
 
 
@@ -54,6 +55,15 @@ class RunPlan(Setup):
             config["stop_at"] = None if top_1 else str(target)
             config["stop_at_top_1_accuracy"] = target.value if top_1 else None
         return config
+
+    def to_json(self) -> dict[str, Any]:
+        """`config` as JSON values."""
+        return {name: encode(value) for name, value in self.config.items()}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What distinguishes this run from others on this machine; equal in equal runs."""
+        return identity_here(self.to_json())
 
     @property
     def agreed(self) -> dict[str, str]:

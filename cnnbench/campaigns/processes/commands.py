@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import binary
-from cnnbench.base.urls import is_url
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs
-from cnnbench.flags.declare import FlagSpec, named
+from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
-from cnnbench.flags.identity import identity
-from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.roles import Role
+from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan import RunPlan
+from cnnbench.plan.same_run import KEY_LENGTH, identity_here
 from cnnbench.plan.work import Work
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
@@ -43,9 +39,6 @@ from cnnbench.variable_mgr.all_reduce.registry import names
 _RESERVED = ("result_json", "result_csv")
 """The sweep names the result files."""
 _RECORD = "record.json"
-_PATHS = [one.name for one in FLAGS if one.path and one.role in (Role.PLACE, Role.PLUGIN)]
-
-KEY_LENGTH = 12
 
 # Facts that affect measurements. Load and free memory vary by the minute, and the sources
 # themselves cover the commit.
@@ -134,12 +127,11 @@ def of_plan(plan: RunPlan) -> Resolved:
     """What campaigns need of a plan; FlagError for outputs that cannot be written."""
     check_outputs(outputs.files(plan))
     outputs.prepare_folders(plan)
-    config = _plain(plan.config)
     return Resolved(
-        config=config,
+        config=plan.to_json(),
         explicit_flags=plan.explicit_flags,
         notices=plan.notices,
-        identity=_identity(config),
+        identity=plan.identity,
         batch_size=plan.length.batch_per_device,
         batch_limits=batch_limits(plan),
         global_batch=plan.length.global_batch,
@@ -208,30 +200,13 @@ def resolve_allreduce(given: Mapping[str, Any]) -> Resolved:
     given = {**given, "result_json": _RECORD}
     params = params_of(given)
     plan = allreduce_plan.make_plan(params, tuple(given))
-    config = _plain(params.as_dict())
+    config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
     # All algorithms unless named.
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return Resolved(
         config=config,
         explicit_flags=tuple(given),
-        identity=_identity(config),
+        identity=identity_here(config),
         rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),
     )
-
-
-def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    found = identity(config, of_places=True)
-    for name in _PATHS:
-        if found.get(name) and not is_url(found[name]):
-            found[name] = os.path.abspath(found[name])
-    for name in named(FLAGS, Role.PLUGIN):
-        if found.get(name):
-            with contextlib.suppress(OSError):
-                text = Path(found[name]).read_bytes()
-                found[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
-    return found
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode(value) for name, value in config.items()}

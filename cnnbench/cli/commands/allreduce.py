@@ -20,7 +20,7 @@ from cnnbench.flags.retired import obsolete_notices
 from cnnbench.lab.allreduce.plan import WITHOUT_EFFECT, make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.lab.predict import command
-from cnnbench.plan.agreed import agreed_facts, digest_of
+from cnnbench.plan.same_run import agreed_facts, digest_of
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 

@@ -14,8 +14,8 @@ from cnnbench.base.text.terminal import is_terminal
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
-from cnnbench.plan.agreed import agreed_facts
 from cnnbench.plan.resolve import joined
+from cnnbench.plan.same_run import agreed_facts
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.supervisor import supervised
 

@@ -1,18 +1,27 @@
-"""Facts that must be equal in all processes of a job."""
+"""What is equal in equal runs on this machine, and in all processes of a job."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from cnnbench.base.urls import is_url
 from cnnbench.flags.declare import FlagSpec, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.identity import identity
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import Role
 from cnnbench.machine.host import Host
 from cnnbench.plan.place import ADDRESSES
 
+KEY_LENGTH = 12
+"""Digits of digests that identify runs."""
+
+_PATHS = [one.name for one in FLAGS if one.path and one.role in (Role.PLACE, Role.PLUGIN)]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
@@ -24,6 +33,20 @@ _OWN = {
     *(spec.name for spec in specs_of(OutputParams)),
 }
 """Flags that may differ between the processes of a job."""
+
+
+def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies a run on this machine: `identity`, absolute paths, digests of plug-ins."""
+    found = identity(config, of_places=True)
+    for name in _PATHS:
+        if found.get(name) and not is_url(found[name]):
+            found[name] = os.path.abspath(found[name])
+    for name in named(FLAGS, Role.PLUGIN):
+        if found.get(name):
+            with contextlib.suppress(OSError):
+                text = Path(found[name]).read_bytes()
+                found[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
+    return found
 
 
 def agreed_facts(values: Mapping[str, Any], specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
