@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from command_line import neighbour_flag, options_of
-from validation import gates, pauses, simulation, slowed_plugin, tables
+from validation import gates, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import Pool, PoolError
@@ -66,6 +66,12 @@ class Options:
         return float(self.neighbour)
 
 
+PROMISES: Mapping[str, Callable[[int, int], tuple[list[str], list[tables.Requirement]]]] = {
+    "Races of `cnnbench tune`": races.races,
+}
+"""Simulations besides those of verdicts: takes draws and a seed, gives a table and requirements."""
+
+
 def plan_of(options: Options) -> dict[str, Any]:
     """Properties that all processes of a pool must share."""
     facts = environment.collect()
@@ -104,7 +110,7 @@ def open_pool(options: Options) -> Pool | None:
 
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """All tables, and the exit code."""
-    lines, rates, samples, formed, paused = [], [], [], [], []
+    lines, rates, samples, formed, paused, promises = [], [], [], [], [], []
     if options.draws:
         rates = list(simulation.all_rates(options.draws, options.seed))
         samples = simulation.degenerate(options.draws, options.seed)
@@ -112,6 +118,10 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
         lines += [*tables.small_samples(samples), ""]
         paused = list(pauses.all_rates(-(-options.draws // 4), options.seed))
         lines += ["### Pauses, slower · same in per cent", "", *tables.of_pauses(paused), ""]
+        for title, promised in PROMISES.items():
+            table, requirements = promised(options.draws, options.seed)
+            lines += [f"### {title}", "", *table, ""]
+            promises += requirements
     rounds = [] if pool is None else pool.rounds()
     if rounds:
         policy = POLICY.replace(threshold=options.threshold / 100)
@@ -120,7 +130,7 @@ def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
         if len(rounds) > 1:
             lines += [*tables.conditions(rounds), ""]
         lines += [*tables.real(formed), ""]
-    found = tables.demands(rates, samples, formed, options.busy, paused)
+    found = tables.demands(rates, samples, formed, options.busy, paused) + promises
     lines += ["### Demands", "", *tables.demands_table(found)]
     verdicts = {one.met for one in found}
     if False in verdicts:

@@ -65,9 +65,9 @@ def simulated(rates: Sequence[Rates]) -> list[str]:
             shares = [equal.share(v) for v in _SHOWN[:3]]
             shares += [one.share(v) for one in (five, ten) for v in (Verdict.SLOWER, Verdict.SAME)]
             processes = (f"{one.processes:.1f}" for one in (equal, ten))
-            rows.append((noise, *map(_percent, shares), *processes))
+            rows.append((noise, *map(percent_of, shares), *processes))
         title = f"**{rule.name}**" + (f" ({rule.broken})" if rule.broken else "")
-        lines += [title, "", *_table(header, rows), ""]
+        lines += [title, "", *table(header, rows), ""]
     return lines
 
 
@@ -103,7 +103,7 @@ def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[s
         (what, ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items()))
         for what, verdicts, _ in found
     ]
-    return _table(("sample", "verdicts"), rows)
+    return table(("sample", "verdicts"), rows)
 
 
 def real(gates: Sequence[Gates]) -> list[str]:
@@ -112,10 +112,10 @@ def real(gates: Sequence[Gates]) -> list[str]:
     for one in gates:
         coins = "all ways" if one.complete else "drawn"
         counts = [one.verdicts[verdict] for verdict in _SHOWN]
-        shares = [f"{n} ({_percent(n / one.count)})" if one.count else "-" for n in counts]
+        shares = [f"{n} ({percent_of(n / one.count)})" if one.count else "-" for n in counts]
         rows.append((one.plan, one.subject, coins, str(one.count), str(one.processes), *shares))
     header = ("gate", "B", "coins", "gates", "processes", *(v.value for v in _SHOWN))
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def conditions(rounds: Sequence[Round]) -> list[str]:
@@ -218,12 +218,12 @@ def demands_table(found: Sequence[Requirement]) -> list[str]:
     """The requirements with the results."""
     words = {True: "met", False: "MISSED", None: "not enough gates"}
     rows = [(one.text, one.found, words[one.met]) for one in found]
-    return _table(("demand", "found", "verdict"), rows)
+    return table(("demand", "found", "verdict"), rows)
 
 
 def _share(one: Gates, verdict: Verdict) -> str:
     number = one.verdicts[verdict]
-    return f"{number} of {one.count} ({_percent(number / max(one.count, 1))})"
+    return f"{number} of {one.count} ({percent_of(number / max(one.count, 1))})"
 
 
 def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
@@ -234,10 +234,11 @@ def _change(log: float) -> str:
     return percent(math.expm1(log), signed=True)
 
 
-def _percent(share: float) -> str:
+def percent_of(share: float) -> str:
     """A share of counts; "0" only for no count at all."""
     return percent(share) if share else "0"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table with numbers in all columns but the first."""
     return markdown_table(header, ["---", *["--:"] * (len(header) - 1)], rows).splitlines()

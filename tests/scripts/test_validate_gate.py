@@ -15,7 +15,7 @@ import pytest
 import validate_gate
 from forked import until
 from short_runs import run
-from validation import gates, pauses, simulation, slowed_plugin, tables
+from validation import gates, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
@@ -339,6 +339,14 @@ def test_cpu_time_decides_beside_other_programs(turns):
     ]
     slowed = gates.sliding_gates(undisturbed, "8 pairs", "slower by 10 %", 1, least=20)
     assert slowed.verdicts[Verdict.INCONCLUSIVE] > slowed.count / 2
+
+
+@pytest.mark.parametrize("level", [races.ALPHA, 0.9])
+def test_races_keep_the_fastest_unless_they_test_at_another_level(level, monkeypatch):
+    monkeypatch.setattr("cnnbench.campaigns.tune.race.ALPHA", level)
+    monkeypatch.setattr(races, "SIZES", (4,))
+    _, (demanded,) = races.races(40, 1)
+    assert demanded.met == (level == races.ALPHA), demanded
 
 
 def test_too_few_rounds_make_no_gates():

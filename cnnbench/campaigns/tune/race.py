@@ -7,8 +7,9 @@ Every round measures all remaining candidates, once each. After it a candidate l
 * `SLOWER`: it is significantly slower than the best. The difference is tested by the additive model
   of candidates and rounds (`cnnbench.base.stats.additive`), on logarithms of speeds. The level of
   round r is alpha / (r (r - 1)), which adds up to alpha over all rounds, shared by the other
-  candidates (Bonferroni): with the noise of the model, the fastest candidate leaves this way in at
-  most a share alpha of races, whichever candidate appears to be the best;
+  candidates (Bonferroni): with the noise of the model, of which one candidate may have more, the
+  fastest candidate leaves this way in at most a share alpha of races, whichever candidate appears
+  to be the best;
 * `BEHIND`: time is short. The next round may take at most half of the remaining time, so that the
   candidates with the lowest estimates, as many as do not fit, leave (successive halving). That
   proves nothing about them, and is reported as such;
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
+from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.text.numbers import percent
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, candidates_of
 
@@ -163,12 +164,8 @@ class Race:
         if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
             return False
         best, *others = ranked
-        quantile = student_quantile(ALPHA / len(others), fitted.freedom)
-        return all(
-            fitted.difference(name, best) + quantile * (fitted.deviation(name, best) or 0.0)
-            <= self._worth
-            for name in others
-        )
+        tail = ALPHA / len(others)
+        return all(fitted.p_above(best, name, self._worth) <= tail for name in others)
 
     def _drop_slower(self, fitted: Additive) -> None:
         number = len(self.rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
+from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.launch.tasks import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -137,9 +137,9 @@ def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> li
 def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | None]:
     if fitted is None or key not in fitted.names or first not in fitted.names:
         return {}
-    difference, error = fitted.difference(key, first), fitted.deviation(key, first)
+    difference = fitted.difference(key, first)
     found: dict[str, float | None] = {"gain": math.expm1(difference)}
-    if error is not None and key != first:
-        reach = error * student_quantile((1 - CONFIDENCE) / 2, fitted.freedom)
+    reach = None if key == first else fitted.reach(key, first, (1 - CONFIDENCE) / 2)
+    if reach is not None:
         found["low"], found["high"] = math.expm1(difference - reach), math.expm1(difference + reach)
     return found

@@ -36,6 +36,8 @@ def test_two_candidates_give_the_paired_t_test() -> None:
     assert fitted.freedom == 3
     assert fitted.p_above("b", "a") == pytest.approx(float(expected.pvalue))
     assert fitted.p_above("a", "b") == 1.0
+    less = stats.ttest_1samp(np.subtract(b, a) + 0.2, 0.0, alternative="greater")
+    assert fitted.p_above("b", "a", 0.2) == pytest.approx(float(less.pvalue))
     difference = np.subtract(b, a)
     assert fitted.deviation("a", "b") == pytest.approx(difference.std(ddof=1) / 2)
 
@@ -57,11 +59,27 @@ def test_the_noise_is_that_of_all_candidates_and_some_may_be_missing() -> None:
     assert errors[0] > errors[1] == pytest.approx(fitted.scatter * math.sqrt(2 / 40))
 
 
+def test_a_candidate_may_be_noisier_than_the_others() -> None:
+    quiet = {"a": 0.0, "b": 0.1, "c": 0.2, "d": 0.3}
+    wiggle = [0.004, -0.003, 0.001, -0.002]
+    rounds = [
+        {name: value + wiggle[at - place] for place, (name, value) in enumerate(quiet.items())}
+        for at in range(4)
+    ]
+    for one, own in zip(rounds, (0.1, -0.12, 0.02, 0.0), strict=True):
+        one["e"] = 0.15 + own
+    fitted = fit(rounds)
+    assert fitted.reach("e", "a", 0.025) > fitted.reach("c", "a", 0.025)
+    pooled = student_tail(fitted.difference("e", "a") / fitted.deviation("e", "a"), fitted.freedom)
+    assert fitted.p_above("e", "a") > 3 * pooled
+
+
 def test_one_round_says_nothing_of_the_noise() -> None:
     fitted = fit([{"a": 1.0, "b": 2.0}])
     assert (fitted.scatter, fitted.freedom) == (None, 0)
     assert fitted.p_above("b", "a") == 1.0
     assert fitted.deviation("b", "a") is None
+    assert fitted.reach("b", "a", 0.025) is None
 
 
 def test_blocks_may_be_disturbed_by_themselves_once_they_tell_all_differences() -> None:
