@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import neighbour_flag, options_of
-from validation import gates, pauses, races, simulation, slowed_plugin, tables
+from validation import advice, gates, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import Pool, PoolError
@@ -67,6 +67,7 @@ class Options:
 
 
 PROMISES: Mapping[str, Callable[[int, int], tuple[list[str], list[tables.Requirement]]]] = {
+    "Advice of inconclusive comparisons": advice.advice,
     "Races of `cnnbench tune`": races.races,
 }
 """Simulations besides those of verdicts: takes draws and a seed, gives a table and requirements."""

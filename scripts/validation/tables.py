@@ -94,7 +94,7 @@ def of_pauses(rates: Sequence[PauseRates]) -> list[str]:
             for each, pairs, method in cells
         )
         rows.append((one.shape, percent(one.cost, 0) if one.cost else "0", *shares))
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[str]:
@@ -199,9 +199,9 @@ def _of_pauses(rates: Sequence[PauseRates]) -> Iterator[Requirement]:
     most = max(PAIRS)
     costly = [one for one in rates if one.cost >= _FOUND_COST]
     found = [(one.share(Verdict.SLOWER, most), one) for one in costly]
-    bad = [f"{one.shape}: {_percent(share)}" for share, one in found if share < _FOUND_SHARE]
+    bad = [f"{one.shape}: {percent_of(share)}" for share, one in found if share < _FOUND_SHARE]
     text = f"pauses that cost {percent(_FOUND_COST, 0)} or more: {most} pairs slower in at least "
-    least = f"least {_percent(min(share for share, _ in found))}"
+    least = f"least {percent_of(min(share for share, _ in found))}"
     yield Requirement(f"{text}{percent(_FOUND_SHARE, 0)}", "; ".join(bad) or least, not bad)
     worst = max(
         one.share(verdict, pairs)
@@ -211,7 +211,7 @@ def _of_pauses(rates: Sequence[PauseRates]) -> Iterator[Requirement]:
         if one.shape == EQUAL or verdict is Verdict.FASTER
     )
     text = f"pauses, one process in eight disturbed: wrong in at most {percent(MEASURED_LIMIT, 0)}"
-    yield Requirement(text, f"at most {_percent(worst)}", worst <= MEASURED_LIMIT)
+    yield Requirement(text, f"at most {percent_of(worst)}", worst <= MEASURED_LIMIT)
 
 
 def demands_table(found: Sequence[Requirement]) -> list[str]:

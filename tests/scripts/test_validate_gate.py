@@ -22,8 +22,8 @@ from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from validation.rules import RULES, judge_pairs
 from validation.simulation import NOISES
 
-from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import TwoSamples, Verdict
+from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
 
 SUBJECTS = (*BASES, *SLOWED)
 SEQUENTIAL, RESUMED, EIGHT = RULES[:3]

@@ -78,19 +78,13 @@ def shift(base: Values, new: Values, confidence: float) -> Interval:
     The samples have at least one finite value each; `confidence`, such as 0.95, is a lower bound.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
-    if max(len(base), len(new)) <= EXACT:
-        lower, _ = _subset_sums(tuple(range(1, len(base) + len(new) + 1)), len(base))
-        outside = _count_up_to(lower, (1 - confidence) / 2, len(base) * (len(base) + 1) // 2)
-    else:
-        pairs = len(base) * len(new)
-        outside = _outside(pairs, pairs * (len(base) + len(new) + 1) / 12, confidence)
-    return _interval(differences, outside)
+    return _interval(differences, outside((len(base), len(new)), confidence))
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
     """Centre of paired differences (new - base): median of the means of all pairs of them."""
     means = np.sort(_pair_means(np.asarray(differences)))
-    return _interval(means, _paired_outside(len(differences), confidence))
+    return _interval(means, outside([len(differences)], confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
@@ -98,12 +92,32 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
     They are infinite where there are too few pairs.
     """
-    outside = _paired_outside(differences.shape[1], confidence)
-    if outside < 1:
+    left_out = outside([differences.shape[1]], confidence)
+    if left_out < 1:
         ends = np.full(len(differences), np.inf)
         return -ends, ends
     means = np.sort(_pair_means(differences), axis=1)
-    return means[:, outside - 1], means[:, -outside]
+    return means[:, left_out - 1], means[:, -left_out]
+
+
+def outside(sizes: Sequence[int], confidence: float) -> int:
+    """Number of ordered values that an interval leaves out at each end; 0 for no interval.
+
+    The values are the means of pairs, for the size of one sample of differences, or the differences
+    of two samples, for the sizes of both.
+    """
+    if len(sizes) == 1:
+        (count,) = sizes
+        if count <= EXACT:
+            lower, _ = _signed_sums(tuple(range(1, count + 1)))
+            return _count_up_to(lower, (1 - confidence) / 2)
+        variance = count * (count + 1) * (2 * count + 1) / 24
+        return _outside(count * (count + 1) // 2, variance, confidence)
+    base, new = sizes
+    if max(sizes) <= EXACT:
+        lower, _ = _subset_sums(tuple(range(1, base + new + 1)), base)
+        return _count_up_to(lower, (1 - confidence) / 2, base * (base + 1) // 2)
+    return _outside(base * new, base * new * (base + new + 1) / 12, confidence)
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
@@ -188,26 +202,17 @@ def _pair_means(differences: _Floats) -> _Floats:
     return found
 
 
-def _paired_outside(count: int, confidence: float) -> int:
-    """Number of the ordered means of pairs outside the interval, at each end."""
-    if count <= EXACT:
-        lower, _ = _signed_sums(tuple(range(1, count + 1)))
-        return _count_up_to(lower, (1 - confidence) / 2)
-    variance = count * (count + 1) * (2 * count + 1) / 24
-    return _outside(count * (count + 1) // 2, variance, confidence)
-
-
 def _outside(count: int, variance: float, confidence: float) -> int:
     """Number of ordered values left out at each end in the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
 
-def _interval(ordered: _Floats, outside: int) -> Interval:
+def _interval(ordered: _Floats, left_out: int) -> Interval:
     estimate = float(np.median(ordered))
-    if outside < 1:
+    if left_out < 1:
         return Interval(estimate, None, None)
-    return Interval(estimate, float(ordered[outside - 1]), float(ordered[-outside]))
+    return Interval(estimate, float(ordered[left_out - 1]), float(ordered[-left_out]))
 
 
 def _normal_p(deviation: float, variance: float) -> float:

@@ -22,7 +22,6 @@ from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.results import CLEAR, SIDES, Begun, PairsFolder, compare_pairs, pair_name
-from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
@@ -31,6 +30,8 @@ from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare import DEFAULT_METRICS, ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
+from cnnbench.judge.compare.further import Continuation
+from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME
 from cnnbench.records.codec import encode
@@ -134,6 +135,16 @@ class Experiment:
         if self.earlier is not None:
             planned, made = self.earlier.planned, (*self.earlier.made, *made)
         return interim_analyses(pairs, self.policy.alpha, planned=planned, made=made)[-1].alpha
+
+    def plan_after(self, last: InterimAnalysis) -> Continuation | None:
+        """How pairs beyond an analysis are judged; None where it spends all of alpha."""
+        if last.alpha >= self.policy.alpha:
+            return None
+        earlier = self.earlier
+        before = (*(() if earlier is None else earlier.made), *self.analyses)
+        made = {one.pairs: one for one in before if one.pairs < last.pairs}
+        planned = self.pairs if earlier is None else earlier.planned
+        return Continuation(self.policy.alpha, planned, (*made.values(), last))
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -303,7 +314,10 @@ class Pairs:
 
     def _compare(self, alpha: float) -> Comparison:
         records, experiment = self.records, self.experiment
-        return compare_pairs(records["a"], records["b"], experiment.facts, alpha, experiment.aa)
+        plan = experiment.plan_after(InterimAnalysis(len(records["a"]), alpha))
+        return compare_pairs(
+            records["a"], records["b"], experiment.facts, alpha, experiment.aa, plan
+        )
 
     def _expect(self, pairs: int) -> None:
         self.campaign.expect([None] * len(SIDES) * pairs)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder, writing
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
+from cnnbench.judge.compare.further import Continuation
+from cnnbench.judge.compare.sequential import InterimAnalysis
 from cnnbench.records.codec import decode
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
@@ -93,6 +94,11 @@ class Begun:
             self.clear or any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)
         )
 
+    @property
+    def plan(self) -> Continuation:
+        """How further pairs are judged."""
+        return Continuation(self.facts["policy"]["alpha"], self.planned, self.made)
+
 
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
@@ -134,7 +140,9 @@ def verdict(folder: Path) -> Comparison | None:
     if begin is None or end is None or begin.get("baseline_aa") or "policy" not in begin:
         return None
     base, new = (load_records([str(folder / side)]) for side in SIDES)
-    found = compare_pairs(base.records, new.records, begin, end["alpha"])
+    earlier = begun(folder)
+    plan = earlier.plan if earlier is not None and earlier.goes_on else None
+    found = compare_pairs(base.records, new.records, begin, end["alpha"], plan=plan)
     with contextlib.suppress(LookupError, ValueError):
         document = events[EXPLANATION]["document"]
         found = replace(found, explanation=Explanation.from_dict(document))
@@ -147,10 +155,12 @@ def compare_pairs(
     begin: Mapping[str, Any],
     alpha: float,
     aa: Iterable[RunRecord] | None = None,
+    plan: Continuation | None = None,
 ) -> Comparison:
     """Judges pairs, the i-th records of A and of B, when measured or from the results folder.
 
-    `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise.
+    `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise,
+    and by `plan` further pairs are judged.
     """
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(
@@ -161,6 +171,7 @@ def compare_pairs(
         allow_different=tuple(begin["allowed"]),
         aa=aa,
         paired=True,
+        plan=plan,
         allow_changed_work=begin["allow_changed_work"],
         base_label=labels[0],
         new_label=labels[1],

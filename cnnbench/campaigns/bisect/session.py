@@ -11,11 +11,11 @@ from typing import Any
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.numbers import NONE, count, duration, percent
 from cnnbench.base.text.table import fitted
-from cnnbench.campaigns.ab.sequential import FIRST
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.results_dir import ResumableFolder
 from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.compare.sequential import FIRST
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.records.explanation import Explanation
 

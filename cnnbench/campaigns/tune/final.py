@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
-from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -24,6 +23,7 @@ from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
 from cnnbench.campaigns.tune.space import Candidate, name_of
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS
+from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
 from cnnbench.records.codec import decode, encode

@@ -23,7 +23,6 @@ from cnnbench.campaigns.ab.results import (
     begun,
     verdict,
 )
-from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -38,6 +37,7 @@ from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict,
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
 from cnnbench.judge.compare.result import undecided
+from cnnbench.judge.compare.sequential import STEP
 from cnnbench.machine import facts, repository
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation
@@ -312,7 +312,11 @@ def _run(
         others = sides.without(argv, _SPECS, _OF_ONE_EXPERIMENT)
         next_step = sides.again("ab", others, _SPECS, pairs=enough)
     comparison = replace(
-        pairs.comparison, ends_with=code, next_step=next_step, explanation=explanation
+        pairs.comparison,
+        ends_with=code,
+        next_step=next_step,
+        new_pairs=0 if earlier is not None else enough,
+        explanation=explanation,
     )
     options.write(comparison)
     if pairs.failure:

@@ -11,7 +11,6 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
-from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
@@ -23,6 +22,7 @@ from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.explain.explanation import table
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
@@ -188,7 +188,7 @@ def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
 def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
     steps = found.without_answer
-    undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
+    undecided = [step.needed or step.pairs + STEP for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"

@@ -8,12 +8,13 @@ from itertools import chain
 
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.settling import with_next_step
+from cnnbench.cli.commands.settling import continued, with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
 from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.reductions import measurements
 
 
@@ -59,16 +60,17 @@ def main(argv: Sequence[str]) -> int:
         )
     options = CompareFlags(**given)
     options.check(arguments)
-    comparison = _compare(arguments, options)
+    earlier = continued(*arguments)
+    comparison = _compare(arguments, options, None if earlier is None else earlier.plan)
     warn_of_skipped(comparison.skipped)
-    comparison, commands = with_next_step(comparison)
+    comparison, commands = with_next_step(comparison, earlier)
     options.write(comparison)
     for line in commands:
         print_notice(line)
     return comparison.exit_code
 
 
-def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
+def _compare(sides: Sequence[str], options: CompareFlags, plan: Continuation | None) -> Comparison:
     base, new = (load(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:
@@ -83,6 +85,7 @@ def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
         allow_different=options.allowed,
         aa=None if aa is None else aa.everything,
         paired=options.paired,
+        plan=plan,
         allow_changed_work=options.allow_changed_work,
         base_label=sides[0],
         new_label=sides[1],

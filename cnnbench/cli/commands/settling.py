@@ -13,16 +13,18 @@ from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.flags import RESERVED
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
-from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.campaigns.launch.tasks import JobLayout, command_words
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.params import SPECS
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, processes_needed
+from cnnbench.judge.compare.further import Continuation
+from cnnbench.judge.compare.judgement import judge
 from cnnbench.judge.compare.result import too_noisy, undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 from cnnbench.plan.place import ADDRESSES
 
 _MOST_LINES = 3
+_NEW = "cnnbench ab --pairs="
 _HOSTS = ("worker_hosts", "ps_hosts")
 _LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
 
@@ -42,36 +44,45 @@ def settling_pairs(
     addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
     if len({address.rpartition(":")[0] for those in addresses for address in those}) > 1:
         return 0  # processes of the job were on several machines
+    plan = Continuation(comparison.policy.alpha) if earlier is None else earlier.plan
     if needed is None:
-        enough = processes_needed(
-            comparison.policy, len(comparison.entries), comparison.paired, result.metric
+        family = len(comparison.entries)
+        enough = processes_needed(comparison.policy, family, comparison.paired, result.metric)
+        pairs = next(plan.numbers(measured, 1 / family)) if 0 < measured < enough else 0
+    elif earlier is None:
+        afresh = judge(
+            result.base,
+            result.new,
+            comparison.policy,
+            paired=comparison.paired,
+            noise=result.judgement.noise,
+            metric=result.metric,
+            plan=plan,
         )
-        if not 0 < measured < enough:
-            return 0
-        needed = enough
-    if earlier is None:
-        pairs = pairs_to_settle(needed, measured)
+        pairs = afresh.needed or 0
     else:
-        alpha = earlier.facts["policy"]["alpha"]
-        pairs = pairs_to_settle(needed, measured, alpha, earlier.planned, earlier.made)
+        pairs = needed
     return pairs if pairs <= MOST_PAIRS else 0
 
 
-def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
+def continued(base: str, new: str) -> Begun | None:
+    """The experiment of which two paths are the sides, if it can go on; else None."""
+    folder = Path(base).parent
+    if [base, new] != [str(folder / side) for side in SIDES]:
+        return None
+    earlier = begun(folder)
+    return earlier if earlier is not None and earlier.goes_on else None
+
+
+def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Comparison, list[str]]:
     """A comparison of saved records with its next step, and lines with commands.
 
-    The next step is that of the configuration which the advice is about; the lines are about the
-    first ones that an experiment would settle.
+    `earlier` is the experiment that they belong to, if it can go on. The next step is that of the
+    configuration which the advice is about; the lines are about the first ones that an experiment
+    would settle.
     """
-    folder = Path(comparison.base_label).parent
-    earlier = begun(folder)
-    if earlier is not None and not (
-        earlier.goes_on
-        and [comparison.base_label, comparison.new_label] == [str(folder / s) for s in SIDES]
-    ):
-        earlier = None
     commands = {
-        entry.name: resumption(folder, pairs, earlier)
+        entry.name: resumption(Path(comparison.base_label).parent, pairs, earlier)
         if earlier is not None
         else _command(entry, comparison, pairs)
         for entry in undecided(comparison)
@@ -84,9 +95,11 @@ def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    first = [entry.name for entry in undecided(comparison)[:1]]
-    next_step = "".join(commands.get(name, "") for name in first)
-    return replace(comparison, next_step=next_step), lines
+    for entry in undecided(comparison)[:1]:
+        command = commands.get(entry.name, "")
+        new = settling_pairs(comparison, entry) if command.startswith(_NEW) else 0
+        comparison = replace(comparison, next_step=command, new_pairs=new)
+    return comparison, lines
 
 
 def resumption(
@@ -116,7 +129,10 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
     sides = command_words({**_checkouts(entry), **{k: v for k, v in own.items() if v}})
     job = _job(entry.new[-1])
     if sides:
-        return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *job, *sides, "--", *common])
+        policy = _policy_flags(comparison)
+        return shlex.join(
+            ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
+        )
     # Records do not tell what makes the sides differ, so only the user can measure more of each.
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _more_files("base", comparison.base_label)
@@ -126,6 +142,13 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
     more = pairs - measured if needed is None else max(1, needed - measured)
     loop = f"for i in $(seq {more}); do {run} --result_json={new_files}; done"
     return f"{loop}  # and in turn with these as many of the other side, to {base_files}"
+
+
+def _policy_flags(comparison: Comparison) -> list[str]:
+    """Flags for the same threshold and level, where they are not the usual ones."""
+    usual, found = Policy(), comparison.policy
+    flags = [f"--threshold={100 * found.threshold:g}"] if found.threshold != usual.threshold else []
+    return [*flags, *([f"--alpha={found.alpha!r}"] if found.alpha != usual.alpha else [])]
 
 
 def _more_files(side: str, label: str) -> str:

@@ -20,6 +20,7 @@ from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
 from cnnbench.judge.compare.draft import Draft, draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
+from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.median_step import median_step
 from cnnbench.judge.compare.reductions import measurements
@@ -52,6 +53,7 @@ def compare_records(
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,
+    plan: Continuation | None = None,
     allow_changed_work: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",
@@ -68,6 +70,7 @@ def compare_records(
       paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th runs
         of both sides in order of their start; None compares in pairs only where the records name
         them.
+      plan: how further pairs are judged; None: together with these, by the same policy.
     """
     if unknown := set(metrics).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
@@ -84,7 +87,7 @@ def compare_records(
         draft_of(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
     ]
     tested = [case for draft in drafts for case, settled in draft.cases if settled is None]
-    entries = _judged(drafts, judge_all(tested, policy), policy)
+    entries = _judged(drafts, judge_all(tested, policy, plan), policy)
     if paired is None:
         paired = bool(tested) and all(case.paired for case in tested)
     return Comparison(

@@ -18,11 +18,8 @@ _SLACK = 1e-9
 
 _ROUNDING = 1e-12
 
-# The chance of a verdict with the number of runs that `needed` returns.
+# The chance of a verdict that `provable` is about.
 _POWER = 0.8
-
-# A change that was found is worth proving with up to this many further runs.
-_FEW_MORE = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,50 +162,21 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def needed(case: TwoSamples, found: Evidence, alpha: float) -> tuple[int, bool] | None:
-    """Estimated number of pairs, or processes per side, that settle an inconclusive case.
-
-    With this number the verdict is "same" with a chance of 0.8 where nothing changed, and slower or
-    faster, with a larger chance, where the change is twice the margin. A smaller number is returned
-    if up to `_FEW_MORE` further runs prove a change as large as the one found with a chance of 0.8;
-    a change that needs more may be due to chance. The second value is whether they prove such a
-    change; otherwise they distinguish "same" from a change of twice the margin. By the normal
-    approximation with the measured scatter; the rank tests need pi/3 times as many values as a t
-    test (Hodges and Lehmann, 1956). None if the scatter or the margin is 0 or unknown.
-    """
-    margin, scatter = _shift(found.margin, case.metric), found.scatter
-    if not scatter or not margin:
-        return None
-    normal = NormalDist()
-    level = normal.inv_cdf(1 - alpha / 2)
-
-    def count(quantile: float, distance: float) -> int:
-        sides = 1 if case.paired else 2
-        return math.ceil(sides * math.pi / 3 * ((level + quantile) * scatter / distance) ** 2)
-
-    same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
-    if found.beyond_floor:
-        beyond = abs(_shift(found.change, case.metric)) - _shift(found.floor, case.metric)
-        change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
-        if change < same and change <= case.fewest + _FEW_MORE:
-            return change, True
-    return same, False
-
-
 def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> float | None:
     """The change that this many pairs, or processes per side, prove with a chance of 0.8.
 
-    By the normal approximation, see `needed`. None if the scatter is unknown.
+    By the normal approximation with the measured scatter; the rank tests need pi/3 times as many
+    values as a t test (Hodges and Lehmann, 1956). None if the scatter is unknown.
     """
     if not found.scatter:
         return None
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
     error = found.scatter * math.sqrt((1 if case.paired else 2) * math.pi / 3 / number)
-    return unscaled(_shift(found.floor, case.metric) + quantiles * error, case.metric)
+    return unscaled(shift_of(found.floor, case.metric) + quantiles * error, case.metric)
 
 
-def _shift(change: float, metric: Metric) -> float:
+def shift_of(change: float, metric: Metric) -> float:
     """A change on the scale of the tests, the inverse of `unscaled`."""
     if not metric.relative:
         return change

@@ -30,22 +30,17 @@ from cnnbench.judge.compare.estimate import (
     Evidence,
     TwoSamples,
     gather,
-    needed,
     provable,
     unscaled,
     usable,
 )
+from cnnbench.judge.compare.further import MANY, Continuation, needed
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import ABSENT, OPTIONAL
 
 _DEFAULT = Policy()
 
-_FURTHER = 0.25
-"""Approximate share of the level at which pairs that are added later are judged: an experiment
-spends less in each further analysis (`cnnbench.campaigns.ab.sequential`)."""
-
-_MANY = 50
 _CHANCE = 0.9
 """Chance that a change is found in every configuration."""
 
@@ -127,7 +122,7 @@ class Judgement:
 
 def too_many(more: int) -> bool:
     """Whether this many further pairs, or processes per side, are not useful advice."""
-    return more > _MANY
+    return more > MANY
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
@@ -152,14 +147,21 @@ def judge(
     paired: bool = False,
     noise: float | None = None,
     metric: Metric = THROUGHPUT,
+    plan: Continuation | None = None,
 ) -> Judgement:
     """Judges one metric of one configuration, one value per process; see `TwoSamples`."""
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
-    return judge_all([case], policy)[0]
+    return judge_all([case], policy, plan)[0]
 
 
-def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
-    """Judges cases, in their order; the tests of one metric are one family for Holm."""
+def judge_all(
+    cases: Sequence[TwoSamples], policy: Policy = _DEFAULT, plan: Continuation | None = None
+) -> list[Judgement]:
+    """Judges cases, in their order; the tests of one metric are one family for Holm.
+
+    Args:
+      plan: how further runs will be judged; None: together with these, by the same policy.
+    """
     judgements = [_unjudgeable(case, policy) for case in cases]
     families: dict[str, dict[int, Evidence]] = {}
     for index, case in enumerate(cases):
@@ -173,7 +175,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Ju
         ]
         p_values = rank_tests.holm(scaled)
         for (index, found), p in zip(family.items(), p_values, strict=True):
-            judgements[index] = _judged(cases[index], found, p, len(family), policy)
+            judgements[index] = _judged(cases[index], found, p, len(family), policy, plan)
     return [judgement for judgement in judgements if judgement is not None]
 
 
@@ -219,7 +221,14 @@ def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
 
 
-def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
+def _judged(
+    case: TwoSamples,
+    found: Evidence,
+    p: float,
+    family: int,
+    policy: Policy,
+    plan: Continuation | None,
+) -> Judgement:
     metric, alpha = case.metric, case.metric.alpha(policy)
     margin = metric.change_text(found.margin, signed=False)
     chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
@@ -233,14 +242,16 @@ def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Po
         verdict = Verdict.SAME
         reason = f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
     elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
-        reason = _fewest(case, found, policy, family)
+        reason = _fewest(case, found, policy, family, plan)
     else:
         interval = metric.range_text(found.low, found.high)
         reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
         reason += _inconclusive(case, found, p <= alpha)
-        enough = needed(case, found, _further(case) * alpha / family)
+        level = (case.share or 0.5) * (policy.alpha if plan is None else 1.0)
+        levels = (level, level * alpha / policy.alpha / family)
+        enough = needed(case, found, levels, plan)
         reason += _outlook(case, found, enough)
-        return _judgement(case, found, verdict, reason, p, None if enough is None else enough[0])
+        return _judgement(case, found, verdict, reason, p, enough)
     return _judgement(case, found, verdict, reason, p)
 
 
@@ -262,26 +273,18 @@ def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
     return f"the change may be smaller or larger than {margin}"
 
 
-def _outlook(case: TwoSamples, found: Evidence, enough: tuple[int, bool] | None) -> str:
+def _outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
     """The scatter, and how many more runs give a verdict; "" without scatter."""
     metric = case.metric
     if enough is None or found.scatter is None:
         return ""
-    scatter, (number, proves) = unscaled(found.scatter, metric), enough
     name = "pairs" if case.paired else "processes"
-    text = f"; {name} differ by {metric.change_text(scatter, signed=False)}"
-    more = number - case.fewest
-    if more <= 0:
-        margin = metric.change_text(found.margin, signed=False)
-        return (
-            f"{text}: as many are usually enough for changes of {margin}; this result is too close "
-            "to that"
-        )
+    text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
+    more = enough - case.fewest
     if too_many(more):
         return f"{text}: more {name} will not help"
     one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
-    what = "would prove a change as large" if proves else "settle it"
-    return f"{text}: about {more} more {one if more == 1 else many} {what}"
+    return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
 
 
 def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
@@ -290,23 +293,25 @@ def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bo
     return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
-def _fewest(case: TwoSamples, found: Evidence, policy: Policy, family: int) -> str:
+def _fewest(
+    case: TwoSamples, found: Evidence, policy: Policy, family: int, plan: Continuation | None
+) -> str:
     """A sentence on how many pairs or processes could prove a change, and of which size."""
     counts = f"{len(case.base)} against {len(case.new)} processes"
     text = f"{len(case.base)} pairs" if case.paired else counts
     among = f" among {family} configurations" if family > 1 else ""
     text += f" are too few to prove a change{among}, of whatever size"
-    share = _further(case)
-    enough = processes_needed(policy, family, case.paired, case.metric, share)
-    size = provable(case, found, enough, share * case.metric.alpha(policy) / family)
+    share = case.share or 0.5
+    if plan is None:
+        enough = processes_needed(policy, family, case.paired, case.metric, share)
+        level = case.metric.alpha(policy)
+    else:
+        enough = next(plan.numbers(case.fewest, share / family))
+        level = plan.analyses(enough)[-1].alpha
+    size = provable(case, found, enough, share * level / family)
     what = "pairs" if case.paired else "on each side"
     text += f"; {enough} {what} could prove one"
     return text if size is None else f"{text} of {case.metric.change_text(size, signed=False)}"
-
-
-def _further(case: TwoSamples) -> float:
-    """Share of the level of this analysis that later analyses have."""
-    return (case.share or 0.5) * (_FURTHER if case.paired else 1.0)
 
 
 def _judgement(
@@ -365,7 +370,7 @@ def processes_to_decide(configurations: int) -> int:
 def processes_to_find(change: float, scatter: float, configurations: int) -> int:
     """Estimated processes per side that find a change in nine of ten experiments.
 
-    By the normal approximation, see `needed`. The change must be significant after Holm, and its
+    By the normal approximation. The change must be significant after Holm, and its
     interval beyond the floor.
 
     Args:

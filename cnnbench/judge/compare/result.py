@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import number
+from cnnbench.base.text.numbers import count, number
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
@@ -121,6 +121,7 @@ class Comparison:
       base_label, new_label: sources of the records.
       names: names of both sides in sentences.
       next_step: the command that would settle what is inconclusive; "" if none.
+      new_pairs: pairs of that command, if it begins a new experiment; else 0.
       ends_with: exit code that the verdicts do not determine: of an A/A or interrupted measurement.
       explanation: where the difference is; None if nothing was profiled.
     """
@@ -134,6 +135,7 @@ class Comparison:
     new_label: str = "NEW"
     names: tuple[str, str] = ("BASE", "NEW")
     next_step: str = ""
+    new_pairs: int = 0
     skipped: tuple[SkippedFile, ...] = ()
     allow_changed_work: bool = False
     ends_with: ExitCode | None = None
@@ -277,11 +279,14 @@ def advice(comparison: Comparison) -> str:
     if entry is None or entry.main.judgement.needed is None:
         return ""
     of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
+    if comparison.new_pairs:
+        return f"{of}A new experiment of {comparison.new_pairs} pairs settles it."
     if not too_noisy(entry.main):
-        more = max(1, _more(entry.main))
+        more = _more(entry.main)
         one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
         each = "" if comparison.paired else " of each side"
-        return f"{of}About {more} more {one if more == 1 else many}{each} settle it."
+        many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
+        return f"{of}About {many_more} it."
     remedies = list(_remedies(entry))
     listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
     what = "pairs" if comparison.paired else "processes"

@@ -8,8 +8,8 @@ import pytest
 
 from cnnbench.base.stats.rank_tests import paired_shift
 from cnnbench.campaigns.ab.pairs import chance
-from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.judge.compare import Policy, TwoSamples
+from cnnbench.judge.compare.sequential import InterimAnalysis
 
 LAST = [InterimAnalysis(16, 0.02)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)

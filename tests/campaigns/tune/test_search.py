@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from cnnbench.campaigns.ab.sequential import interim_analyses
 from cnnbench.campaigns.tune.race import (
     BEHIND,
     FINALISTS,
@@ -23,6 +22,7 @@ from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
+from cnnbench.judge.compare.sequential import interim_analyses
 from cnnbench.records.tune import AS_GIVEN
 
 THRESHOLD = 0.01

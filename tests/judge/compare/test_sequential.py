@@ -8,7 +8,8 @@ import random
 import pytest
 
 from cnnbench.base.stats.rank_tests import signed_rank_p, smallest_p
-from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses, pairs_to_settle
+from cnnbench.judge.compare.further import Continuation
+from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
 
 
 def test_levels_of_sixteen_pairs_by_hand():
@@ -63,9 +64,9 @@ def test_an_experiment_that_goes_on_never_spends_more_than_alpha(sessions):
 
 def test_pairs_to_go_on_with_can_reach_their_level():
     made = interim_analyses(4, 0.04)
-    assert pairs_to_settle(0, 4) == 8
+    assert next(Continuation(0.04).numbers(4)) == 8
     # By 8 pairs 0.004 more may be spent, by 12 0.0053: 2 / 2^8 = 0.0078, 2 / 2^12 = 0.0005.
-    assert pairs_to_settle(0, 4, 0.04, 4, made) == 12
+    assert next(Continuation(0.04, 4, made).numbers(4)) == 12
 
 
 def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():

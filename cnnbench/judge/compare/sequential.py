@@ -38,26 +38,6 @@ class InterimAnalysis:
     alpha: float
 
 
-def pairs_to_settle(
-    needed: int,
-    measured: int,
-    alpha: float = 1.0,
-    planned: int | None = None,
-    made: Sequence[InterimAnalysis] = (),
-) -> int:
-    """Number of pairs to allow for an inconclusive experiment that is repeated or continued.
-
-    It ends with an interim analysis, at a level that can be reached. `needed` is an estimate, 0 if
-    unknown; a continued experiment has the other arguments of `interim_analyses`.
-    """
-    pairs = STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
-    while made and interim_analyses(pairs, alpha, planned=planned, made=made)[
-        -1
-    ].alpha < smallest_p(pairs, pairs, paired=True):
-        pairs += STEP
-    return pairs
-
-
 def spent_by(pairs: int, planned: int, alpha: float) -> float:
     """The level that may have been spent by a number of pairs, of alpha for all analyses together.
 

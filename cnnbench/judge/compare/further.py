@@ -1,0 +1,226 @@
+"""Number of further pairs or processes that settle an inconclusive case.
+
+The number is found by drawing what is to come, for growing numbers of runs, and judging it as it
+will be: at every interim analysis on the way and at its level. The measured runs stay as they are
+where they count again. The draws are of sums, of which the Hodges-Lehmann estimate and its interval
+are functions with normal noise: the k-th of n ordered means of pairs, or differences of processes,
+lies at their normal quantile of (k - 0.375) / (n + 0.25) (Blom, Statistical Estimates and
+Transformed Beta-Variables, 1958). The variance of the noise is drawn from its posterior
+distribution, as the measured scatter is that of few runs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cnnbench.base.stats.rank_tests import outside, smallest_p
+from cnnbench.judge.compare.estimate import Evidence, TwoSamples, shift_of
+from cnnbench.judge.compare.sequential import FIRST, STEP, InterimAnalysis, interim_analyses
+
+MANY = 100
+"""Largest number of further pairs, or processes per side, that is useful advice."""
+
+_CHANCE = 0.82
+"""Chance of a verdict with the number that is advised. Rounded upwards to whole analyses it becomes
+0.8 to 0.87."""
+
+_DRAWS = 1000
+_VALUES = 101  # two for each of fifty analyses
+_SEED = 1
+_PLAUSIBLE = 2.0  # standard errors
+_KNOWN = 2
+"""Times the degrees of freedom that the measured scatter has, in its posterior distribution. With 1
+as much is advised after a few quiet pairs that most experiments would do with half."""
+_MOST = 10_000
+_GROWTH = 1.25
+_EFFICIENCY = math.pi / 3  # variance of the Hodges-Lehmann estimate, of normal noise, in the mean's
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How further pairs are judged: in an experiment that goes on, or in a new one.
+
+    Attributes:
+      alpha: level of all analyses together.
+      planned: pairs when the experiment was begun; None for a new one, in which no pair counts that
+        is already measured.
+      made: its analyses so far.
+    """
+
+    alpha: float
+    planned: int | None = None
+    made: tuple[InterimAnalysis, ...] = ()
+
+    def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """Those to come up to a number of pairs."""
+        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
+
+    def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
+        """Numbers of pairs, ascending, with a last analysis that can reach a share of its level.
+
+        They are above `measured`, in an experiment that goes on.
+        """
+        for pairs in _growing(FIRST if self.planned is None else max(FIRST, measured + 1), STEP):
+            if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
+                yield pairs
+
+
+def needed(
+    case: TwoSamples, found: Evidence, levels: tuple[float, float], plan: Continuation | None = None
+) -> int | None:
+    """Estimated number of pairs, or processes of the smaller side, that settle a case.
+
+    With this number the verdict is the right one with a chance of about 0.8: the same, where
+    nothing changed; slower or faster, where the change is twice the floor or, if that is more, as
+    large as the one found less its standard error. What lies more than `_PLAUSIBLE` standard errors
+    from the change found is left out. None if the scatter or the margin is 0 or unknown.
+
+    Args:
+      levels: of the interval and of the p value; shares of those of an analysis if there is a plan.
+      plan: None: further runs are added and all are judged together, once.
+    """
+    floor, margin = (shift_of(limit, case.metric) for limit in (found.floor, found.margin))
+    if not found.scatter or not margin or not math.isfinite(shift_of(found.change, case.metric)):
+        return None
+    estimate, scatter = abs(shift_of(found.change, case.metric)), found.scatter
+    sizes = (case.fewest,) if case.paired else (len(case.base), len(case.new))
+    error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
+    afresh = plan is not None and plan.planned is None
+    if afresh and not case.paired:  # as pairs of independent processes
+        sizes, scatter = (case.fewest,), scatter * math.sqrt(2)
+    truths = [0.0] if estimate <= _PLAUSIBLE * error else []
+    if found.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
+        truths.append(max(2 * floor, estimate - error))
+    futures = [_Draws(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]]
+
+    def is_enough(number: int) -> bool:
+        looks: Sequence[InterimAnalysis] = [InterimAnalysis(number, 1.0)]
+        if plan is not None:
+            looks = plan.analyses(number)
+        reaches = [
+            [
+                half_width([size + look.pairs - min(sizes) for size in sizes], look.alpha * level)
+                for level in levels
+            ]
+            for look in looks
+        ]
+        return all(
+            draws.chance(looks, reaches, floor if draws.truth else margin) >= _CHANCE
+            for draws in futures
+        )
+
+    numbers = _growing(case.fewest + 1, 1) if plan is None else plan.numbers(case.fewest)
+    choices = list(numbers)
+    return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
+
+
+def half_width(sizes: Sequence[int], alpha: float) -> float:
+    """Half of the width of the interval of 1 - alpha, in standard deviations of normal noise.
+
+    Infinite where there are too few pairs, or processes of both sides.
+    """
+    left_out = outside(sizes, 1 - alpha)
+    if left_out < 1:
+        return math.inf
+    pairs = len(sizes) == 1
+    count = sizes[0] * (sizes[0] + 1) // 2 if pairs else math.prod(sizes)
+    quantile = NormalDist().inv_cdf(1 - (left_out - 0.375) / (count + 0.25))
+    return quantile * (math.sqrt(0.5) if pairs else math.sqrt(2.0))
+
+
+def _growing(first: int, step: int) -> Iterator[int]:
+    """Multiples of a step: all up to a useful number, then by a quarter."""
+    number = step * math.ceil(first / step)
+    while number <= _MOST:
+        yield number
+        many = number > first + MANY
+        number = step * math.ceil(number * _GROWTH / step) if many else number + step
+
+
+@cache
+def _normals() -> _Floats:
+    """Standard normal values, [values for each analysis, draws]."""
+    return np.random.default_rng(_SEED).standard_normal((_VALUES, _DRAWS))
+
+
+def _chi_square(freedom: int, normal: _Floats) -> _Floats:
+    """Chi-square values of normal ones (Wilson and Hilferty, 1931)."""
+    part = 2 / (9 * freedom)
+    found: _Floats = freedom * np.maximum(1 - part + normal * math.sqrt(part), 0.02) ** 3
+    return found
+
+
+class _Draws:
+    """What the centre and the scatter may be at later analyses.
+
+    Args:
+      sizes: measured values: pairs, or those of both sides.
+      centre, scatter: what they gave.
+      truth: centre of all values to come.
+      afresh: whether the measured values do not count again.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], centre: float, scatter: float, truth: float, afresh: bool
+    ) -> None:
+        self._sides = len(sizes)
+        freedom = sum(sizes) - self._sides
+        squares = scatter**2 * freedom
+        first, *self._normals = _normals()
+        self._scatter = np.sqrt(_KNOWN * squares / _chi_square(_KNOWN * freedom, first))
+        self.truth = truth
+        # Of two sides, the values behind their difference.
+        self._start = (
+            (0.0, 0.0, 0.0, 0)
+            if afresh
+            else (self._sides / sum(1 / size for size in sizes), centre, squares, freedom)
+        )
+        self._measured = 0 if afresh else min(sizes)
+
+    def chance(
+        self, looks: Sequence[InterimAnalysis], reaches: Sequence[Sequence[float]], limit: float
+    ) -> float:
+        """The probability that an analysis gives the right verdict.
+
+        Args:
+          reaches: at each analysis, half of the width of the interval and that of a significant
+            change, in standard deviations.
+          limit: the margin, or, for a change, the floor.
+        """
+        clear = np.zeros(_DRAWS, bool)
+        for (reach, certain), (centre, deviation) in zip(reaches, self.after(looks), strict=True):
+            if self.truth:
+                clear |= (centre - reach * deviation > limit) & (centre > certain * deviation)
+            else:
+                clear |= np.abs(centre) + reach * deviation <= limit
+        return float(clear.mean())
+
+    def after(self, looks: Sequence[InterimAnalysis]) -> Iterator[tuple[_Floats, _Floats]]:
+        """Estimates of the centre and of the scatter at each analysis, [draws] each."""
+        count, start, measured_squares, freedom = self._start
+        centre, squares = (np.full(_DRAWS, one) for one in (start, measured_squares))
+        measured = self._measured
+        for index, look in enumerate(looks):
+            more = look.pairs - measured
+            measured = look.pairs
+            normal, other = self._normals[2 * index : 2 * index + 2]
+            error = self._scatter * math.sqrt(_EFFICIENCY * self._sides / more)
+            mean = self.truth + error * normal
+            within = self._sides * more - 1
+            squares = squares + self._scatter**2 * (_chi_square(within, other) if within else 0.0)
+            squares = squares + count * more / (count + more) * (mean - centre) ** 2 / self._sides
+            centre = (count * centre + more * mean) / (count + more)
+            freedom += self._sides * more - (not count) * self._sides
+            count += more
+            yield centre, np.sqrt(squares / freedom)
