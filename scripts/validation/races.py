@@ -65,7 +65,7 @@ def simulate(kind: str, size: int, draws: int, seed: int) -> Races:
     if (noisy := KINDS[kind]) is not None:
         scatters[noisy] *= NOISIER
     speeds = -_OTHERS * np.arange(size)
-    candidates = [Candidate(name=str(n), settings={}, flags=(), key=str(n)) for n in range(size)]
+    candidates = [Candidate(name=str(n), settings={}, flags={}, key=str(n)) for n in range(size)]
     lost = processes = 0
     for _ in range(draws):
         race = Race("made up", candidates)
