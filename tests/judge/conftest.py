@@ -6,8 +6,11 @@ import dataclasses
 import random
 
 import pytest
+from pages import HOSTILE
 from step_profiles import Profiles
+from studies import SWEEP, roofline, strategies, tuning
 
+from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
 from cnnbench.records.allreduce import Copying
@@ -20,6 +23,7 @@ from cnnbench.records.parts import (
     ModelInfo,
     StartupSeconds,
 )
+from cnnbench.records.subject import Subject
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 
@@ -204,3 +208,46 @@ def everything(make_full_runs, measured):
 def report(everything):
     """The report on `everything`."""
     return build(everything)
+
+
+@pytest.fixture(scope="session")
+def folder(make_full_runs, measured):
+    """What a sweep, strategies, roofline and allreduce leave of one machine."""
+    full_runs = make_full_runs()
+    nets = Subject(repository="nets", revision="b" * 40)
+    records = [
+        *full_runs.of(100, 101, 99, 100.5, 99.5, 102, sweep=SWEEP),
+        *full_runs.of(120, flags={"batch_size": 16}, sweep=SWEEP),
+        *full_runs.of(150, flags={"precision": "bf16"}, subject=nets),
+        *full_runs.of(300, flags={"forward_only": True}),
+        *full_runs.of(180, 182, devices=2, flags={"variable_update": "replicated"}),
+    ]
+    profiled = full_runs(
+        118,
+        flags={"batch_size": 16, "num_batches": 10},
+        command=("cnnbench", "roofline", "lenet", "--batch_size=16"),
+    )
+    other = full_runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
+    found = (roofline(profiled), roofline(other), tuning())
+    found = (*found, strategies())
+    return Loaded(tuple(records), (), (measured,), found)
+
+
+@pytest.fixture(scope="session")
+def hostile(make_full_runs):
+    """Hostile text wherever a record or a path can bring it in."""
+    full_runs = make_full_runs()
+    bad = {"model": HOSTILE, "data_name": HOSTILE, "variable_update": HOSTILE}
+    good = full_runs.of(
+        *(100, 101, 102, 99, 98, 97),
+        flags=bad,
+        environment={"hostname": HOSTILE, HOSTILE: HOSTILE},
+        command=("cnnbench", f"--model={HOSTILE}"),
+        run_id=HOSTILE,
+    )
+    good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
+    other = full_runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
+    failed = full_runs(error=(HOSTILE, HOSTILE), flags=bad)
+    loaded = Loaded((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
+    base = full_runs.of(100, 101, 102, 99, 98, 97, flags=bad)
+    return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))

@@ -69,6 +69,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
 _PLOT_PART, _BESIDE = "plot", "beside"
 _NOTE_ROOM, _MOST_LINES = 0.07, 2
+_BESIDE_GAP = 7.0
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
@@ -369,8 +370,7 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
             sheet.mark(stroke, _PLOT_PART)
     for x, y, text in zip(xs, ys, one.texts, strict=False):
         if text:
-            place = {"xytext": (7, 4), "textcoords": "offset points", "annotation_clip": False}
-            axes.annotate(plain(text), (x, y), fontsize=TICK_SIZE, zorder=4, **place)
+            _write_beside(sheet, axes, (x, y), plain(text))
     if one.reference:
         return
     hints = one.hints or ("",) * len(xs)
@@ -386,6 +386,23 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
             places = [xs[i] for i in alike], [ys[i] for i in alike]
             marks = _marks(axes, *places, kind, colour, size=size, alpha=0.85)
             sheet.mark(marks, "marks", [hints[i] for i in alike])
+
+
+def _write_beside(sheet: Sheet, axes: Any, point: tuple[float, float], text: str) -> None:
+    """Writes a text to the right of a point, or to the left if only there it has room."""
+    place = sheet.x_of(axes, point[0])
+    left, right = place - _BESIDE_GAP, sheet.inner - place - _BESIDE_GAP
+    at_right = right >= min(len(text) * CHARACTER, left)
+    axes.annotate(
+        shortened(text, fitting(right if at_right else left)),
+        point,
+        xytext=(_BESIDE_GAP if at_right else -_BESIDE_GAP, 4),
+        textcoords="offset points",
+        ha="left" if at_right else "right",
+        fontsize=TICK_SIZE,
+        zorder=4,
+        annotation_clip=False,
+    )
 
 
 def _draw_key(

@@ -223,6 +223,13 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
         shown = [text for text in shown if text]
     axes.set_xticks(ticks, shown, minor=False)
     axes.set_xticks([], minor=True)
+    for label, tick in zip(axes.get_xticklabels(), ticks, strict=True):
+        # Centred texts at the ends would leave the drawing, which cuts them off.
+        half, x = len(label.get_text()) * CHARACTER / 2, axes.transData.transform((tick, low))[0]
+        if x < half:
+            label.set_horizontalalignment("left")
+        elif x > sheet.width - half:
+            label.set_horizontalalignment("right")
     axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
     title = caption(axis, sheet.inner)
     half = len(title) * CHARACTER / 2

@@ -64,6 +64,12 @@ def count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
+def selected(shown: int, of: str, total: int, one: str, many: str) -> str:
+    """A selection from some things: "2 runs" if it has all, "the 2 fastest of 3 runs"."""
+    text = count(total, one, many)
+    return text if shown == total else f"the {shown} {of} of {text}"
+
+
 def duration(seconds: float) -> str:
     """A duration in whole units: "42 s", "5 min", "2 h 10 min"."""
     if seconds < 99.5:

@@ -10,7 +10,7 @@ from dataclasses import fields as fields_of
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.stats.additive import fit_blocks
-from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
+from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent, selected
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, by_reason, candidates_of
@@ -204,13 +204,10 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
         for key in drawn
         if key in curves
     ]
-    rest = len(curves) - len(series)
-    more = (
-        f" {count(rest, 'other candidate is', 'other candidates are')} not drawn." if rest else ""
-    )
+    which = selected(len(series), "fastest", len(curves), "candidate", "candidates")
     rounds = range(1, len(found.blocks) + 1)
     return Lines(
-        title=title,
+        title=f"{title}: {which}",
         x=Axis(
             label="round of the races",
             ticks=tuple(map(float, rounds)),
@@ -218,6 +215,5 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
         ),
         y=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         series=tuple(series),
-        note="A curve is an estimate from all rounds so far; it ends where its candidate left."
-        f"{more}",
+        note="A curve is an estimate from all rounds so far; it ends where its candidate left.",
     )

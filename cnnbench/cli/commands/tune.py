@@ -262,7 +262,7 @@ def _run(
     if options.plot is not None:
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
-        title = f"Race of flags: {config['model']} on {count(towers, 'device', 'devices')}"
+        title = f"{config['model']} on {count(towers, 'device', 'devices')}"
         write_plot(options.plot, [chart(found, question.first, title)], title)
     return _report(outcome, options, reporter)
 

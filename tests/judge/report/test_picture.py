@@ -5,207 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pages import HOSTILE, Page, charts, golden, report_of, rows, section
-from step_profiles import Profiles
+from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Text
 from cnnbench.records.allreduce import Copying
-from cnnbench.records.load import Loaded
 from cnnbench.records.parts import ConditionNote, Conditions
-from cnnbench.records.roofline import Machine, Roofline, RooflineRow
-from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import (
-    FORWARD,
-    INPUT_OPERATIONS,
-    OUTSIDE,
-    REDUCTION,
-    REST,
-    TO_KERNEL,
-    UPDATE,
-    ProfiledSpan,
-)
 from cnnbench.records.strategies import (
     DIFFERENT,
-    StrategiesDocument,
     StrategyProcess,
-    StrategyRow,
 )
 from cnnbench.records.subject import Subject
-from cnnbench.records.tune import RefusedCandidate, TuneDocument, TuneRow
 
 GOLDEN = Path(__file__).parent / "golden" / "picture.md"
-SWEEP = {"suite": "throughput", "case": "a", "key": "0" * 12, "repeat": 1, "seed": 1}
-NETS = Subject(repository="nets", revision="b" * 40)
-COMMAND = ["cnnbench", "sweep", "throughput", "--", "--device=cpu"]
-
-
-MACHINE = Machine(2e12, 4e10, "measured: 2048 x 2048 product, float32", "measured: copies")
-CONVOLUTION = "convolution 5x5"
-ROWS = (
-    RooflineRow("conv0", CONVOLUTION, "kernel gradient", 0.03, 24 * 10**9, 10**7, 0.012, 0.375),
-    RooflineRow("conv0", CONVOLUTION, "forward", 0.02, 24 * 10**9, 10**7, 0.012, 0.25),
-    RooflineRow("pool0", "pooling", "forward", 0.01, 0, 3 * 10**8, 0.0075, 0.125),
-    RooflineRow("step", "update", "step", 0.005, 0, 10**8, 0.0025, 0.0625),
-)
-SPEEDS = {
-    "one_tower": (220.0, 210.0),
-    "parameter_server": (180.0, 181.0),
-    "replicated": (190.0, 189.0),
-    "independent": (200.0, 201.0),
-}
-WEIGHTS: dict[str, tuple[str, float | None]] = {
-    "one_tower": ("not compared", None),
-    "parameter_server": ("reference", 0.0),
-    "replicated": ("equal", 2e-6),
-    "independent": ("not compared", None),
-}
-
-
-def roofline(run: RunRecord, **parts: Any) -> Roofline:
-    """A roofline of a run; its bound is 34 ms per step."""
-    values: dict[str, Any] = {
-        "rows": ROWS,
-        "machine": MACHINE,
-        "step_seconds": 0.08,
-        "unprofiled_step_seconds": 0.078,
-        "run": run,
-    }
-    return Roofline(**{**values, **parts})
-
-
-def strategies(**parts: Any) -> StrategiesDocument:
-    """Four cases of lenet on two CPU devices, two processes each."""
-    processes = tuple(
-        StrategyProcess(mode=mode, round=at, run_id=f"{mode}{at}", images_per_sec=speed)
-        for mode, speeds in SPEEDS.items()
-        for at, speed in enumerate(speeds, start=1)
-    )
-    rows = tuple(
-        StrategyRow(
-            mode=mode,
-            all_reduce="xring" if mode == "replicated" else "",
-            processes=2,
-            images_per_sec=sum(speeds) / 2,
-            low=min(speeds),
-            high=max(speeds),
-            overhead=None if mode == "one_tower" else 0.2,
-            peak_memory_bytes=2.0**29,
-            variables=8,
-            variable_copies=16,
-            weights=WEIGHTS[mode][0],
-            weight_distance=WEIGHTS[mode][1],
-        )
-        for mode, speeds in SPEEDS.items()
-    )
-    values: dict[str, Any] = {
-        "run_id": "modes",
-        "started_at": "2026-11-20T13:00:00+00:00",
-        "command": ("cnnbench", "strategies", "--model=lenet", "--num_gpus=2", "--batch_size=8"),
-        "config": {"model": "lenet", "batch_size": 8, "num_gpus": 2, "device": "cpu"},
-        "rows": rows,
-        "processes": processes,
-        "weights_tolerance": 1e-4,
-        "environment": {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"},
-    }
-    return StrategiesDocument(**{**values, **parts})
-
-
-def _tune_rows(given: tuple[str, ...], best: tuple[str, ...]) -> tuple[TuneRow, ...]:
-    """The winner, the flags as given, one that left and one that was not tried."""
-    return (
-        TuneRow(
-            candidate="variable_update=replicated",
-            flags=best,
-            group="modes",
-            processes=8,
-            images_per_sec=224.0,
-            gain=0.13,
-            low=0.10,
-            high=0.16,
-        ),
-        TuneRow(
-            candidate="as given",
-            flags=given,
-            group="modes",
-            processes=8,
-            images_per_sec=200.0,
-            gain=0.0,
-        ),
-        TuneRow(
-            candidate="precision=bf16",
-            flags=(*given, "--precision=bf16"),
-            changes=("precision",),
-            group="formats",
-            processes=3,
-            images_per_sec=150.0,
-            gain=-0.25,
-            low=-0.3,
-            high=-0.2,
-            left="slower",
-            after=3,
-            reason="by 25 %",
-        ),
-        TuneRow(candidate="xla=true", flags=given, left="untried", reason="no time for it"),
-    )
-
-
-def tuning(**parts: Any) -> TuneDocument:
-    """A search that proved replicated variables, 12 % faster than the flags as given."""
-    given = ("--model=lenet", "--num_gpus=2")
-    best = (*given, "--variable_update=replicated")
-    refused = RefusedCandidate(group="modes", candidate="all_reduce_spec=nccl", reason="no GPU")
-    values: dict[str, Any] = {
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "search_command": ("cnnbench", "tune", *given),
-        "command": ("cnnbench", *best),
-        "verdict": "faster",
-        "reason": "",
-        "leader": "variable_update=replicated",
-        "gain": 0.12,
-        "low": 0.1,
-        "high": 0.14,
-        "confidence": 0.95,
-        "pairs": 12,
-        "weights": "it trains the same weights, all bits",
-        "trains_alike": True,
-        "given": given,
-        "seed": 1,
-        "seconds": 500.0,
-        "budget_seconds": 600.0,
-        "scatter": 0.02,
-        "failure": "",
-        "rows": _tune_rows(given, best),
-        "refused": (refused,),
-    }
-    return TuneDocument(**{**values, **parts})
-
-
-@pytest.fixture(scope="module")
-def folder(make_full_runs, measured):
-    """What a sweep, strategies, roofline and allreduce leave of one machine."""
-    full_runs = make_full_runs()
-    place = {**SWEEP, "command": COMMAND}
-    records = [
-        *full_runs.of(100, 101, 99, 100.5, 99.5, 102, sweep=place),
-        *full_runs.of(120, flags={"batch_size": 16}, sweep=place),
-        *full_runs.of(150, flags={"precision": "bf16"}, subject=NETS),
-        *full_runs.of(300, flags={"forward_only": True}),
-        *full_runs.of(180, 182, devices=2, flags={"variable_update": "replicated"}),
-    ]
-    profiled = full_runs(
-        118,
-        flags={"batch_size": 16, "num_batches": 10},
-        command=("cnnbench", "roofline", "lenet", "--batch_size=16"),
-    )
-    other = full_runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
-    found = (roofline(profiled), roofline(other), tuning())
-    found = (*found, strategies())
-    return Loaded(tuple(records), (), (measured,), found)
 
 
 @pytest.fixture(scope="module")
@@ -306,25 +122,6 @@ def test_the_bound_of_copies_is_a_curve_over_several_sizes(reductions, sizes, dr
         assert any(curve.reference for curve in one.series) is drawn
 
 
-def spans():
-    """A layer on two devices, the reduction of its gradients, an update and the input."""
-    parts = (
-        ("cpu:0", "conv0", "convolution 3x3", FORWARD, 0.0, 0.010),
-        ("cpu:1", "conv0", "convolution 3x3", TO_KERNEL, 0.0, 0.012),
-        ("cpu:0", REST, REDUCTION, OUTSIDE, 0.012, 0.014),
-        ("cpu:0", REST, UPDATE, OUTSIDE, 0.014, 0.015),
-        ("", *INPUT_OPERATIONS, 0.001, 0.004),
-    )
-    names = ("device", "layer", "kind", "direction", "start", "end")
-    return tuple(ProfiledSpan(**dict(zip(names, one, strict=True))) for one in parts)
-
-
-def step_profile(full_runs, **parts):
-    record = full_runs(100)
-    made = Profiles(lambda flags, step_seconds: record)()
-    return dataclasses.replace(made, **{"timeline": spans(), **parts})
-
-
 def test_a_profile_is_a_timeline_with_lanes_of_devices(full_runs):
     found = step_profile(full_runs, input_wait_seconds=(0.002,) * 8)
     report = report_of(studies=[found])
@@ -357,7 +154,7 @@ def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report
     assert (forward.mark, kernel.mark) == (0, 1)
     assert forward.texts == kernel.texts == ("conv0",)
     assert kernel.sizes > forward.sizes
-    bars = next(one for one in charts(report) if one.title.endswith("time of a step by layer"))
+    bars = next(one for one in charts(report) if one.title.endswith("time of a step in 3 layers"))
     assert [(row.label, row.centre) for row in bars.rows][:2] == [("conv0", 50.0), ("pool0", 10.0)]
     assert bars.rows[0].values[0][0] == pytest.approx(24.0)  # the bound
 
@@ -451,9 +248,21 @@ def test_no_mode_is_fastest_without_an_interval(processes, shift, text, tone):
 
 
 def test_gains_of_the_best_flags_are_drawn(report):
-    (drawn,) = (one for one in charts(report) if "gain over the flags" in one.title)
+    (drawn,) = (one for one in charts(report) if "over the flags as given" in one.title)
+    assert drawn.title == "lenet: gain of 2 candidates over the flags as given"
     assert drawn.limit == 0.0  # the flags as given
     assert [row.label for row in drawn.rows] == ["variable_update=replicated", "precision=bf16"]
+
+
+def test_titles_say_which_candidates_and_layers_are_drawn(full_runs):
+    best = tuning().rows[0]
+    gains = [dataclasses.replace(best, candidate=f"num_threads={n}") for n in range(13)]
+    layers = tuple(dataclasses.replace(ROWS[0], layer=f"conv{n}") for n in range(60))
+    studies = [tuning(rows=tuple(gains)), roofline(full_runs(100), rows=layers)]
+    titles = [one.title for one in charts(report_of(studies=studies))]
+    assert titles[0] == "lenet: gain of the 12 fastest of 13 candidates over the flags as given"
+    (layers_title,) = (one for one in titles if "time of a step" in one)
+    assert layers_title.endswith("in the 12 slowest of 60 layers")
 
 
 @pytest.mark.parametrize(
@@ -561,7 +370,7 @@ def hostile(value):
 
 
 def test_hostile_names_are_text(full_runs):
-    run = full_runs(100, sweep={**SWEEP, "command": COMMAND})
+    run = full_runs(100, sweep=SWEEP)
     plain = roofline(full_runs(100)), strategies(), tuning(), step_profile(full_runs)
     profiled, modes, tuned, steps = map(hostile, plain)
     documents = profiled, modes, dataclasses.replace(tuned, weights=HOSTILE), steps

@@ -2,7 +2,6 @@
 
 import base64
 import csv
-import dataclasses
 import hashlib
 import io
 import re
@@ -12,32 +11,12 @@ import pytest
 from pages import HOSTILE, Page, golden
 
 from cnnbench import __version__
-from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.tables import TABLES, frame
 from cnnbench.judge.report.tables import csv as csv_text
 from cnnbench.records.load import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-@pytest.fixture
-def hostile(full_runs):
-    """Hostile text wherever a record or a path can bring it in."""
-    bad = {"model": HOSTILE, "data_name": HOSTILE, "variable_update": HOSTILE}
-    good = full_runs.of(
-        *(100, 101, 102, 99, 98, 97),
-        flags=bad,
-        environment={"hostname": HOSTILE, HOSTILE: HOSTILE},
-        command=("cnnbench", f"--model={HOSTILE}"),
-        run_id=HOSTILE,
-    )
-    good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
-    other = full_runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
-    failed = full_runs(error=(HOSTILE, HOSTILE), flags=bad)
-    loaded = Loaded((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
-    base = full_runs.of(100, 101, 102, 99, 98, 97, flags=bad)
-    return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))
 
 
 @pytest.fixture(scope="module")

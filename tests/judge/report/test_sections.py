@@ -179,6 +179,17 @@ def test_another_network_is_an_answer_and_no_change(full_runs):
     assert "332.0 %" not in render(report, "markdown")
 
 
+def test_undecided_is_said_once(full_runs):
+    base, new = (full_runs.of(*speeds) for speeds in ((100, 105, 95), (101, 106, 97)))
+    answer = report_of(*new, base=base).answers[0]
+    assert answer.text.startswith("Undecided: ")
+    more = full_runs.of(*[100] * 8, flags={"batch_size": 16})
+    several = report_of(*new, *more, base=[*base, *more]).answers[0]
+    assert "1 same, 1 inconclusive" in several.details
+    for one in (answer, several):
+        assert " ".join((one.text, *one.details)).lower().count("undecided") <= 1
+
+
 def test_without_a_baseline_nothing_is_judged(full_runs):
     answer = report_of(full_runs(100)).answers[0]
     assert (answer.text, answer.tone) == ("Not compared with anything", "")

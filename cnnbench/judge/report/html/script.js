@@ -54,10 +54,15 @@
   // Commands: a button that copies; without a clipboard it selects.
 
   function copyable(code) {
-    const button = make("button", {type: "button", className: "copy", textContent: "copy"});
+    const button = make("button", {type: "button", className: "copy"});
+    const label = function (text) {
+      button.textContent = text;
+      button.setAttribute("aria-label", text + " " + code.textContent);
+    };
+    label("copy");
     button.addEventListener("click", function () {
       window.getSelection().selectAllChildren(code);
-      const done = function () { button.textContent = "copied"; };
+      const done = function () { label("copied"); };
       if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).then(done, done);
     });
     code.after(button);

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.numbers import count, percent
+from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import opening
@@ -63,9 +64,13 @@ def verdict(results: ReportSubject) -> Answer:
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}"
+    outcome = wording.outcome(comparison)
+    if comparison.exit_code is not ExitCode.INCONCLUSIVE:
+        outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
+    elif len(comparison.entries) == 1:
+        outcome = ""  # The answer says it.
     details = (*told[1:], outcome, *_worst(comparison), *_means(comparison))
-    return Answer(name, told[0], tone, details)
+    return Answer(name, told[0], tone, tuple(filter(None, details)))
 
 
 def _worst(comparison: Comparison) -> list[str]:

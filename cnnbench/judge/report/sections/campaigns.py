@@ -8,7 +8,7 @@ from functools import partial
 
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary, count, duration, integer, percent
+from cnnbench.base.text.numbers import binary, count, duration, integer, percent, selected
 from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.document import (
     Answer,
@@ -261,17 +261,16 @@ def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
         )
         for row, label in zip(drawn, labels, strict=True)
     )
-    note = key_of(rows, dot="the estimate from all rounds", band="its 95 % interval")
-    if len(measured) > len(drawn):
-        note += f" {len(drawn)} of {len(measured)} candidates are shown."
+    which = selected(len(drawn), "fastest", len(measured), "candidate", "candidates")
+    alike = f", all with {shared}" if shared else ""
     return (
         Rows(
-            title=f"{name}: gain over the flags as given{shared and f', all with {shared}'}",
+            title=f"{name}: gain of {which} over the flags as given{alike}",
             x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
             rows=rows,
             limit=0.0,
             limit_label="as given",
-            note=note,
+            note=key_of(rows, dot="the estimate from all rounds", band="its 95 % interval"),
         ),
     )
 

@@ -18,7 +18,7 @@ from cnnbench.base.charts import (
     Span,
     key_of,
 )
-from cnnbench.base.text.numbers import binary, count, number, percent
+from cnnbench.base.text.numbers import binary, count, number, percent, selected
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.document import Charts, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, timed_names
@@ -148,12 +148,12 @@ def _layer_bars(roofline: Roofline, title: str) -> Rows:
         )
         for row in layers
     )
-    shown = f"{len(layers)} of {len(roofline.layers)} layers are shown."
+    which = selected(len(layers), "slowest", len(roofline.layers), "layer", "layers")
     return Rows(
-        title=f"{title}: time of a step by layer",
+        title=f"{title}: time of a step in {which}",
         x=Axis(label="time, ms, forward and backward", zero=True, better=LOWER),
         rows=rows,
-        note=f"{key_of(rows, dot='the bound')} Shares are of the step. {shown}",
+        note=f"{key_of(rows, dot='the bound')} Shares are of the step.",
         bars=True,
     )
 

@@ -1,0 +1,190 @@
+"""Documents of roofline, tune, strategies and of a profile, of processes that never ran."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from step_profiles import Profiles
+
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
+from cnnbench.records.run import RunRecord
+from cnnbench.records.step_profile import (
+    FORWARD,
+    INPUT_OPERATIONS,
+    OUTSIDE,
+    REDUCTION,
+    REST,
+    TO_KERNEL,
+    UPDATE,
+    ProfiledSpan,
+)
+from cnnbench.records.strategies import (
+    StrategiesDocument,
+    StrategyProcess,
+    StrategyRow,
+)
+from cnnbench.records.tune import RefusedCandidate, TuneDocument, TuneRow
+
+SWEEP = {
+    **{"suite": "throughput", "case": "a", "key": "0" * 12, "repeat": 1, "seed": 1},
+    "command": ["cnnbench", "sweep", "throughput", "--", "--device=cpu"],
+}
+MACHINE = Machine(2e12, 4e10, "measured: 2048 x 2048 product, float32", "measured: copies")
+CONVOLUTION = "convolution 5x5"
+ROWS = (
+    RooflineRow("conv0", CONVOLUTION, "kernel gradient", 0.03, 24 * 10**9, 10**7, 0.012, 0.375),
+    RooflineRow("conv0", CONVOLUTION, "forward", 0.02, 24 * 10**9, 10**7, 0.012, 0.25),
+    RooflineRow("pool0", "pooling", "forward", 0.01, 0, 3 * 10**8, 0.0075, 0.125),
+    RooflineRow("step", "update", "step", 0.005, 0, 10**8, 0.0025, 0.0625),
+)
+SPEEDS = {
+    "one_tower": (220.0, 210.0),
+    "parameter_server": (180.0, 181.0),
+    "replicated": (190.0, 189.0),
+    "independent": (200.0, 201.0),
+}
+WEIGHTS: dict[str, tuple[str, float | None]] = {
+    "one_tower": ("not compared", None),
+    "parameter_server": ("reference", 0.0),
+    "replicated": ("equal", 2e-6),
+    "independent": ("not compared", None),
+}
+
+
+def roofline(run: RunRecord, **parts: Any) -> Roofline:
+    """A roofline of a run; its bound is 34 ms per step."""
+    values: dict[str, Any] = {
+        "rows": ROWS,
+        "machine": MACHINE,
+        "step_seconds": 0.08,
+        "unprofiled_step_seconds": 0.078,
+        "run": run,
+    }
+    return Roofline(**{**values, **parts})
+
+
+def strategies(**parts: Any) -> StrategiesDocument:
+    """Four cases of lenet on two CPU devices, two processes each."""
+    processes = tuple(
+        StrategyProcess(mode=mode, round=at, run_id=f"{mode}{at}", images_per_sec=speed)
+        for mode, speeds in SPEEDS.items()
+        for at, speed in enumerate(speeds, start=1)
+    )
+    rows = tuple(
+        StrategyRow(
+            mode=mode,
+            all_reduce="xring" if mode == "replicated" else "",
+            processes=2,
+            images_per_sec=sum(speeds) / 2,
+            low=min(speeds),
+            high=max(speeds),
+            overhead=None if mode == "one_tower" else 0.2,
+            peak_memory_bytes=2.0**29,
+            variables=8,
+            variable_copies=16,
+            weights=WEIGHTS[mode][0],
+            weight_distance=WEIGHTS[mode][1],
+        )
+        for mode, speeds in SPEEDS.items()
+    )
+    values: dict[str, Any] = {
+        "run_id": "modes",
+        "started_at": "2026-11-20T13:00:00+00:00",
+        "command": ("cnnbench", "strategies", "--model=lenet", "--num_gpus=2", "--batch_size=8"),
+        "config": {"model": "lenet", "batch_size": 8, "num_gpus": 2, "device": "cpu"},
+        "rows": rows,
+        "processes": processes,
+        "weights_tolerance": 1e-4,
+        "environment": {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"},
+    }
+    return StrategiesDocument(**{**values, **parts})
+
+
+def _tune_rows(given: tuple[str, ...], best: tuple[str, ...]) -> tuple[TuneRow, ...]:
+    """The winner, the flags as given, one that left and one that was not tried."""
+    return (
+        TuneRow(
+            candidate="variable_update=replicated",
+            flags=best,
+            group="modes",
+            processes=8,
+            images_per_sec=224.0,
+            gain=0.13,
+            low=0.10,
+            high=0.16,
+        ),
+        TuneRow(
+            candidate="as given",
+            flags=given,
+            group="modes",
+            processes=8,
+            images_per_sec=200.0,
+            gain=0.0,
+        ),
+        TuneRow(
+            candidate="precision=bf16",
+            flags=(*given, "--precision=bf16"),
+            changes=("precision",),
+            group="formats",
+            processes=3,
+            images_per_sec=150.0,
+            gain=-0.25,
+            low=-0.3,
+            high=-0.2,
+            left="slower",
+            after=3,
+            reason="by 25 %",
+        ),
+        TuneRow(candidate="xla=true", flags=given, left="untried", reason="no time for it"),
+    )
+
+
+def tuning(**parts: Any) -> TuneDocument:
+    """A search that proved replicated variables, 12 % faster than the flags as given."""
+    given = ("--model=lenet", "--num_gpus=2")
+    best = (*given, "--variable_update=replicated")
+    refused = RefusedCandidate(group="modes", candidate="all_reduce_spec=nccl", reason="no GPU")
+    values: dict[str, Any] = {
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "search_command": ("cnnbench", "tune", *given),
+        "command": ("cnnbench", *best),
+        "verdict": "faster",
+        "reason": "",
+        "leader": "variable_update=replicated",
+        "gain": 0.12,
+        "low": 0.1,
+        "high": 0.14,
+        "confidence": 0.95,
+        "pairs": 12,
+        "weights": "it trains the same weights, all bits",
+        "trains_alike": True,
+        "given": given,
+        "seed": 1,
+        "seconds": 500.0,
+        "budget_seconds": 600.0,
+        "scatter": 0.02,
+        "failure": "",
+        "rows": _tune_rows(given, best),
+        "refused": (refused,),
+    }
+    return TuneDocument(**{**values, **parts})
+
+
+def spans():
+    """A layer on two devices, the reduction of its gradients, an update and the input."""
+    parts = (
+        ("cpu:0", "conv0", "convolution 3x3", FORWARD, 0.0, 0.010),
+        ("cpu:1", "conv0", "convolution 3x3", TO_KERNEL, 0.0, 0.012),
+        ("cpu:0", REST, REDUCTION, OUTSIDE, 0.012, 0.014),
+        ("cpu:0", REST, UPDATE, OUTSIDE, 0.014, 0.015),
+        ("", *INPUT_OPERATIONS, 0.001, 0.004),
+    )
+    names = ("device", "layer", "kind", "direction", "start", "end")
+    return tuple(ProfiledSpan(**dict(zip(names, one, strict=True))) for one in parts)
+
+
+def step_profile(full_runs, **parts):
+    record = full_runs(100)
+    made = Profiles(lambda flags, step_seconds: record)()
+    return dataclasses.replace(made, **{"timeline": spans(), **parts})

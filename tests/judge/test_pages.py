@@ -1,0 +1,206 @@
+"""Pages in a browser: nothing is cut off, faint, out of reach or without a name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from pathlib import Path
+
+import browser as chromium
+import pytest
+from step_profiles import CONV, Profiles, changed
+from studies import ROWS, roofline, step_profile, strategies, tuning
+
+from cnnbench.judge.explain import explain
+from cnnbench.judge.history import METRICS, page, trend
+from cnnbench.judge.report import build, gather, render
+from cnnbench.records.load import Loaded
+
+LOOKED_FOR = (Path(chromium.__file__).parent / "looked_for.js").read_text()
+# What Jenkins sends with files of a build, unless its administrator changes that.
+JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
+NAMES = ("report", "history", "explain", "tune", "roofline", "hostile")
+ERRORS = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+NAMED = ("button", "group", "heading", "image", "link", "navigation", "slider", "table")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = chromium.program()
+    if path is None:
+        missing = f"none of {', '.join(chromium.NAMES)}; Debian's package is chromium"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    started = chromium.Browser(path)
+    yield started
+    started.close()
+
+
+def history(commits, series_of):
+    """A page with a step for the worse and an outlier."""
+    found = commits.history([100.0] * 8 + [90.0] * 6 + [70.0] + [90.0] * 6)
+    speed = METRICS["throughput"]
+    return page.page([trend(one, speed) for one in series_of(found)], speed)
+
+
+def explanation(lenet):
+    """A page on six processes of each side, in one of which a layer has twice the work."""
+    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    base, new = (Profiles(lenet).side(rows, 6) for rows in (None, twice))
+    sides = [Loaded(tuple(one.record for one in side), ()) for side in (base, new)]
+    comparison = gather(sides[1], sides[0]).comparison
+    explained = dataclasses.replace(comparison, explanation=explain(base, new))
+    return build(gather(sides[1], comparison=explained))
+
+
+def with_studies(*studies):
+    return build(gather(Loaded((), (), (), studies)))
+
+
+def named_layers(record):
+    """A roofline whose layers have long names."""
+    rows = [dataclasses.replace(row, layer=f"stage3_block12_{row.layer}") for row in ROWS]
+    return roofline(record, rows=tuple(rows))
+
+
+@pytest.fixture(scope="module")
+def written(request, tmp_path_factory):
+    """written(NAME): the file of a page, made when it is asked for first."""
+    given, folder = request.getfixturevalue, tmp_path_factory.mktemp("pages")
+    full_runs = given("make_full_runs")()
+    reports = {
+        "report": lambda: given("report"),
+        "history": lambda: history(given("make_by_commit")(), given("series_of")),
+        "explain": lambda: explanation(given("lenet_runs")()),
+        "tune": lambda: with_studies(tuning(), strategies()),
+        "roofline": lambda: with_studies(named_layers(full_runs(118)), step_profile(full_runs)),
+        "hostile": lambda: build(given("hostile")),
+    }
+
+    @functools.cache
+    def write(name):
+        path = folder / f"{name}.html"
+        path.write_text(render(reports[name](), "html"), "utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    server = chromium.Served(JENKINS)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=NAMES)
+def opened(request, browser, written):
+    """The browser with a page, all of whose folded parts are open."""
+    browser.open(written(request.param).as_uri())
+    browser.evaluate(LOOKED_FOR)
+    browser.evaluate("lookedFor.open()")
+    return browser
+
+
+def test_a_page_loads_only_itself_and_reports_no_error(opened):
+    assert opened.happened(*ERRORS) == []
+    assert len(opened.happened("Network.requestWillBeSent")) == 1
+
+
+def test_nothing_is_cut_off_and_all_can_be_read(opened):
+    for width in (390, 768, 1400):
+        for scheme in ("light", "dark"):
+            opened.show(width, scheme)
+            found = opened.evaluate("[lookedFor.cutOff(), lookedFor.chartsNotOnce()]")
+            assert found == [[], []], width
+            found = opened.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
+            assert found == [[], []], (width, scheme)
+    opened.show(965, "dark", "print")  # letter paper, landscape, without margins
+    assert opened.evaluate("[lookedFor.cutOff(), lookedFor.faintText()]") == [[], []]
+
+
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(opened):
+    opened.evaluate("window.controls = lookedFor.controls(); document.activeElement.blur()")
+    left = set(range(opened.evaluate("controls.length")))
+    for _ in range(2 * len(left) + 4):
+        opened.press("Tab")
+        place = opened.evaluate("controls.indexOf(document.activeElement)")
+        if place in left:
+            left.remove(place)
+            assert opened.evaluate("lookedFor.showsItsFocus(document.activeElement)"), place
+        if not left:
+            break
+    assert left == set()
+
+
+def test_screen_readers_are_told_names_and_roles(opened):
+    nodes = opened.accessible()
+    # The name of an unfolding part is that of its summary.
+    parts = opened.evaluate("document.querySelectorAll('details').length")
+    nameless = [role for role, name, _ in nodes if role in NAMED and not name.strip()]
+    assert nameless == ["group"] * parts
+    focusable = [one for one in nodes if one[2].get("focusable") and one[0] != "RootWebArea"]
+    assert [one for one in focusable if not one[1].strip() or one[0] == "generic"] == []
+    roles = [role for role, _, _ in nodes]
+    assert [roles.count(one) for one in ("banner", "main", "contentinfo")] == [1, 1, 1]
+    levels = [about["level"] for role, _, about in nodes if role == "heading"]
+    assert levels[0] == levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_styles_and_scripts_each_chart_is_there_once(browser, served, written, name):
+    browser.open(served.url(written(name)))
+    assert len(browser.happened("Network.requestWillBeSent")) == 1
+    assert browser.evaluate("document.querySelectorAll('button, .tip').length") == 0
+    browser.evaluate(LOOKED_FOR)
+    browser.evaluate("lookedFor.open()")
+    for scheme in ("light", "dark"):
+        browser.show(1400, scheme)
+        found = browser.evaluate("[lookedFor.chartsNotOnce(), lookedFor.cutOff()]")
+        assert found == [[], []]
+        found = browser.evaluate("[lookedFor.faintText(), lookedFor.faintLines()]")
+        assert found == [[], []], scheme
+
+
+def focus(browser, selector):
+    assert browser.evaluate(f"document.querySelector({selector!r}).focus() ?? true")
+
+
+def test_keys_move_through_points_sort_tables_and_zoom(browser, written):
+    browser.open(written("history").as_uri())
+    focus(browser, ".broad .marks .point")
+    first = browser.evaluate("document.querySelector('.tip').textContent")
+    browser.press("ArrowRight")
+    second, label = browser.evaluate(
+        "[document.querySelector('.tip').textContent, document.activeElement.ariaLabel]"
+    )
+    assert "c000" in first
+    assert "c001" in second
+    assert second == label
+    browser.press("Escape")
+    assert browser.evaluate("document.querySelector('.tip').hidden")
+    focus(browser, ".zoom input")
+    browser.press("ArrowRight")
+    assert browser.evaluate("document.querySelector('.zoom output').textContent").endswith(
+        ", 20 points"
+    )
+    focus(browser, "summary")
+    browser.press("Enter")
+    focus(browser, "#points th:nth-child(3) button")
+    speeds = (
+        "Array.from(document.querySelectorAll('#points td:nth-child(3)'), e => e.dataset.value)"
+    )
+    browser.press("Enter")
+    assert browser.evaluate(speeds) == sorted(browser.evaluate(speeds), key=float)
+    browser.press("Enter")
+    assert browser.evaluate(speeds) == sorted(browser.evaluate(speeds), key=float)[::-1]
+    assert browser.happened(*ERRORS) == []
+
+
+def test_paper_has_what_is_folded(browser, written):
+    browser.open(written("history").as_uri())
+    assert browser.evaluate("document.querySelector('details').open") is False
+    assert browser("Page.printToPDF", preferCSSPageSize=True)["data"]
+    assert browser.evaluate("document.querySelector('details').open") is True
