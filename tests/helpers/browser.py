@@ -76,7 +76,7 @@ class Browser:
     def _read(self) -> Iterator[dict[str, Any]]:
         assert self._process.stdout is not None
         rest = b""
-        while read := self._process.stdout.read1():  # type: ignore[attr-defined]
+        while read := self._process.stdout.read1():
             *whole, rest = (rest + read).split(b"\0")
             yield from map(json.loads, whole)
         raise RuntimeError("the browser has ended")
