@@ -91,6 +91,19 @@ def test_captions_fit_a_phone(label, caption):
     assert half - 1 <= float(found.get("x")) <= NARROW + 1 - half
 
 
+def test_texts_beside_points_and_ticks_at_the_ends_stay_inside():
+    name = "stage3_block12_conv0"
+    series = ChartSeries(name="a", points=((1.0, 1.0), (2.0, 1.0)), texts=(f"{name}a", f"{name}b"))
+    long = ChartSeries(name="a", points=((1.0, 1.0),), texts=(name * 4,))
+    x = Axis(label="x", ticks=(1.0, 2.0), tick_texts=("the first", "the last"))
+    rows = dataclasses.replace(dots(bars=True), x=Axis(label="share", zero=True, format="percent"))
+    for chart in (lines(series=(series,), x=x), lines(series=(long,)), rows):
+        for one in tree(chart).iter("text"):
+            width, x = len(one.text) * 7.2, float(one.get("x"))
+            left = x - width * {"end": 1, "middle": 0.5}.get(one.get("text-anchor"), 0)
+            assert -1 <= left < left + width <= NARROW + 1, one.text
+
+
 def test_notes_beside_events_do_not_cover_each_other():
     points = tuple((float(x), 1.0) for x in range(20))
     series = (ChartSeries(name="a", points=points),)
