@@ -69,7 +69,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
 _PLOT_PART, _BESIDE = "plot", "beside"
 _NOTE_ROOM, _MOST_LINES = 0.07, 2
-_BESIDE_GAP = 7.0
+_BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
@@ -315,6 +315,7 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
         _draw_series(sheet, axes, one, style)
         _draw_key(sheet, one, style, _legend_place(place, sheet.inner, bottom + _AXIS_HEIGHT))
         index += not one.reference
+    _write_texts(sheet, axes, chart.series)
 
 
 def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
@@ -368,9 +369,6 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
         if span is not None:
             (stroke,) = axes.plot([x, x], [span[0], min(span[1], top)], color=colour, lw=1.5)
             sheet.mark(stroke, _PLOT_PART)
-    for x, y, text in zip(xs, ys, one.texts, strict=False):
-        if text:
-            _write_beside(sheet, axes, (x, y), plain(text))
     if one.reference:
         return
     hints = one.hints or ("",) * len(xs)
@@ -388,21 +386,33 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
             sheet.mark(marks, "marks", [hints[i] for i in alike])
 
 
-def _write_beside(sheet: Sheet, axes: Any, point: tuple[float, float], text: str) -> None:
-    """Writes a text to the right of a point, or to the left if only there it has room."""
-    place = sheet.x_of(axes, point[0])
-    left, right = place - _BESIDE_GAP, sheet.inner - place - _BESIDE_GAP
-    at_right = right >= min(len(text) * CHARACTER, left)
-    axes.annotate(
-        shortened(text, fitting(right if at_right else left)),
-        point,
-        xytext=(_BESIDE_GAP if at_right else -_BESIDE_GAP, 4),
-        textcoords="offset points",
-        ha="left" if at_right else "right",
-        fontsize=TICK_SIZE,
-        zorder=4,
-        annotation_clip=False,
-    )
+def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None:
+    """Writes texts beside points, without overlaps; without room a text is omitted."""
+    taken: list[tuple[float, float, float]] = []
+    top = axes.get_ylim()[1]
+    for one in series:
+        for (x, y), text in zip(one.points, one.texts, strict=False):
+            point = (x, min(y, top))
+            place, height = sheet.x_of(axes, x), axes.transData.transform(point)[1]
+            rooms = (sheet.inner - place - _BESIDE_GAP, place - _BESIDE_GAP)
+            text = shortened(plain(text), fitting(max(rooms)))
+            width = len(text) * CHARACTER
+            for shift, side in itertools.product(_SHIFTS, (0, 1)):
+                left = place - _BESIDE_GAP - width if side else place + _BESIDE_GAP
+                box = (left, left + width, height + shift)
+                if not text or width > rooms[side] or any(_overlap(box, other) for other in taken):
+                    continue
+                taken.append(box)
+                at, align = (-_BESIDE_GAP, "right") if side else (_BESIDE_GAP, "left")
+                where: Any = {"xytext": (at, shift), "textcoords": "offset points", "ha": align}
+                style: Any = {"fontsize": TICK_SIZE, "zorder": 4, "annotation_clip": False}
+                axes.annotate(text, point, **where, **style)
+                break
+
+
+def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Whether two texts, (left, right, base line), cover each other."""
+    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < TICK_SIZE
 
 
 def _draw_key(

@@ -104,6 +104,22 @@ def test_texts_beside_points_and_ticks_at_the_ends_stay_inside():
             assert -1 <= left < left + width <= NARROW + 1, one.text
 
 
+def test_texts_beside_near_points_do_not_cover_each_other():
+    near = [(1.0 + 0.01 * i, 1.0 + 0.01 * i) for i in range(5)]
+    series = [
+        ChartSeries(name="", points=(point,), texts=(f"conv{i}",)) for i, point in enumerate(near)
+    ]
+    root = tree(lines(series=(*series, ChartSeries(name="far", points=((2.0, 2.0),)))))
+    boxes = []
+    for one in root.iter("text"):
+        if (one.text or "").startswith("conv"):
+            left = float(one.get("x")) - (36.0 if one.get("text-anchor") == "end" else 0.0)
+            boxes.append((left, float(one.get("y"))))
+    assert len(boxes) == 5
+    for index, (x, y) in enumerate(boxes):
+        assert all(abs(x - u) >= 36 or abs(y - v) >= 11.5 for u, v in boxes[index + 1 :])
+
+
 def test_notes_beside_events_do_not_cover_each_other():
     points = tuple((float(x), 1.0) for x in range(20))
     series = (ChartSeries(name="a", points=points),)

@@ -132,7 +132,8 @@ def chart(roofline: Roofline, title: str) -> Lines:
         y=Axis(label="GFLOP/s", log=True, better=HIGHER),
         series=(_roof(machine, places), *points),
         note="A point is a convolution or matrix product of a layer in one direction, its area the "
-        f"time; the {len(named)} longest are named. The rest of a step has no FLOPs that count.",
+        f"time; up to {len(named)} of the longest are named. The rest of a step has no FLOPs that "
+        "count.",
     )
 
 
