@@ -1,0 +1,34 @@
+"""Pictures of pages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import browser as chromium
+import picture_pages
+import pytest
+from PIL import Image
+
+from cnnbench.errors import UsageError
+
+
+def test_a_picture_has_the_upper_end_of_a_part(tmp_path: Path) -> None:
+    path = chromium.program()
+    if path is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium")
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    blue = "<p id=p style='margin: 0; height: 2000px; background: blue'>"
+    page.write_text(f"<body style='margin: 0'><p style='margin: 0; height: 1500px'></p>{blue}</p>")
+    browser = chromium.Browser(path)
+    picture_pages.take(browser, page, "#p", picture)
+    browser.close()
+    with Image.open(picture) as image:
+        assert image.size == (1000, 900)
+        assert image.convert("RGB").getcolors() == [(900_000, (0, 0, 255))]
+
+
+@pytest.mark.parametrize("words", [(), ("a", "b")])
+def test_wrong_use_is_refused_before_anything_is_measured(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="takes one folder"):
+        picture_pages.main(words)
