@@ -79,7 +79,7 @@ def test_out_of_memory(ended):
         name: (record["placement"] is not None, len(record["step_seconds"]))
         for name, (record, _) in ends.items()
     }
-    assert steps == {"build": (True, 0), "first step": (True, 0), "evaluation": (True, 3)}
+    assert steps == {"build": (True, 0), "first step": (True, 0), "evaluation": (True, 2)}
     assert ends["first step"][0]["startup_seconds"]["build"] is not None
     for name, (record, line) in ends.items():
         assert record["error"]["type"] == "OutOfMemoryError"

@@ -124,7 +124,8 @@ def test_decay_over_hundreds_of_steps(losses: Callable[[Flags], Values]) -> None
         "num_batches": steps,
     }
     gpu, cpu = losses({**flags, "num_gpus": 2}), losses({**flags, "num_gpus": 2, "device": "cpu"})
-    assert max(differences(gpu, cpu).values()) <= 1e-6
+    # On CPUs decay is a part of the update, whose steps differ by up to 2^-17 of a weight.
+    assert max(differences(gpu, cpu).values()) <= 2 * 2.0**-17
     weights = 60_000 * (1 - rate * decay) ** (2 * (steps - 1))
     taken = gpu["loss 1"] - gpu[f"loss {steps}"]
     assert taken > 0.9 * decay / 2 * (60_000 - weights)
