@@ -77,7 +77,7 @@ class NetworkPlan:
             backbone=flags.backbone_model_path,
             plugins=(flags.model_plugin, flags.dataset_plugin),
         )
-        refuse(_RULES, _SetupWithNetwork(**vars(setup), network=network))
+        refuse(_RULES, SetupWithNetwork(**vars(setup), network=network))
         return network
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
@@ -121,21 +121,23 @@ def _unreachable(path: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SetupWithNetwork(Setup):
+class SetupWithNetwork(Setup):
+    """A setup and its network, on which rules depend that need both."""
+
     network: NetworkPlan
 
 
-def _metrics(p: _SetupWithNetwork) -> str:
+def _metrics(p: SetupWithNetwork) -> str:
     names = ", ".join(p.network.model.metric_names)
     return f"its metrics are {names}" if names else "it has other metrics"
 
 
-def _has_backbone(p: _SetupWithNetwork) -> bool:
+def _has_backbone(p: SetupWithNetwork) -> bool:
     prefix = p.network.model.backbone
     return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
 
 
-def _missing_element(p: _SetupWithNetwork) -> str:
+def _missing_element(p: SetupWithNetwork) -> str:
     """The reason why the model cannot take the examples of the data set, or ""."""
     if type(p.network.model).preprocess is not Model.preprocess:
         return ""
@@ -148,13 +150,13 @@ def _missing_element(p: _SetupWithNetwork) -> str:
     return ""
 
 
-def _frozen_bytes(p: _SetupWithNetwork) -> int:
+def _frozen_bytes(p: SetupWithNetwork) -> int:
     """Size of the weights in a frozen graph."""
     each = {"fp32": 4, "int8": 5}.get(p.numerics.precision, 2)
     return each * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
-def _fault_of_int8(p: _SetupWithNetwork) -> str:
+def _fault_of_int8(p: SetupWithNetwork) -> str:
     """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
     if p.numerics.precision != "int8":
         return ""
@@ -167,7 +169,7 @@ def _fault_of_int8(p: _SetupWithNetwork) -> str:
     return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
 
 
-def _fault_of_shards(p: _SetupWithNetwork) -> str:
+def _fault_of_shards(p: SetupWithNetwork) -> str:
     """The reason why the files cannot be shared out between the workers, or ""."""
     dataset, workers = p.network.dataset, p.place.job.num_workers
     files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
@@ -177,7 +179,7 @@ def _fault_of_shards(p: _SetupWithNetwork) -> str:
     return few if files < workers else ""
 
 
-_RULES: tuple[Rule[_SetupWithNetwork], ...] = (
+_RULES: tuple[Rule[SetupWithNetwork], ...] = (
     refused(
         "aux_head",
         lambda p: p.network.model.aux_head is None,

@@ -63,8 +63,7 @@ def make_setup(
 
 
 def joined(setup: Setup, environ: MutableMapping[str, str], tell: Callable[[str], None]) -> Setup:
-    """The setup with the addresses that the processes of a job exchange; see
-    `with_exchanged_addresses`."""
+    """The setup with the addresses of `with_exchanged_addresses`."""
     params = with_exchanged_addresses(setup.params, environ, tell)
     if params is setup.params:
         return setup

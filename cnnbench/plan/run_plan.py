@@ -18,7 +18,7 @@ from cnnbench.flags.params import Params
 from cnnbench.plan.inputs import InputPlan
 from cnnbench.plan.learning_rate import LearningRates
 from cnnbench.plan.length import Length
-from cnnbench.plan.network import NetworkPlan
+from cnnbench.plan.network import NetworkPlan, SetupWithNetwork
 from cnnbench.plan.resolve import joined, make_setup
 from cnnbench.plan.same_run import agreed_facts, digest_of, identity_here
 from cnnbench.plan.setup import Setup
@@ -27,10 +27,9 @@ from cnnbench.variable_mgr import all_reduce
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan(Setup):
+class RunPlan(SetupWithNetwork):
     """The setup of a run with its network and its data."""
 
-    network: NetworkPlan
     length: Length
     rates: LearningRates
     input: InputPlan

@@ -166,7 +166,8 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
         return None
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
-        return str(plan.config["all_reduce_spec"])
+        spec = plan.exchange.all_reduce_spec
+        return "None" if spec is None else spec.source
     text = ":".join(_all_reduce(plan, on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
