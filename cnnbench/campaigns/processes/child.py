@@ -36,6 +36,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
 _LOOK_SECONDS = 0.1
+_LATE = 1.2
 _TAIL_BYTES = 8192
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -157,12 +158,15 @@ def stop(
                     due = begun + int(found[1]) + AT_ONCE
                     tell(found.group())
     except KeyboardInterrupt:
-        time.sleep(max(0.0, begun + SAME_SECONDS - time.monotonic()))  # else it is the first one
+        # A signal within SAME_SECONDS of the first counts as the first, whose delivery may be late.
+        time.sleep(max(0.0, begun + _LATE * SAME_SECONDS - time.monotonic()))
         due = time.monotonic() + AT_ONCE
-        for child in children:
-            child.interrupt()
-        for child in children:
-            child.wait(due - time.monotonic())
+        while time.monotonic() < due:
+            for child in children:
+                child.interrupt()
+            again = min(due, time.monotonic() + _LATE * SAME_SECONDS)
+            if all([child.wait(again - time.monotonic()) for child in children]):
+                break
         raise
     return [child.stopped() for child in children]
 
