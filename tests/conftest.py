@@ -31,12 +31,12 @@ from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
 from cnnbench.cli import main
 from cnnbench.flags import Params
-from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.host import Host
 from cnnbench.models import registry
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import (
     Batch,

@@ -36,7 +36,7 @@ INSIDE = {
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
-    "lab": (("allreduce", "predict", "roofline"),),
+    "lab": (("all_reduce", "predict", "roofline"),),
     "campaigns": (
         ("processes",),
         ("launch",),

@@ -25,7 +25,7 @@ from cnnbench.cli.commands.models import ModelsDocument
 from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.report.renderers.json import ComparisonDocument
 from cnnbench.lab.predict.predict import PredictionDocument
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, computed_of, json_key
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.roofline import Roofline

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import OPTIONAL
 from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline

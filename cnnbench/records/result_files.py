@@ -21,7 +21,7 @@ from cnnbench.base.reading import parse_json
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.table import csv_cell
 from cnnbench.errors import FlagError
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import IMPLIED_KIND, Document, encode
 from cnnbench.records.files import (
     Output,
@@ -294,7 +294,7 @@ _RUN = {
 # Fields of Packing, with whether they were added later.
 _PACKING = {one.name: one.metadata.get("optional", False) for one in fields(Packing)}
 
-_ALLREDUCE = {
+_ALL_REDUCE = {
     **_at("record", "run_id", "started_at"),
     **_at("point", "workload", "bytes", "elements", "tensors", "dtype"),
     **_at("record.placement", "device"),
@@ -320,7 +320,7 @@ _ALLREDUCE = {
 }
 
 RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema)
-REDUCTIONS = CsvTable((*_ALLREDUCE, "schema"), AllReduceRecord.schema)
+REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
 def run_row(record: RunRecord) -> dict[str, object]:
@@ -343,7 +343,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
     return {name: _value(sources, path) for name, path in _RUN.items()}
 
 
-def allreduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
+def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
     """The values of a row by column of `REDUCTIONS`."""
     computed = {
         "peer": point in record.peers,
@@ -357,7 +357,7 @@ def allreduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
         "computed": computed,
         "subject": subject_of(record.subject, record.config),
     }
-    return {name: _value(sources, path) for name, path in _ALLREDUCE.items()}
+    return {name: _value(sources, path) for name, path in _ALL_REDUCE.items()}
 
 
 def _value(sources: Mapping[str, object], path: str) -> object:

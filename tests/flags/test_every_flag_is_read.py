@@ -21,7 +21,7 @@ NOT_READERS = (
     ROOT / "cnnbench" / "flags",
     *(ROOT / "cnnbench" / "plan").glob("refusals*.py"),
     ROOT / "cnnbench" / "plan" / "notices.py",
-    ROOT / "cnnbench" / "lab" / "allreduce",
+    ROOT / "cnnbench" / "lab" / "all_reduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
 PARTS = (Exchange, InputSpec, MachinePlan, Numerics, Place)

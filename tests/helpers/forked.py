@@ -104,7 +104,7 @@ def finished(
 LOADED = "import forked; forked.load()"
 """For a `Server`: loads TensorFlow, and what commands import."""
 
-_USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands")
+_USED = ("run", "data", "models", "variable_mgr", "lab.all_reduce", "cli.commands")
 
 
 def load() -> None:

@@ -13,7 +13,7 @@ from studies import SWEEP, roofline, strategies, tuning
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
-from cnnbench.records.allreduce import Copying
+from cnnbench.records.all_reduce import Copying
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import (
     ConditionNote,

@@ -16,7 +16,7 @@ from peers.options import Options
 from peers.process import Line, Process
 from peers.scenarios import SCENARIOS, demands_of, scenario_subjects
 
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 # As python and as cnnbench. SAY holds what goes wrong: "silent", "sick", or words of a command line
@@ -381,7 +381,7 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("scenario", REDUCTIONS)
 def test_figures_of_reductions_by_hand(scenario, make_reductions):
-    from cnnbench.records.allreduce import Copying
+    from cnnbench.records.all_reduce import Copying
 
     points, expected = REDUCTIONS[scenario]
     record: AllReduceRecord = make_reductions()(

@@ -15,7 +15,7 @@ from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import NONE, number, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.groups.allreduce import model_gradients
+from cnnbench.flags.groups.all_reduce import model_gradients
 from cnnbench.judge.metrics.speed import throughputs
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link

@@ -17,19 +17,19 @@ from cnnbench.campaigns.processes.commands import Resolved, of_plan, stored
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs, parse_args, parse_flags
 from cnnbench.flags.declare import named, specs_of, texts_of
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.roles import RunPart
-from cnnbench.lab.allreduce import plan as allreduce
+from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
 from cnnbench.plan import Setup, make_plan
 from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
 from cnnbench.plan.resolve import of_args
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import outputs
@@ -109,7 +109,7 @@ class TaskCommand:
 def task_command(words: Sequence[str]) -> TaskCommand:
     """Parses the words after -- of the processes of a job; their command is `run` by default."""
     if words and words[0] == "allreduce":
-        specs = (*allreduce.WITHOUT_EFFECT, *ALLREDUCE_FLAGS)
+        specs = (*all_reduce_plan.WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)
         args = ParsedArgs(parse_flags(words[1:], specs))
         return TaskCommand(name=words[0], words=tuple(words[1:]), args=args)
     return TaskCommand(name="run", words=tuple(words), args=parse_args(words))
@@ -128,7 +128,7 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
 
     def of_task(own: Mapping[str, Any], names: JobFlagNames) -> Setup:
         values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
-        return allreduce.make_plan(params_of(values), tuple(values), names).run
+        return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
 
     return _of_tasks(given, layout, towers, of_task)
 

@@ -165,7 +165,7 @@ def stop(
             for child in children:
                 child.interrupt()
             again = min(due, time.monotonic() + _LATE * SAME_SECONDS)
-            if all([child.wait(again - time.monotonic()) for child in children]):
+            if all(child.wait(again - time.monotonic()) for child in children):
                 break
         raise
     return [child.stopped() for child in children]

@@ -15,9 +15,9 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs
 from cnnbench.flags.declare import FlagSpec
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.lab.allreduce import plan as allreduce_plan
+from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan import RunPlan
@@ -101,7 +101,7 @@ class Resolved:
 @cache
 def flags_of(command: str) -> Mapping[str, FlagSpec]:
     """All flags of a command of a sweep or job, "run" or "allreduce", by name."""
-    return {spec.name: spec for spec in ALLREDUCE_FLAGS} if command == "allreduce" else ACCEPTED
+    return {spec.name: spec for spec in ALL_REDUCE_FLAGS} if command == "allreduce" else ACCEPTED
 
 
 def stored(args: ParsedArgs) -> ParsedArgs:
@@ -195,11 +195,11 @@ def source_digest() -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def resolve_allreduce(given: Mapping[str, Any]) -> Resolved:
+def resolve_all_reduce(given: Mapping[str, Any]) -> Resolved:
     """Checks the flags of an all-reduce benchmark, by name; UsageError if it cannot be run."""
     given = {**given, "result_json": _RECORD}
     params = params_of(given)
-    plan = allreduce_plan.make_plan(params, tuple(given))
+    plan = all_reduce_plan.make_plan(params, tuple(given))
     config = {name: encode(value) for name, value in params.as_dict().items()}
     config["sizes"] = [workload.name for workload in plan.workloads]
     # All algorithms unless named.

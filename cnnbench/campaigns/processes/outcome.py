@@ -22,7 +22,7 @@ from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended, end_of
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.judge.metrics.speed import throughput
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
 from cnnbench.records.parts import ErrorInfo

@@ -20,7 +20,7 @@ from cnnbench.campaigns.processes.commands import (
     environment_identity,
     flags_of,
     refuse_in_sweep,
-    resolve_allreduce,
+    resolve_all_reduce,
 )
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
@@ -370,7 +370,7 @@ def _resolve(configuration: FlagSet, flags: Mapping[str, str]) -> Resolved:
         given = values_of(flags, flags_of(entry.command))
         refuse_in_sweep(given)
         if entry.command == "allreduce":
-            return resolve_allreduce(given)
+            return resolve_all_reduce(given)
         return resolve_run(args_of(given), entry.launch)
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)

@@ -20,7 +20,7 @@ from cnnbench.judge.compare.judgement import processes_to_find
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text, throughputs
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 
 _NUMBERS = ("batch", "median images/sec", "median bus GB/s", "spread")  # aligned to the right

@@ -14,18 +14,18 @@ from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import parted, sections_of
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_TITLES, AllReduceParams
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.flags.retired import obsolete_notices
-from cnnbench.lab.allreduce.plan import WITHOUT_EFFECT, make_plan
-from cnnbench.lab.allreduce.session import AllReduceBench
+from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan
+from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.lab.predict import command
 from cnnbench.plan.same_run import agreed_facts, digest_of
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 
-_ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALLREDUCE_FLAGS, *PREDICT_FLAGS)}
-_MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALLREDUCE_FLAGS)))
+_ACCEPTED = {spec.name: spec for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
+_MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)))
 # The flags of --predict, and those for measurements that it uses, too.
 _PREDICTED_FROM = (
     *(spec.name for spec in PREDICT_FLAGS),
@@ -52,7 +52,7 @@ Exit code 4 if any sum is wrong or any row fails.
 """
 
 
-_SECTIONS = sections_of(AllReduceParams, ALLREDUCE_TITLES)
+_SECTIONS = sections_of(AllReduceParams, ALL_REDUCE_TITLES)
 HELP = (_ABOUT, [*_SECTIONS.items(), ("Instead of measuring", PREDICT_FLAGS)])
 
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     explicit = [n for n, v in given.items() if n not in others or v or v != _ACCEPTED[n].default]
     plan, facts = make_plan(params, explicit), {}
     if plan.job.in_cluster:
-        facts = agreed_facts(vars(params), ALLREDUCE_FLAGS)
+        facts = agreed_facts(vars(params), ALL_REDUCE_FLAGS)
         facts["digest of the tensors"] = digest_of(plan.workloads)
     if plan.job.serves:
         return lend(plan.run, facts, messages)

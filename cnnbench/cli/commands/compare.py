@@ -13,9 +13,9 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
+from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.reductions import measurements
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.report import ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import csv
 from cnnbench.records.files import Output, check_outputs, check_written

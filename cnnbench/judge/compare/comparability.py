@@ -13,8 +13,8 @@ from cnnbench.flags import FLAGS
 from cnnbench.flags.declare import named
 from cnnbench.flags.identity import having
 from cnnbench.flags.roles import Counted, RunPart
+from cnnbench.judge.compare.all_reduce import OWN
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.reductions import OWN
 from cnnbench.judge.metrics.comparable_facts import (
     FACTS,
     FLAG,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
+from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import (
     Group,
     differences,
@@ -23,7 +24,6 @@ from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.median_step import median_step
-from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
@@ -37,7 +37,7 @@ from cnnbench.judge.metrics.registry import (
     judged,
 )
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 

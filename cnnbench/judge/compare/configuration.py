@@ -17,7 +17,7 @@ from cnnbench.flags.declare import named
 from cnnbench.flags.identity import identity
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.roles import RunPart
-from cnnbench.judge.compare import reductions
+from cnnbench.judge.compare import all_reduce
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
@@ -76,7 +76,7 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
     if configuration.kind == RUN:
         parts = _run_label(flags)
     else:
-        parts = reductions.label(configuration.kind, flags)
+        parts = all_reduce.label(configuration.kind, flags)
     parts += [f"{name}={_shown(flags.get(name))}" for name in distinguishing]
     return ", ".join(parts)
 
@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
 def _defaults(kind: str) -> Mapping[str, Any]:
     """Defaults of all flags, as in a record whose version had no such flag."""
     if kind != RUN:
-        return reductions.defaults()
+        return all_reduce.defaults()
     # Earlier records hold flags that have become obsolete since.
     return {spec.name: encode(spec.default) for spec in ACCEPTED.values()}
 

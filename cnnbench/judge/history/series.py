@@ -16,9 +16,9 @@ from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import FlagError
+from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import home, pair_of
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.measurement import (
     Measurement,
@@ -31,7 +31,7 @@ from cnnbench.judge.metrics.measurement import (
 )
 from cnnbench.judge.metrics.registry import HISTORY, Metric
 from cnnbench.machine.repository import GitError, git
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import SkippedFile, load_records
 from cnnbench.records.run import RunRecord

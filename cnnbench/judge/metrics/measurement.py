@@ -12,17 +12,17 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.reading import parse_json
 from cnnbench.base.text.numbers import binary, counted, integer
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.parts import ErrorInfo, ModelInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
 
 RUN = RunRecord.kind
-ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
+ALL_REDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
 
 KINDS = {
     RUN: "runs",
-    ALLREDUCE: "all-reduces",
+    ALL_REDUCE: "all-reduces",
     BUILD: "all-reduces that were only built",
     PEER: "peers",
     COPY: "memory copies",
@@ -44,8 +44,8 @@ class MeasuredReduction:
     """A row of an all-reduce record, measured by one process.
 
     Attributes:
-      kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all devices
-        copying memory at once.
+      kind: ALL_REDUCE; BUILD, for --build_only; PEER, a reduction of another library; COPY, all
+        devices copying memory at once.
       status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was cut
         short, else "ok", however the process ended.
       config: flags of the process, with the row's values for those that list what is measured.

@@ -14,7 +14,7 @@ from typing import Any
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, number, percent
 from cnnbench.judge.metrics.measurement import (
-    ALLREDUCE,
+    ALL_REDUCE,
     BUILD,
     COPY,
     KINDS,
@@ -172,8 +172,8 @@ BUS_BANDWIDTH = _metric(
     "bus_bandwidth",
     "GB/s",
     _bandwidth,
-    kinds=(ALLREDUCE, PEER),
-    judged={ALLREDUCE: "throughput"},
+    kinds=(ALL_REDUCE, PEER),
+    judged={ALL_REDUCE: "throughput"},
     gates=True,
 )
 
@@ -244,21 +244,21 @@ ALL: tuple[Metric, ...] = (
         "final_loss", "loss", attrgetter("last_loss"), relative=False, threshold=0.0, bound=True
     ),
     BUS_BANDWIDTH,
-    _lower("reduction_seconds", "s", attrgetter("seconds"), kinds=(ALLREDUCE, PEER)),
+    _lower("reduction_seconds", "s", attrgetter("seconds"), kinds=(ALL_REDUCE, PEER)),
     _lower(
         "build_seconds",
         "s",
         attrgetter("build_seconds"),
-        kinds=(ALLREDUCE, BUILD, PEER),
+        kinds=(ALL_REDUCE, BUILD, PEER),
         threshold=Policy.startup_threshold,
     ),
     Metric(
         "build",
         "seconds",
         attrgetter("build_seconds"),
-        kinds=(ALLREDUCE, BUILD),
+        kinds=(ALL_REDUCE, BUILD),
         higher_is_better=False,
-        judged={ALLREDUCE: "startup", BUILD: "startup"},
+        judged={ALL_REDUCE: "startup", BUILD: "startup"},
         **_OF_TIME,
     ),
     Metric("peer_bandwidth", "GB/s", _bandwidth, kinds=(PEER,), judged={PEER: "throughput"}),

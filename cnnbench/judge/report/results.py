@@ -17,7 +17,7 @@ from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
 from cnnbench.records.prediction import Predictions

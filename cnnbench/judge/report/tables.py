@@ -14,7 +14,7 @@ from cnnbench.base.text.table import csv_text
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
-from cnnbench.records.result_files import RUNS, allreduce_row, run_row
+from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
 from cnnbench.records.run import run_steady_state
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
     return rows
 
 
-def allreduce(results: ReportSubject) -> list[dict[str, Any]]:
+def all_reduce(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
-    return [allreduce_row(record, point) for record in results.allreduces for point in record.rows]
+    return [all_reduce_row(record, point) for record in results.allreduces for point in record.rows]
 
 
 def comparison(results: ReportSubject) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def comparison(results: ReportSubject) -> list[dict[str, Any]]:
 TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
     "configurations": configurations,
     "runs": runs,
-    "allreduce": allreduce,
+    "allreduce": all_reduce,
     "comparison": comparison,
 }
 """Rows of tables by name."""

@@ -15,7 +15,7 @@ from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import fitted_rows, parts, wrapped
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.errors import ExitCode, FlagError, UsageError
-from cnnbench.flags.groups.allreduce import (
+from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
     model_gradients,
     params_of,

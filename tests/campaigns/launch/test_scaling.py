@@ -89,7 +89,7 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
-        from cnnbench.flags.groups.allreduce import model_gradients
+        from cnnbench.flags.groups.all_reduce import model_gradients
         from cnnbench.lab.predict.workload import gradient_tensors, total_bytes
 
         size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))

@@ -9,7 +9,7 @@ from forked import Forked, cnnbench
 
 from cnnbench.cli import main
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.lab.allreduce.session import AllReduceBench
+from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.machine.repository import of_work
 from cnnbench.records.codec import encode
 

@@ -13,7 +13,7 @@ from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Text
-from cnnbench.records.allreduce import Copying
+from cnnbench.records.all_reduce import Copying
 from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.strategies import (
     DIFFERENT,

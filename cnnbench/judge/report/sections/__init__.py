@@ -10,7 +10,7 @@ from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.document import Answer, Content, Report, Section
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
-    allreduce,
+    all_reduce,
     baseline,
     campaigns,
     machine,
@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "flags": ("Best flags", campaigns.best_flags),
     "modes": ("Modes side by side", campaigns.modes),
     "scaling": ("Scaling", scaling.scaling),
-    "allreduce": ("All-reduce", allreduce.allreduce),
+    "allreduce": ("All-reduce", all_reduce.all_reduce),
     "throughput": ("Throughput", quantities.THROUGHPUT.contents),
     "mfu": ("Use of the hardware", quantities.HARDWARE.contents),
     "roofline": ("Where the time of a step goes", profiles.roofline),

@@ -13,7 +13,7 @@ from cnnbench.judge.metrics.speed import throughput
 from cnnbench.judge.report.document import Content, Row, Table, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections.campaigns import titled
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of

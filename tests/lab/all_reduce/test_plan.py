@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cnnbench.flags import parse_flags
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.lab.allreduce.plan import UNUSED, Workload, make_plan, parse_sizes
+from cnnbench.lab.all_reduce.plan import UNUSED, Workload, make_plan, parse_sizes
 from cnnbench.plan.rules import notices
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
@@ -23,7 +23,7 @@ COMMANDS = re.findall(r"^cnnbench allreduce (.*)$", TEXT.replace("\\\n", " "), r
 
 def planned(words):
     """The plan of a command line, and the flags that it names."""
-    given = parse_flags(words, ALLREDUCE_FLAGS)
+    given = parse_flags(words, ALL_REDUCE_FLAGS)
     return make_plan(params_of(given), tuple(given)), tuple(given)
 
 
@@ -82,7 +82,7 @@ def test_every_documented_command_can_be_planned():
 
 
 def test_every_documented_flag_exists():
-    known = {spec.name for spec in (*ALLREDUCE_FLAGS, *PREDICT_FLAGS)}
+    known = {spec.name for spec in (*ALL_REDUCE_FLAGS, *PREDICT_FLAGS)}
     known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
     known |= {"workers", "towers"}  # of cnnbench launch
     assert set(re.findall(r"--(\w+)", TEXT)) <= known

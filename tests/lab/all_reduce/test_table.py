@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from cnnbench.lab.allreduce import table
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.lab.all_reduce import table
+from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))

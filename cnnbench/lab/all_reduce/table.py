@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.text.numbers import NONE
-from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Copying, Point
 
 # No machine moves data twenty times as fast as it copies: such a time is not a reduction's.
 IMPLAUSIBLE_SHARE = 20.0

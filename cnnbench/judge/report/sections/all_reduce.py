@@ -20,12 +20,12 @@ from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
 from cnnbench.judge.report.document import Content, Row, TableCell, Text, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 
 _GIGA = 1e9
 
 
-def allreduce(results: ReportSubject) -> Iterable[Content]:
+def all_reduce(results: ReportSubject) -> Iterable[Content]:
     """Charts and a row per point, of all measurements."""
     if not results.allreduces:
         return

@@ -20,9 +20,9 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.errors import FlagError, first_line
-from cnnbench.lab.allreduce import peers
-from cnnbench.lab.allreduce.data import Array, DataSet
-from cnnbench.lab.allreduce.plan import ReductionCase
+from cnnbench.lab.all_reduce import peers
+from cnnbench.lab.all_reduce.data import Array, DataSet
+from cnnbench.lab.all_reduce.plan import ReductionCase
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import (

@@ -25,8 +25,8 @@ from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.declare import FlagSpec, named, specs_of, words
-from cnnbench.flags.groups.allreduce import (
-    ALLREDUCE_FLAGS,
+from cnnbench.flags.groups.all_reduce import (
+    ALL_REDUCE_FLAGS,
     AllReduceParams,
     model_gradients,
     parse_packings,
@@ -36,7 +36,7 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.flags.roles import RunPart
-from cnnbench.lab.allreduce import peers
+from cnnbench.lab.all_reduce import peers
 from cnnbench.plan import Setup, make_setup
 from cnnbench.plan.exchange import check_all_reduce
 from cnnbench.plan.notices import INDIFFERENT_TO_MEMORY
@@ -182,7 +182,7 @@ def _run(
     names: JobFlagNames,
 ) -> Setup:
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
-    flags = (spec.name for spec in ALLREDUCE_FLAGS if spec.name in of_devices)
+    flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}
     if params.job_name:
         in_each = bool(specs) and all("collective" in spec.names for spec in specs or ())
@@ -363,7 +363,7 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
         "with --agg_small_grads_max_group=1: each is joined with no other",
     ),
     idle(
-        named(ALLREDUCE_FLAGS, RunPart.GPU),
+        named(ALL_REDUCE_FLAGS, RunPart.GPU),
         lambda plan: plan.params.device == "cpu",
         "with --device=cpu",
     ),

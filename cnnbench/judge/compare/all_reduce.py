@@ -17,12 +17,12 @@ from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.flags.declare import named
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import identity
 from cnnbench.flags.roles import RunPart
 from cnnbench.judge.metrics.comparable_facts import allowed
 from cnnbench.judge.metrics.measurement import (
-    ALLREDUCE,
+    ALL_REDUCE,
     BUILD,
     COPY,
     PEER,
@@ -30,7 +30,7 @@ from cnnbench.judge.metrics.measurement import (
     Measurement,
     process_facts,
 )
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
@@ -42,7 +42,7 @@ _FLAG_OF = {"compact_dtype": "wire_dtype"}
 _PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
 """Flags that control packing."""
 
-_OF_ROWS = (*named(ALLREDUCE_FLAGS, RunPart.ROWS), *_PACKING)
+_OF_ROWS = (*named(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
 """Flags that list what is measured; each row has its own values."""
 
 _REDUNDANT = ("iterations",)
@@ -93,7 +93,10 @@ def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     build_only = bool(record.config.get("build_only"))
     found: dict[str, MeasuredReduction] = {}
-    for kind, points in ((BUILD if build_only else ALLREDUCE, record.points), (PEER, record.peers)):
+    for kind, points in (
+        (BUILD if build_only else ALL_REDUCE, record.points),
+        (PEER, record.peers),
+    ):
         for point in points:
             if point.devices > 1:
                 row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
@@ -127,7 +130,7 @@ def defaults() -> Mapping[str, Any]:
     """Defaults of the flags that a row has."""
     flags = {
         spec.name: encode(spec.default)
-        for spec in ALLREDUCE_FLAGS
+        for spec in ALL_REDUCE_FLAGS
         if spec.name not in (*_OF_ROWS, *_REDUNDANT)
     }
     return {**flags, "model": None, **_packing_flags(Packing())}
@@ -181,7 +184,7 @@ def _empty(record: AllReduceRecord) -> MeasuredReduction:
         asked = record.config.get("num_gpus")
         config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
     return MeasuredReduction(
-        kind=ALLREDUCE,
+        kind=ALL_REDUCE,
         run_id=record.run_id,
         started_at=record.started_at,
         status="failed",

@@ -3,7 +3,7 @@
 import pytest
 
 from cnnbench.judge.history import METRICS, Selection, trend
-from cnnbench.records.allreduce import Copying
+from cnnbench.records.all_reduce import Copying
 
 BANDWIDTH = METRICS["bus_bandwidth"]
 

@@ -13,14 +13,14 @@ from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError, text_of
-from cnnbench.lab.allreduce import table
-from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
+from cnnbench.lab.all_reduce import table
+from cnnbench.lab.all_reduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.plan.rules import notices
-from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_written
 from cnnbench.records.parts import (
@@ -31,7 +31,7 @@ from cnnbench.records.parts import (
     RingDevices,
     recorded_device,
 )
-from cnnbench.records.result_files import REDUCTIONS, ResultFiles, allreduce_row
+from cnnbench.records.result_files import REDUCTIONS, ResultFiles, all_reduce_row
 from cnnbench.run.driver.describe import run_flags
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
@@ -40,7 +40,7 @@ from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus,
 
 if TYPE_CHECKING:
     from cnnbench.base.jobs.job import Job
-    from cnnbench.lab.allreduce.size_bench import SizeBench
+    from cnnbench.lab.all_reduce.size_bench import SizeBench
     from cnnbench.run.driver.membership import Membership
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -189,7 +189,7 @@ class AllReduceBench:
                 self._messages.warning(str(condition))
 
     def _specs(self, places: Mapping[int, ReduceContext]) -> dict[int, tuple[AllReduceSpec, ...]]:
-        from cnnbench.lab.allreduce.program import check, usable
+        from cnnbench.lab.all_reduce.program import check, usable
 
         group_size = self.params.all_reduce_group_size
         for place in places.values():
@@ -216,7 +216,7 @@ class AllReduceBench:
     def _measure(
         self, places: Mapping[int, ReduceContext], specs: Mapping[int, tuple[AllReduceSpec, ...]]
     ) -> None:
-        from cnnbench.lab.allreduce.size_bench import SizeBench, warm_up
+        from cnnbench.lab.all_reduce.size_bench import SizeBench, warm_up
 
         cases = {count: self.plan.cases(specs[count]) for count in places}
         names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
@@ -254,7 +254,7 @@ class AllReduceBench:
             warning = table.implausible(point, share)
             if warning is not None:
                 self._messages.warning(warning)
-        self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
+        self._results.write(record, lambda: [all_reduce_row(record, one) for one in points])
 
     def _head(self) -> list[str]:
         version = self._so_far.environment.get("tensorflow_version", "unknown")

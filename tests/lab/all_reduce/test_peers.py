@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.jobs.job import Task
-from cnnbench.lab.allreduce.peers import NAMES, reduction_of
+from cnnbench.lab.all_reduce.peers import NAMES, reduction_of
 
 
 @pytest.mark.parametrize(("name", "additions"), [(NAMES[0], 3), (NAMES[1], 1)])

@@ -185,12 +185,12 @@ class AllReduceParams:
 
     def as_dict(self) -> dict[str, Any]:
         """Every value by flag name, in the order of declaration."""
-        return {spec.name: getattr(self, spec.name) for spec in ALLREDUCE_FLAGS}
+        return {spec.name: getattr(self, spec.name) for spec in ALL_REDUCE_FLAGS}
 
 
-ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = specs_of(AllReduceParams)
+ALL_REDUCE_FLAGS: tuple[FlagSpec, ...] = specs_of(AllReduceParams)
 
-ALLREDUCE_TITLES = {
+ALL_REDUCE_TITLES = {
     "sizes": "What to reduce",
     "all_reduce_spec": "How",
     "num_gpus": "Where",

@@ -13,11 +13,11 @@ from typing import Any
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import first_line
-from cnnbench.flags.groups.allreduce import AllReduceParams
-from cnnbench.lab.allreduce.data import SETS, DataSet, make_data
-from cnnbench.lab.allreduce.plan import ReductionCase, Workload
-from cnnbench.lab.allreduce.program import Buffers, Program, copy_all, factory
-from cnnbench.records.allreduce import Copying, Point
+from cnnbench.flags.groups.all_reduce import AllReduceParams
+from cnnbench.lab.all_reduce.data import SETS, DataSet, make_data
+from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
+from cnnbench.lab.all_reduce.program import Buffers, Program, copy_all, factory
+from cnnbench.records.all_reduce import Copying, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import having
 from cnnbench.flags.roles import Counted
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
-from cnnbench.records.allreduce import Copying
+from cnnbench.records.all_reduce import Copying
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 BASE = (6.0, 6.012, 5.988, 6.006, 5.994)
@@ -145,7 +145,7 @@ def test_groups_of_small_gradients_count_only_where_there_are_some(reductions, s
 
 def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_purpose(reductions):
     (row,) = rows_of(reductions(6.0))
-    counted = {spec.name for spec in ALLREDUCE_FLAGS} - {*having(Counted.NOTHING)}
+    counted = {spec.name for spec in ALL_REDUCE_FLAGS} - {*having(Counted.NOTHING)}
     assert counted - set(row.configuration.flags) == {
         *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),
         "iterations",

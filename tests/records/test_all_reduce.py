@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from cnnbench.records.allreduce import AllReduceRecord, Copying
+from cnnbench.records.all_reduce import AllReduceRecord, Copying
 from cnnbench.records.parts import ErrorInfo
-from cnnbench.records.result_files import REDUCTIONS, allreduce_row
+from cnnbench.records.result_files import REDUCTIONS, all_reduce_row
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 TIMES = (0.004, 0.002, 0.001)
@@ -125,7 +125,7 @@ def test_a_failure_has_a_reason(record, changes, reason):
 
 def test_a_row_of_the_table(record):
     nowhere = dataclasses.replace(record, placement=None)
-    row = REDUCTIONS.cells(allreduce_row(nowhere, nowhere.points[0]))
+    row = REDUCTIONS.cells(all_reduce_row(nowhere, nowhere.points[0]))
     assert tuple(row) == REDUCTIONS.columns
     expected = {
         "run_id": record.run_id,
@@ -144,5 +144,5 @@ def test_a_row_of_the_table(record):
         "schema": "1",
     }
     assert {name: row[name] for name in expected} == expected
-    assert allreduce_row(record, record.peers[0])["peer"] is True
-    assert allreduce_row(record, record.points[0])["device"] == "cpu"
+    assert all_reduce_row(record, record.peers[0])["peer"] is True
+    assert all_reduce_row(record, record.points[0])["device"] == "cpu"

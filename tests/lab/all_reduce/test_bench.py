@@ -11,12 +11,12 @@ import tensorflow as tf
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.groups.allreduce import params_of
-from cnnbench.lab.allreduce import table
-from cnnbench.lab.allreduce.plan import make_plan
-from cnnbench.lab.allreduce.session import AllReduceBench
+from cnnbench.flags.groups.all_reduce import params_of
+from cnnbench.lab.all_reduce import table
+from cnnbench.lab.all_reduce.plan import make_plan
+from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.machine import checks
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.driver.membership import Membership
 from cnnbench.variable_mgr.all_reduce import registry
 

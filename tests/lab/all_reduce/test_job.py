@@ -12,7 +12,7 @@ from forked import cnnbench, hasty, until
 from worker_runs import processes
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
 SHORT = ("--device=cpu", "--sizes=64K", "--num_batches=2", "--num_warmup_batches=0")
