@@ -1,4 +1,4 @@
-"""Compares cnnbench with its peers on this machine; see ``docs/benchmarks.md``.
+"""Compares cnnbench with its peers on this machine; see ``docs/evidence.md``.
 
 Every measurement is a fresh process. In every round each subject runs once, in an
 order drawn from a seed; ratios are formed within rounds, those of reductions within processes. A

@@ -1,4 +1,4 @@
-"""Tests cnnbench with invalid and hostile input; docs/reliability.md has the results.
+"""Tests cnnbench with invalid and hostile input; docs/evidence.md has the results.
 
 Usage: scripts/fuzz [OPTIONS]
 

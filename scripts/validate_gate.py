@@ -1,4 +1,4 @@
-"""Measures error rates and power of cnnbench's verdicts; see docs/methodology.md.
+"""Measures error rates and power of cnnbench's verdicts; see docs/evidence.md.
 
 Simulations take a few minutes. The part with real processes takes as long as --minutes says
 and can be continued later from the measurements in --pool. The exit status is 0 when all

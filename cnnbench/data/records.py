@@ -115,7 +115,7 @@ class RecordPipeline(Pipeline):
         return dataset.map(
             function,
             # Two per thread, so that threads do not idle while results wait for their order.
-            # tf.data's autotuning settles for fewer (docs/history_of_decisions.md).
+            # tf.data's autotuning settles for fewer (docs/evidence.md).
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )

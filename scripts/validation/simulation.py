@@ -27,7 +27,7 @@ BUSY = 0.03
 """The same with neighbours."""
 
 SHARED = 0.069
-"""The same on the virtual machine of docs/methodology.md: quotients of pairs scatter by 9.8 %."""
+"""The same on the virtual machine of docs/evidence.md: quotients of pairs scatter by 9.8 %."""
 
 # Factor of speeds in the slow state of a machine: 19.5 ms and 33 ms were measured.
 _SLOW_STATE = 0.59

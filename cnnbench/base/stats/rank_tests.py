@@ -96,7 +96,8 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
     if left_out < 1:
         ends = np.full(len(differences), np.inf)
         return -ends, ends
-    means = np.sort(_pair_means(differences), axis=1)
+    means = _pair_means(differences)
+    means.partition((left_out - 1, means.shape[1] - left_out), axis=1)
     return means[:, left_out - 1], means[:, -left_out]
 
 

@@ -41,7 +41,7 @@ LENGTHS = frozenset({"num_batches", "num_epochs"})
 """Flags of a run that set its number of timed steps."""
 
 TURN_SECONDS = 0.3
-"""Length of a turn; docs/methodology.md compares others."""
+"""Length of a turn; docs/evidence.md has its effect."""
 
 # Present where a cnnbench supports turns; the latter path in earlier versions.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")

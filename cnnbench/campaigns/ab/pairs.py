@@ -467,7 +467,7 @@ def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) ->
     on each side. Each draw is judged at the remaining interim analyses `left`, by the policy except
     its alpha; the result is the share of draws in which one of them is clear. The draws include
     noise, outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
-    into a regression; it can only omit one, and docs/methodology.md says how rarely that happens.
+    into a regression; it can only omit one, and docs/evidence.md says how rarely that happens.
     """
     metric = case.metric
     pairs = zip(case.base, case.new, strict=True)
@@ -477,7 +477,9 @@ def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) ->
     )
     # The same pairs give the same answer, also when records are judged again.
     generator = np.random.default_rng(_SEED)
-    to_come = generator.choice(so_far, (_DRAWS, max(0, left[-1].pairs - len(so_far))))
+    populations = generator.choice(so_far, (_DRAWS, len(so_far)))
+    places = generator.integers(len(so_far), size=(_DRAWS, max(0, left[-1].pairs - len(so_far))))
+    to_come = np.take_along_axis(populations, places, axis=1)
     drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
     clear = np.zeros(_DRAWS, bool)
     for analysis in left:

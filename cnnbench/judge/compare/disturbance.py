@@ -10,7 +10,7 @@ exact.
   significantly nor has an estimate beyond the floor;
 * else inconclusive.
 
-docs/methodology.md has the error rates under load.
+docs/evidence.md has the error rates under load.
 """
 
 from __future__ import annotations

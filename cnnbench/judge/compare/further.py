@@ -26,7 +26,7 @@ from cnnbench.base.stats.rank_tests import outside, smallest_p
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, shift_of
 from cnnbench.judge.compare.sequential import FIRST, STEP, InterimAnalysis, interim_analyses
 
-MANY = 100
+MANY = 200
 """Largest number of further pairs, or processes per side, that is useful advice."""
 
 _CHANCE = 0.82

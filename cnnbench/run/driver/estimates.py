@@ -1,6 +1,6 @@
 """Estimated memory and duration of a run, before anything large is allocated.
 
-`scripts/measure_memory` compares the memory with the measured peak (docs/reliability.md).
+`scripts/measure_memory` compares the memory with the measured peak (docs/evidence.md).
 """
 
 from __future__ import annotations

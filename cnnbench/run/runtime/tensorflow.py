@@ -268,7 +268,7 @@ def thread_counts(settings: MachinePlan, kind: str, cores: int) -> tuple[int, in
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
     That is best for one tower. As many towers as cores do better without splitting operations: each
     core then runs one operation of one tower, and nothing waits for its parts
-    (docs/history_of_decisions.md has the ratio). In between the pools stay whole, because the
+    (docs/evidence.md has the ratio). In between the pools stay whole, because the
     intra-op pool is shared by all towers. GPUs need one host thread per kernel launch, as in
     tf_cnn_benchmarks.
     """
