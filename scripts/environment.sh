@@ -9,7 +9,7 @@
 #
 # The caller sets ROOT (the checkout) and ME (its own name, for messages).
 
-OLDEST=10 # python_requires of setup.py: 3.10 ...
+OLDEST=10 # requires-python of pyproject.toml: 3.10 ...
 NEWEST=13 # ... to 3.13; tests/scripts/test_environment.py compares them
 
 die() {

@@ -34,7 +34,7 @@ class State(NamedTuple):
       key: Checksum of the files that decide the requirements.
       version: Python version, such as ``3.11``.
       root: The checkout that the environment points into.
-      extras: The extras of ``setup.py`` that are installed.
+      extras: The extras of ``pyproject.toml`` that are installed.
     """
 
     status: str
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--this-python", action="store_true", help="remake an environment of another version"
     )
     parser.add_argument("--caller", default="make_environment", help="name used in messages")
-    parser.add_argument("extras", nargs="*", help="extras of setup.py to install")
+    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml to install")
     args = parser.parse_args(argv)
     waiting = f"{args.caller}: waiting for another start that is making .venv"
     try:

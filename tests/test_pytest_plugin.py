@@ -401,7 +401,8 @@ def test_baselines_are_relative_to_the_root_of_the_tests(session, pytester, monk
 
 
 def test_the_entry_point_names_the_plug_in():
-    assert '"pytest11": ["cnnbench = cnnbench.pytest_plugin"]' in (ROOT / "setup.py").read_text()
+    section = '[project.entry-points.pytest11]\ncnnbench = "cnnbench.pytest_plugin"\n'
+    assert section in (ROOT / "pyproject.toml").read_text()
 
 
 def test_a_real_process(session, loaded_processes):

@@ -263,4 +263,5 @@ def test_range_of_the_scripts_is_the_range_of_the_package():
     oldest, newest = (
         int(re.search(rf"^{n}=(\d+)", text, re.MULTILINE)[1]) for n in ("OLDEST", "NEWEST")
     )
-    assert f'python_requires=">=3.{oldest},<3.{newest + 1}"' in (ROOT / "setup.py").read_text()
+    range_of_package = f'requires-python = ">=3.{oldest},<3.{newest + 1}"'
+    assert range_of_package in (ROOT / "pyproject.toml").read_text()
