@@ -92,6 +92,7 @@ class FlagSpec:
       known: values, or items of a list, for shell completion where there are no choices.
       alone: value of a flag with choices that is given without one.
       repeated: the value is the tuple of all given ones; not only the last counts.
+      short: a letter that may be written for the name, as in -o FILE.
       role: its role in the identity of a run.
       part: the parts of a run that it feeds.
     """
@@ -115,6 +116,7 @@ class FlagSpec:
     known: Callable[[], Iterable[str]] | None = None
     alone: str = ""
     repeated: bool = False
+    short: str = ""
     role: Role = Role.IDENTITY
     part: RunPart = RunPart.NONE
 

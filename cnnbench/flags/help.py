@@ -148,6 +148,7 @@ def xml_help(flags: Iterable[Section]) -> str:
             default = None if spec.default is None else spec.text(spec.default)
             # Sub-commands of data share flags.
             own = {"flag_values": values, "module_name": title, "allow_override": True}
+            own["short_name"] = spec.short or None
             define(spec.name, default, help=spec.help, **limits, **own)
     text = io.StringIO()
     values.write_help_in_xml_format(text)
@@ -169,7 +170,8 @@ def _entry(spec: FlagSpec, width: int) -> str:
     if spec.kind == "boolean":
         head = f"  --[no]{spec.name}"
     else:
-        head = f"  --{spec.name}={_VALUE[spec.kind]}"
+        short = f"-{spec.short}, " if spec.short else ""
+        head = f"  {short}--{spec.name}={_VALUE[spec.kind]}"
     facts = [spec.kind, f"default {_default_text(spec)}", spec.range_text]
     body = f"{spec.help} ({'; '.join(fact for fact in facts if fact)})"
     indent = " " * 6

@@ -109,7 +109,9 @@ def split(
     flags = absl_flags.FlagValues()
     for name, spec in specs.items():
         switch = spec.kind == "boolean" or spec.alone != ""
-        flags[name] = absl_flags.MultiFlag(_TEXT, None, name, None, "", boolean=switch)
+        flags[name] = absl_flags.MultiFlag(
+            _TEXT, None, name, None, "", short_name=spec.short or None, boolean=switch
+        )
     for old, new in RENAMED.items():
         if new in specs:
             absl_flags.DEFINE_alias(old, new, flags, __name__)
@@ -121,7 +123,8 @@ def split(
         raise UsageError(_NEEDS_VALUE.format(name)) from None
     except ValueError as error:  # --noxla=3 does not take an argument
         raise UsageError(str(error)) from None
-    texts = {name: flags[name].value for name in flags if flags[name].present}
+    by_name = ((name, flags[name]) for name in flags)
+    texts = {name: one.value for name, one in by_name if one.present and one.name == name}
     return texts, [*rest, *(("--", *behind) if behind else ())]
 
 

@@ -137,7 +137,8 @@ def test_help_of_a_command(command, call):
     assert text.startswith(f"Usage: cnnbench {command} ")
     for _, specs in importlib.import_module(f"cnnbench.cli.commands.{command}").HELP[1]:
         for spec in specs:
-            assert f"  --{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
+            short = "-o, " * (spec.name == "output")
+            assert f"  {short}--{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
     assert call("help", command).out == text
 
 

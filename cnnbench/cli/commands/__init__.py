@@ -6,9 +6,11 @@ import contextlib
 import random
 import signal
 from datetime import datetime
+from typing import Any
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
+from cnnbench.flags.declare import flag
 from cnnbench.records.files import Output, write_text
 
 COMMANDS: dict[str, str] = {
@@ -33,6 +35,11 @@ COMMANDS: dict[str, str] = {
 """Name and one line of help. The module is cnnbench.cli.commands.<name>; it has main(argv) -> int
 and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For the completion of
 shells it may have completions() -> words: arguments to propose besides files."""
+
+
+def output_flag(help: str) -> Any:
+    """Declares --output=FILE, also written as -o FILE."""
+    return flag(None, help, path="file", short="o")
 
 
 def output_file(path: str | None, format: str, document: str) -> Output:

@@ -151,13 +151,14 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     own = () if module is None else (spec for _, specs in module.HELP[1] for spec in specs)
     of_runs = ACCEPTED if command in _OF_RUNS else {}
     flags = {**{spec.name: spec for spec in own}, **of_runs}
+    named = {**flags, **{spec.short: spec for spec in flags.values() if spec.short}}
     if word.startswith("-") and "=" in word:
         name, _, value = word.partition("=")
-        yield from _values(flags.get(name.lstrip("-")), value, f"{name}=")
+        yield from _values(named.get(name.lstrip("-")), value, f"{name}=")
         return
     last = previous[-1] if previous else ""
     if last.startswith("-") and "=" not in last and last != "--":
-        spec = flags.get(last.lstrip("-"))
+        spec = named.get(last.lstrip("-"))
         is_negation = last.lstrip("-").removeprefix("no") in flags
         if not (spec.kind == "boolean" if spec else is_negation):
             yield from _values(spec, word, "")

@@ -15,6 +15,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     output_file,
+    output_flag,
     results_folder,
     sides,
     write_output,
@@ -70,9 +71,7 @@ class ExplainFlags(JobFlags, sides.SideFlags):
     )
     rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = flag(
-        None, "Write the output to this file; the table goes to stdout.", path="file"
-    )
+    output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
 
 
 _TITLES = {

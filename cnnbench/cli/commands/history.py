@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice, print_warning
-from cnnbench.cli.commands import output_file, write_output
+from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -90,7 +90,7 @@ class HistoryFlags:
     )
     last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
     format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
-    output: str | None = flag(None, "Write the output to this file.", path="file")
+    output: str | None = output_flag("Write the output to this file.")
     plot: str | None = flag(
         None,
         "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice, print_warning
-from cnnbench.cli.commands import output_file, write_output
+from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, words
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
@@ -61,9 +61,7 @@ class JudgingFlags:
         None, "Runs of an A/A measurement; their spread raises the threshold.", path="folder"
     )
     format: str = flag("table", "What to print.", choices=_FORMATS)
-    output: str | None = flag(
-        None, "Write the output to this file; the table goes to stdout.", path="file"
-    )
+    output: str | None = output_flag("Write the output to this file; the table goes to stdout.")
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Refuses unknown metrics, and an output that cannot be written."""

@@ -30,7 +30,7 @@ from cnnbench.campaigns.launch.tasks import (
 from cnnbench.campaigns.processes.child import Command, execute
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.cli.commands import interrupt_on_signals, output_flag
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
@@ -121,7 +121,7 @@ class LaunchFlags(JobFlags):
         "Link between the processes, to predict the same by the cost model, as of cnnbench "
         "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
-    output: str | None = flag(None, "Write the table to this .csv file.", path="file")
+    output: str | None = output_flag("Write the table to this .csv file.")
     plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
 
 

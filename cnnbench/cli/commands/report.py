@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.results import results_below, verdict
-from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
@@ -43,10 +43,8 @@ _TABLES = ("configurations", "runs", "allreduce", "comparison")
 class ReportFlags:
     """Flags of the command."""
 
-    output: str | None = flag(
-        None,
-        "Where the report goes; if not given report.html, or stdout for other formats.",
-        path="file",
+    output: str | None = output_flag(
+        "Where the report goes; if not given report.html, or stdout for other formats."
     )
     format: str = flag("html", "What to write.", choices=_FORMATS)
     table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)

@@ -24,6 +24,7 @@ from cnnbench.campaigns.strategies.session import (
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     output_file,
+    output_flag,
     results_folder,
     seed_or_random,
     write_output,
@@ -96,7 +97,7 @@ class StrategiesFlags:
         path="folder",
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write the output to this file.", path="file")
+    output: str | None = output_flag("Write the output to this file.")
     plot: str | None = flag(
         None, "Draw median images/sec into this file: .svg, .png or .pdf.", path="file"
     )

@@ -21,6 +21,7 @@ from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     output_file,
+    output_flag,
     results_folder,
     seed_or_random,
     sides,
@@ -118,7 +119,7 @@ class TuneFlags(JobFlags):
     )
     resume: bool = flag(False, "Continue the search in --results.")
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = flag(None, "Write the output to this file.", path="file")
+    output: str | None = output_flag("Write the output to this file.")
     plot: str | None = flag(None, "Draw the race into this file: .svg, .png or .pdf.", path="file")
     write_flagfile: str | None = flag(
         None, "Write the flags found to this file, which --flagfile=FILE reads.", path="file"

@@ -25,7 +25,7 @@ def test_writes_a_page(call, records, tmp_path, monkeypatch):
 def test_other_formats_go_to_stdout_unless_told_otherwise(call, records, tmp_path):
     assert "| configuration |" in call("report", records, "--format=markdown").out
     assert call("report", records, "--format=csv", "--table=runs").out.count("\n") == 6
-    call("report", records, "--format=csv", f"--output={tmp_path}/t.csv")
+    call("report", records, "--format=csv", "-o", tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
 
 
