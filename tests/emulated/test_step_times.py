@@ -22,7 +22,8 @@ Flags = Mapping[str, Any]
 
 PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
 # Two small convolutions.
-MODEL = {"dataset_plugin": PLUGIN, "model": "small", "batch_size": 2, "num_warmup_batches": 3}
+WARMUP = 3
+MODEL = {"dataset_plugin": PLUGIN, "model": "small", "batch_size": 2, "num_warmup_batches": WARMUP}
 # Batches that are read from a file of `write_data`, and copied to the GPU; synthetic ones stay.
 REAL = {"data_dir": "{folder}"}
 # Part of the name of the kernel that a step runs once on each GPU.
@@ -119,7 +120,7 @@ STEP = 0.06
 EVERY = 5
 
 SAVING = {"train_dir": "{attempt}"}
-# Flags, and whether the run pauses behind every fifth step.
+# Flags, and whether the run pauses after every fifth global step.
 BESIDE: Mapping[str, tuple[Flags, bool]] = {
     "batches": ({}, False),
     "batches on eight GPUs": ({"num_gpus": 8, "variable_update": "independent"}, False),
@@ -175,7 +176,7 @@ def test_gpus_do_not_wait_for_the_host(emulated: EmulatedGpus, tmp_path: Path, n
         done = run(emulated, rules, flags, folder=tmp_path, attempt=tmp_path / f"run{attempt}")
         overlap = min(hidden(done, device) for device in range(gpus))
         waits = pauses(done, 0)
-        between = [wait for at, wait in enumerate(waits, 1) if not due or at % EVERY]
+        between = [wait for at, wait in enumerate(waits, 1) if not due or (WARMUP + at) % EVERY]
         # Where a step waits for the host, all do, for 2 ms at least, in which it is launched.
         # Several GPUs have their steps launched one after the other.
         wait = 0.0 if gpus > 1 else sorted(between)[len(between) // 3]

@@ -82,7 +82,7 @@ class OutputParams:
         maximum=3,
     )
     save_summaries_steps: int = flag(
-        0, "Timed steps between two summaries of the training; 0 for none.", minimum=0
+        0, "Global steps between two summaries of the training; 0 for none.", minimum=0
     )
     trace_file: str = _profile(
         "",

@@ -176,7 +176,7 @@ class RunParams:
     check_replica_consistency: int = flag(
         0,
         "Compare the copies of every variable and optimizer slot on all devices bit by bit, before "
-        "the first step and after every N timed steps, outside of their times; copies that differ "
+        "the first step and after every N global steps, outside of their times; copies that differ "
         "end the run with exit code 4. 0 never compares.",
         minimum=0,
         role=Role.UNTIMED,

@@ -9,19 +9,19 @@ from cnnbench.records.parts import Evaluation
 
 
 class Moment(NamedTuple):
-    """State of a training after a timed step.
+    """State of a training after a step of the warm-up or a timed one.
 
     Attributes:
       global_step: global step of the weights.
       metrics: metrics of the step's batch by name; empty unless they are computed.
-      images_per_sec: as the row of the step prints it.
+      images_per_sec: as the row of the step prints it; None in the warm-up.
     """
 
     global_step: int
     learning_rate: float
     loss: float
     metrics: Mapping[str, float]
-    images_per_sec: float
+    images_per_sec: float | None
 
 
 class Observer:
@@ -33,9 +33,9 @@ class Observer:
     def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
         """The row of a timed step was printed; the first step is 1. Metrics as in `Moment`."""
 
-    def due(self, step: int) -> bool:
-        """Whether `paused` is to be called after the timed step of this number."""
-        del step
+    def due(self, global_step: int) -> bool:
+        """Whether `paused` is to be called after this step of the warm-up or of the timed loop."""
+        del global_step
         return False
 
     def paused(self, moment: Moment) -> None:

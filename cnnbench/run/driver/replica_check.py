@@ -46,7 +46,7 @@ def replica_checks(plan: RunPlan, built: BuiltRun, measurements: Measurements) -
 
 
 class ReplicaCheck(Observer):
-    """Compares copies before the first step and after every `every` timed steps.
+    """Compares copies before the first step and after every `every` global steps.
 
     Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
     host; a variable is only read there when its copies differ. Where every worker of a job has
@@ -54,7 +54,7 @@ class ReplicaCheck(Observer):
 
     Args:
       variables: at least one, of equally many copies each.
-      every: timed steps between two checks.
+      every: global steps between two checks.
       workers: workers with copies of their own; None where all copies are in this process.
     """
 
@@ -76,9 +76,9 @@ class ReplicaCheck(Observer):
         del steps
         self._check(global_step)
 
-    def due(self, step: int) -> bool:
-        """Every --check_replica_consistency timed steps."""
-        return step % self._every == 0
+    def due(self, global_step: int) -> bool:
+        """Every --check_replica_consistency global steps."""
+        return global_step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
         """Checks the weights after a step; raises ReplicaDivergenceError if some copies differ."""

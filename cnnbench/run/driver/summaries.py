@@ -156,9 +156,9 @@ class TrainingSummaries(_Summaries):
         if self._verbosity >= _GRADIENTS:
             self._last_gradients = step.last_gradients()
 
-    def due(self, step: int) -> bool:
-        """Every --save_summaries_steps timed steps."""
-        return step % self._every == 0
+    def due(self, global_step: int) -> bool:
+        """Every --save_summaries_steps global steps."""
+        return global_step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
         """Writes scalars, and statistics that only summaries need."""
@@ -183,9 +183,9 @@ class TrainingSummaries(_Summaries):
             self._loss: moment.loss,
             "images_per_sec": moment.images_per_sec,
             **{f"metrics/{name}": value for name, value in moment.metrics.items()},
+            "loss_scale": self._step.loss_scale.value,
         }
-        scale = self._step.loss_scale.value
-        return scalars if scale is None else {**scalars, "loss_scale": scale}
+        return {tag: value for tag, value in scalars.items() if value is not None}
 
 
 class EvaluationSummaries(_Summaries):

@@ -251,11 +251,8 @@ class Training:
         def pause(step: int) -> bool:
             nonlocal steady
             looking.close()
-            if step and self._point_due(step):
-                with self._activity.during(Doing.PAUSE):
-                    self._save_and_publish(step)
-                    if self._reaches_target(step):
-                        return True
+            if step and self._pause_due(step) and self._pause(step):
+                return True
             for number, look in self._probes:
                 if number == step + 1:
                     looking.enter_context(look)
@@ -266,7 +263,7 @@ class Training:
             return steady
 
         def due(step: int) -> bool:
-            return step in warm_up.checks or step in edges or self._point_due(step)
+            return step in warm_up.checks or step in edges or self._pause_due(step)
 
         self._activity.doing = Doing.OTHERS if self._workers else Doing.STEP
         with ExitStack() as looking:
@@ -292,6 +289,7 @@ class Training:
         if step == 1:
             self._measurements.first_step_seconds = spent.seconds
         self._measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
+        self._last = values
         self._check_stop(values)
         # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
         # with --warmup=auto.
@@ -337,15 +335,17 @@ class Training:
             raise NonFiniteLossError(step, loss)
 
     def _pause_due(self, step: int) -> bool:
+        """Whether anything is due after this step of the warm-up or of the timed loop."""
         return (
-            self._point_due(step)
+            self._evaluation_due(step)
+            or self._save_due(step)
             or (self._results is not None and self._results.ready)
             or self._turn_is_over(step)
-            or any(observer.due(step) for observer in self._observers)
+            or any(self._due_observers(step))
         )
 
-    def _point_due(self, step: int) -> bool:
-        return self._evaluation_due(step) or self._save_due(step)
+    def _due_observers(self, step: int) -> list[Observer]:
+        return [one for one in self._observers if one.due(self._before_loop + step)]
 
     def _evaluation_due(self, step: int) -> bool:
         return self._before_loop + step in self._plan.length.eval_steps
@@ -374,19 +374,15 @@ class Training:
 
     def _pause(self, step: int) -> bool:
         with self._activity.during(Doing.PAUSE):
-            self._save_and_publish(step)
-            due = [observer for observer in self._observers if observer.due(step)]
-            for observer in due:
+            if self._save_due(step):
+                self._save()
+            if self._results is not None:
+                self._results.publish()
+            for observer in self._due_observers(step):
                 observer.paused(self._moment())
             if self._turn_is_over(step):
                 self._let_others()
             return self._reaches_target(step)
-
-    def _save_and_publish(self, step: int) -> None:
-        if self._save_due(step):
-            self._save()
-        if self._results is not None:
-            self._results.publish()
 
     def _reaches_target(self, step: int) -> bool:
         """Evaluates if that is due after this step of the warm-up or of the timed loop."""
@@ -407,7 +403,7 @@ class Training:
             self._learning_rate(self.global_step - 1),
             self._last.loss,
             dict(zip(self._plan.network.model.metric_names, self._last.metrics, strict=False)),
-            self._speed.current().mean,
+            self._speed.current().mean if self._steps else None,
         )
 
     def _target_reached(self, loop_seconds: float | None) -> bool:

@@ -50,7 +50,7 @@ def test_a_clean_run_passes_and_says_how_often_it_was_checked(mode, towers):
     copies = towers > 1 and mode["variable_update"] not in shared
     params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
     record = BenchmarkCNN(params).run()
-    # Before the first step and after steps 2 and 4.
+    # Before the first step and after global steps 2 and 4.
     assert record.measured.replica_checks == (3 if copies else None)
     assert RunRecord.from_json(record.to_json()).measured == record.measured
     # A notice says where there is nothing to compare.
@@ -111,22 +111,22 @@ def test_one_bit_of_one_copy_is_named(spoil, tmp_path, call):
     out, err = call(code=4, **given)
     assert "total images/sec" not in out
     (line,) = (line for line in err.splitlines() if "error" in line)
-    found = r"diverged by global step 3: \S+/\S+ on tower 2 differs from tower 0 in 1 of \d+ "
+    found = r"diverged by global step 4: \S+/\S+ on tower 2 differs from tower 0 in 1 of \d+ "
     assert re.match(f"cnnbench: error: replicas {found}", line)
     record = RunRecord.from_json(path.read_text())
     assert record.error.type == "ReplicaDivergenceError"
-    assert len(record.step_seconds) == 2
-    assert record.measured.replica_checks == 2
+    assert len(record.step_seconds) == 3
+    assert record.measured.replica_checks == 3
 
 
 def test_a_slot_and_every_tower_that_differs_are_named(spoil):
     def slots(built):
         return [built.slots["optimizer/beta1_power"].copies[tower] for tower in (1, 3)]
 
-    spoil(slots, WARMUP + 4)
+    spoil(slots, WARMUP + 3)
     params = flags(variable_update="replicated", num_gpus=4, optimizer="adam")
     expected = (
-        r"step 5: optimizer/beta1_power on towers 1, 3 differs from tower 0 in 1 of 1 values, "
+        r"step 4: optimizer/beta1_power on towers 1, 3 differs from tower 0 in 1 of 1 values, "
         r"by at most [0-9.e-]+$"
     )
     with pytest.raises(ReplicaDivergenceError, match=expected):

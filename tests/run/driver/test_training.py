@@ -18,6 +18,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.step_timer import LoopTime, StepTime
 from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.runtime.turns import Turns
@@ -102,7 +103,7 @@ def run(limits):
     return run
 
 
-def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
+def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
     rates = LearningRates(plan.rates.outline, float)  # the rate of a step is its number
@@ -133,6 +134,7 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, **flags):
         ),
         results=EvaluationResults(None, console, measurements, (), print) if evaluated else None,
         global_step=global_step,
+        observers=observers,
     )
     with suppress(KeyboardInterrupt):
         training.run(steps)
@@ -170,6 +172,32 @@ def test_warm_up_steps_train_and_count_in_the_global_step(run):
     _, training, _ = run(script, global_step=7, warmup="auto")
     assert training.global_step == 67
     assert script.rates == list(map(float, range(7, 67)))
+
+
+class Every(Observer):
+    """Is paused every so many steps, at these moments."""
+
+    def __init__(self, steps):
+        self.steps, self.moments = steps, []
+
+    def due(self, global_step):
+        return global_step % self.steps == 0
+
+    def paused(self, moment):
+        self.moments.append(moment)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("begin", "steps"), [(0, [8, 16, 24]), (12, [16, 24, 32, 40])])
+def test_observers_are_paused_at_global_steps_of_warm_up_and_timed_loop(run, begin, steps, lag):
+    script, every = Script([FAST], losses={7: 2.0}), Every(8)
+    run(script, global_step=begin, steps=20, num_warmup_batches=10, lag=lag, observers=[every])
+    assert [moment.global_step for moment in every.moments] == steps
+    assert [moment.learning_rate for moment in every.moments] == [step - 1 for step in steps]
+    warm_up, *timed = (moment.images_per_sec for moment in every.moments)
+    assert warm_up is None
+    assert timed == pytest.approx([32 / FAST] * len(timed))
+    assert every.moments[0].loss == (2.0 if begin == 0 else 1.0)
 
 
 def test_evaluations_and_checkpoints_count_global_steps(run, tmp_path):
