@@ -34,11 +34,6 @@ class AlexNet(Model):
         return net.logits(x)
 
 
-# The schedule multiplies by 0.1 every 100 epochs without end; after 1000 epochs the rate is
-# 1e-11 and further steps change nothing.
-_DECADES = 10
-
-
 class AlexNetCifar10(Model):
     """Two convolutions with local response normalisation and two affine layers."""
 
@@ -46,11 +41,7 @@ class AlexNetCifar10(Model):
     dataset = "cifar10"
     image_size = 32
     batch_size = 128
-    learning_rate = LearningRateSpec(
-        0.1,
-        boundaries_epochs=tuple(100.0 * k for k in range(1, _DECADES + 1)),
-        factors=tuple(10.0**-k for k in range(_DECADES + 1)),
-    )
+    learning_rate = LearningRateSpec(0.1, decay_epochs=100.0, decay_factor=0.1)
 
     def build(self, net: Network[T], images: T) -> T:
         """64 and 64 filters of 5 x 5, then 384 and 192 units."""

@@ -127,7 +127,8 @@ class LearningRateSpec:
 
     The rate is ``base * factors[k]``, k being the number of boundaries already passed;
     with ``base_batch`` it is also multiplied by global batch / ``base_batch``. During the
-    first ``warmup_epochs`` it increases linearly from 0.
+    first ``warmup_epochs`` it increases linearly from 0. With ``decay_epochs`` there are no
+    boundaries, and the rate is multiplied by ``decay_factor`` at the end of each such period.
 
     Attributes:
       base_batch: global batch size that ``base`` is meant for; None when the rate does not
@@ -135,6 +136,7 @@ class LearningRateSpec:
       boundaries_epochs: strictly increasing epochs at which the factor changes.
       factors: one more than boundaries.
       whole_batches: whether boundaries count the whole batches of an epoch only.
+      decay_epochs: epochs between two decays; 0 for none.
     """
 
     base: float
@@ -143,6 +145,8 @@ class LearningRateSpec:
     factors: tuple[float, ...] = (1.0,)
     warmup_epochs: float = 0.0
     whole_batches: bool = False
+    decay_epochs: float = 0.0
+    decay_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.factors) != len(self.boundaries_epochs) + 1:
@@ -150,6 +154,8 @@ class LearningRateSpec:
                 f"learning rate with {len(self.boundaries_epochs)} boundaries needs "
                 f"{len(self.boundaries_epochs) + 1} factors, not {len(self.factors)}"
             )
+        if self.boundaries_epochs and self.decay_epochs:
+            raise UsageError("learning rate has boundaries and a decay; give one of them")
         if list(self.boundaries_epochs) != sorted(set(self.boundaries_epochs)):
             raise UsageError(
                 f"learning rate boundaries {self.boundaries_epochs} must increase strictly"

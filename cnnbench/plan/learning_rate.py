@@ -111,6 +111,14 @@ def make_schedule(
         rates = flags.piecewise_learning_rate_schedule.rates
         # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
         schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
+    elif flags.init_learning_rate is None and defaults.decay_epochs:
+        # As many examples of the data set, not steps of an epoch, as in tf_cnn_benchmarks.
+        period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
+
+        def schedule(step: int) -> float:
+            """A staircase without end; the first step of a period has its rate."""
+            return base * defaults.decay_factor ** (step // period)
+
     elif flags.init_learning_rate is None:
         if defaults.whole_batches:
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]

@@ -46,6 +46,7 @@ def test_parameters_leave_out_moving_averages_and_trainable_ones_leave_out_froze
         {"factors": (1.0, 0.1)},
         {"boundaries_epochs": (2.0, 1.0), "factors": (1.0, 0.1, 0.01)},
         {"boundaries_epochs": (2.0, 2.0), "factors": (1.0, 0.1, 0.01)},
+        {"boundaries_epochs": (1.0,), "factors": (1.0, 0.1), "decay_epochs": 2.0},
     ],
 )
 def test_learning_rate_spec_refuses_what_does_not_fit(wrong):

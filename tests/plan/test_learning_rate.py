@@ -16,6 +16,7 @@ COCO = 118287
 CONSTANT = LearningRateSpec(base=0.005)
 CIFAR = get_model("resnet20", "cifar10").learning_rate
 DENSENET = get_model("densenet40_k12", "cifar10").learning_rate
+ALEXNET = get_model("alexnet", "cifar10").learning_rate
 SSD = get_model("ssd300", "coco").learning_rate
 RESNET = LearningRateSpec(
     base=0.128,
@@ -53,6 +54,12 @@ RATES = {
         {},
         (CIFAR, 128, CIFAR10),
         {0: 0.1, 31980: 0.1, 31981: 0.01, 117000: 0.001, 117001: 0.0002, 10**7: 0.0002},
+    ),
+    # The ancestor's exponential_decay: a period is 100 * 50000 // 128 steps, and its end decays.
+    "AlexNet": (
+        {},
+        (ALEXNET, 128, CIFAR10),
+        {0: 0.1, 39061: 0.1, 39062: 0.01, 78123: 0.01, 78124: 0.001, 10**9: 0.0},
     ),
     "DenseNets": ({}, (DENSENET, 128, CIFAR10), {58500: 0.1, 58501: 0.01}),
     # The ancestor warms up over int(118287 / 64 * 5) steps and has the boundaries of a batch of 32.
