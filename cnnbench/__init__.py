@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from cnnbench.flags import Params
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+    from cnnbench.run.driver.console import Console
 
-__all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
+__all__ = ["BenchmarkCNN", "Console", "Params", "RunRecord", "__version__"]
 
 
 class _Checkout:
@@ -47,6 +48,7 @@ if not (Path(__file__).parent / "models").is_dir():
 
 _HOME = {
     "BenchmarkCNN": "cnnbench.run.driver.benchmark_cnn",
+    "Console": "cnnbench.run.driver.console",
     "Params": "cnnbench.flags",
     "RunRecord": "cnnbench.records.run",
 }

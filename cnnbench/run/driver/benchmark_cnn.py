@@ -75,6 +75,13 @@ _NO_ROOM = "Dst tensor is not initialized"
 class BenchmarkCNN:
     """One run.
 
+    Args:
+      run: the flags, or a plan of them.
+      command: words of the command line, for the record.
+      explicit_flags: names of the flags that were given, for the record.
+      console, messages, progress: write the log, notices and warnings, and the progress line;
+        without them nothing is printed.
+
     Raises:
       FlagError: a parameter that cannot be used.
     """

@@ -69,6 +69,13 @@ def printed(tmp_path_factory):
     return found
 
 
+def test_a_run_from_python_prints_nothing(capfd):
+    BenchmarkCNN(Params.from_dict({**TINY, "num_batches": 2, "num_warmup_batches": 0})).run()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "cnnbench: " not in err
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_output_equals_the_captured_run(name, printed):
     captured = (GOLDEN / f"{name}.txt").read_text()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from data_sets import WEATHER, own_forecast, write_weather
 
-from cnnbench import BenchmarkCNN, Params
+from cnnbench import BenchmarkCNN, Console, Params
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
