@@ -1,9 +1,10 @@
 """Checks that a fresh clone installs and trains, as a release and editable.
 
 Each way gets its own copy of the checkout and its own environment. As a release, the source
-distribution is built, and from it the wheel that is installed; twine checks the metadata of both.
-The copy is deleted then, so that nothing can depend on it. Training runs in a folder whose
-``models/`` and ``variable_mgr/`` must not be imported.
+distribution is built, and from it the wheel; twine checks the metadata of both. The copy is deleted
+then, so that nothing can depend on it, and the wheel and the source distribution are installed and
+tried one after the other. Commands run in a folder whose ``models/`` and ``variable_mgr/`` must
+not be imported: a training, and a report, which needs files that are not Python.
 """
 
 from __future__ import annotations
@@ -81,23 +82,26 @@ def make_hostile(folder: Path) -> None:
         (folder / name / "__init__.py").write_text(code, encoding="utf-8")
 
 
-def make_environment(folder: Path, packages: Sequence[str], timeout: float) -> str:
-    """Makes an environment that holds these packages; returns its interpreter."""
-    make = [sys.executable, "-m", "venv", "--symlinks", str(folder)]
-    execute("venv", make, timeout, folder.parent)
+def install(folder: Path, packages: Sequence[str], timeout: float) -> str:
+    """Installs packages into an environment, made if there is none; returns its interpreter."""
     python = str(folder / "bin" / "python")
-    install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input"]
-    execute("pip", [python, *install, *packages], timeout, folder.parent)
+    words = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input"]
+    if folder.exists():
+        words += ["--force-reinstall", "--no-deps"]
+    else:
+        make = [sys.executable, "-m", "venv", "--symlinks", str(folder)]
+        execute("venv", make, timeout, folder.parent)
+    execute("pip", [python, *words, *packages], timeout, folder.parent)
     return python
 
 
-def build(checkout: Path, scratch: Path, timeout: float) -> Path:
-    """Builds and checks both distributions; returns the wheel.
+def build(checkout: Path, scratch: Path, timeout: float) -> list[Path]:
+    """Builds and checks both distributions; returns the wheel and the source distribution.
 
     Raises:
       Failure: One cannot be built, or its metadata is refused.
     """
-    python = make_environment(scratch / "tools", ["build", "twine"], timeout)
+    python = install(scratch / "tools", ["build", "twine"], timeout)
     dist = scratch / "dist"
     execute(
         "build", [python, "-m", "build", "--outdir", str(dist), str(checkout)], timeout, scratch
@@ -107,28 +111,36 @@ def build(checkout: Path, scratch: Path, timeout: float) -> Path:
         raise Failure(f"build: made {', '.join(one.name for one in made) or 'nothing'}")
     check = [python, "-m", "twine", "check", "--strict", *map(str, made)]
     execute("twine", check, timeout, scratch)
-    return made[0]
+    return made
 
 
 def check(way: str, scratch: Path, timeout: float) -> None:
-    """Installs cnnbench in one way, and trains.
+    """Installs cnnbench in one way, trains and writes a report.
 
     Raises:
-      Failure: The installation or the training fails.
+      Failure: The installation or a command fails.
     """
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
     copy_checkout(checkout, timeout)
     make_hostile(work)
-    release = None if way == "editable" else build(checkout, scratch, timeout)
-    source = ["--editable", str(checkout)] if release is None else [str(release)]
-    make_environment(environment, source, timeout)
-    if release is not None:
+    sources = [["--editable", str(checkout)]]
+    if way == "release":
+        sources = [[str(made)] for made in build(checkout, scratch, timeout)]
         shutil.rmtree(checkout)
-    record = work / "record.json"
-    command = [str(environment / "bin" / "cnnbench"), *TRAINING, f"--result_json={record}"]
+    for source in sources:
+        install(environment, source, timeout)
+        use(str(environment / "bin" / "cnnbench"), work, timeout)
+
+
+def use(cnnbench: str, work: Path, timeout: float) -> None:
+    """Trains and reports by the installed command; Failure if something is wrong."""
+    record, page = work / "record.json", work / "page.html"
     variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    execute("cnnbench", command, timeout, work, variables)
+    training = [cnnbench, *TRAINING, f"--result_json={record}"]
+    for command in (training, [cnnbench, "report", str(record), f"--output={page}"]):
+        execute("cnnbench", command, timeout, work, variables)
     check_record(record)
+    record.unlink()
 
 
 def check_record(path: Path) -> None:

@@ -52,6 +52,8 @@ class Machine:
             listed = self._run(command, timeout=timeout, environment=environment, folder=folder)
             listed.lines = [Line(0.0, "setup.py")]  # fewer files to copy
             return listed
+        if name == "venv":
+            Path(command[-1]).mkdir()
         if name == "build":
             assert (Path(command[-1]) / "setup.py").exists()
             dist = Path(folder) / "dist"
@@ -64,8 +66,9 @@ class Machine:
             assert environment["PYTHONPATH"] == folder
             assert (Path(folder) / "models" / "__init__.py").exists()
             self.present.append((Path(folder).parent / "checkout" / "setup.py").exists())
-            path = Path(command[-1].removeprefix("--result_json="))
-            path.write_text(json.dumps({"status": "ok", "step_seconds": [1, 1, 1]}))
+            flag, _, path = command[-1].partition("=")
+            assert flag in ("--result_json", "--output")
+            Path(path).write_text(json.dumps({"status": "ok", "step_seconds": [1, 1, 1]}))
         return Process(status=0)
 
 
@@ -78,15 +81,17 @@ def machine(monkeypatch, scratch):
 
 def test_both_ways_are_tried_one_line_each_and_nothing_is_left(machine, scratch, capsys):
     assert check_install.main([]) == 0
-    built = ["git", "venv", "pip", "build", "twine", "venv", "pip", "cnnbench"]
+    trained = ["pip", "cnnbench", "cnnbench"]
+    built = ["git", "venv", "pip", "build", "twine", "venv", *trained, *trained]
     used = [name for name, _, _ in machine.commands]
-    assert used == [*built, "git", "venv", "pip", "cnnbench"]
-    tools, release, editable = (c for name, c, _ in machine.commands if name == "pip")
+    assert used == [*built, "git", "venv", *trained]
+    tools, *release, editable = (c for name, c, _ in machine.commands if name == "pip")
     assert tools[-2:] == ["build", "twine"]
-    assert Path(release[-1]).name == MADE[0]
+    assert [Path(one[-1]).name for one in release] == MADE
+    assert ["--force-reinstall" in one for one in release] == [False, True]
     assert editable[-2] == "--editable"
     # Nothing can lean on the sources of a release.
-    assert machine.present == [False, True]
+    assert machine.present == [False] * 4 + [True] * 2
     release_line, editable_line = capsys.readouterr().out.splitlines()
     assert release_line.startswith("release: installed and trained in ")
     assert editable_line.startswith("editable: installed and trained in ")
