@@ -1,0 +1,32 @@
+"""Counts the words of the documents, as wc -w does, without generated tables; the longest first.
+
+Usage: python3 scripts/count_words.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = re.compile(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", re.DOTALL)
+GENERATED_PAGE = ROOT / "docs" / "flags.md"
+
+
+def words(page: Path) -> int:
+    """The words of a page outside of generated tables."""
+    if page == GENERATED_PAGE:
+        return 0
+    return len(GENERATED.sub("", page.read_text(encoding="utf-8")).split())
+
+
+def main() -> None:
+    """Prints the pages beside and in docs/, and the sum of those in docs/."""
+    counts = {page: words(page) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    for page, count in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f"{count:6}  {page.relative_to(ROOT)}")
+    print(f"{sum(counts.values()) - counts[ROOT / 'README.md']:6}  docs/")
+
+
+if __name__ == "__main__":
+    main()
