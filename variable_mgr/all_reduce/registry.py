@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from cnnbench.errors import UsageError
+from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms, limits
 
 if TYPE_CHECKING:
@@ -60,9 +60,19 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all algorithms, sorted; imports none of them."""
-    files = (module.name for module in pkgutil.iter_modules(algorithms.__path__))
-    return tuple(sorted({*_factories, *files}))
+    """Names of all algorithms, sorted; imports none of them.
+
+    Raises:
+      BenchmarkError: the folder of the algorithms cannot be read.
+    """
+    (folder,) = algorithms.__path__
+    try:
+        # `pkgutil.iter_modules` takes an unreadable folder for an empty one.
+        files = {path.stem for path in Path(folder).iterdir() if path.suffix == ".py"}
+    except OSError as error:
+        reason = f"{folder}: cannot be read: {error.strerror}"
+        raise BenchmarkError(f"{reason}; reinstall cnnbench") from None
+    return tuple(sorted((_factories.keys() | files) - {"__init__"}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:

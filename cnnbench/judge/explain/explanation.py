@@ -217,6 +217,7 @@ def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
 def chart(found: Explanation, most: int = SHOWN) -> Rows:
     """The differences of the largest rows with their spread."""
     rows = []
+    shown = min(most, len(found.rows)) if most else len(found.rows)
     for line in lines_of(found, most):
         difference, spread = line.difference, line.spread
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
@@ -231,7 +232,7 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
             )
         )
     return Rows(
-        title="What a step of B takes more than one of A",
+        title=f"Step time of B minus A: the {shown} largest of {len(found.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
         limit=0.0,

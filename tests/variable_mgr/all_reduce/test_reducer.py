@@ -25,6 +25,15 @@ def test_every_file_registers_the_name_it_bears(make_context):
     assert set(registry._factories) == set(all_reduce.names())
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(registry.algorithms, "__path__", [str(tmp_path / "gone")])
+    monkeypatch.setattr(registry, "_factories", {})
+    flags = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
+    err = call(*flags, "--all_reduce_spec=copy", code=4).err
+    reason = f"{tmp_path}/gone: cannot be read: No such file or directory; reinstall cnnbench"
+    assert err == f"cnnbench: error: {reason}\n"
+
+
 def test_a_name_is_taken_once(make_context):
     assert type(all_reduce.create("copy", make_context(2))) is CopyToOneDevice
     assert all_reduce.register("copy")(CopyToOneDevice) is CopyToOneDevice
