@@ -127,20 +127,19 @@ def check(way: str, scratch: Path, timeout: float) -> None:
     if way == "release":
         sources = [[str(made)] for made in build(checkout, scratch, timeout)]
         shutil.rmtree(checkout)
-    for source in sources:
+    for number, source in enumerate(sources):
         install(environment, source, timeout)
-        use(str(environment / "bin" / "cnnbench"), work, timeout)
+        use(str(environment / "bin" / "cnnbench"), work / f"{number}.json", timeout)
 
 
-def use(cnnbench: str, work: Path, timeout: float) -> None:
+def use(cnnbench: str, record: Path, timeout: float) -> None:
     """Trains and reports by the installed command; Failure if something is wrong."""
-    record, page = work / "record.json", work / "page.html"
+    work, page = record.parent, record.with_suffix(".html")
     variables = {"PYTHONPATH": str(work), "TF_CPP_MIN_LOG_LEVEL": "2"}
     training = [cnnbench, *TRAINING, f"--result_json={record}"]
     for command in (training, [cnnbench, "report", str(record), f"--output={page}"]):
         execute("cnnbench", command, timeout, work, variables)
     check_record(record)
-    record.unlink()
 
 
 def check_record(path: Path) -> None:
