@@ -33,6 +33,7 @@ INSIDE = {
         ("urls",),
         ("annotations", "interrupts", "lock", "reading", "shared", "stats", "text"),
         ("charts", "jobs", "plugins"),
+        ("document",),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),

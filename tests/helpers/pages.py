@@ -6,8 +6,8 @@ import os
 from html.parser import HTMLParser
 from pathlib import Path
 
+from cnnbench.base.document import Charts, Table
 from cnnbench.judge.report import build, gather
-from cnnbench.judge.report.document import Charts, Table
 from cnnbench.records.load import Loaded
 
 HOSTILE = (

@@ -23,7 +23,7 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import STEP
-from cnnbench.judge.explain.explanation import table
+from cnnbench.judge.explain.explanation import table_text
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         raise
     code = _report(found, reporter, argv)
     if explanation is not None:
-        write_output(None, f"\n{table(explanation)}")
+        write_output(None, f"\n{table_text(explanation)}")
     return code
 
 

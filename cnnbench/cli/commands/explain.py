@@ -25,7 +25,7 @@ from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import table, to_markdown
+from cnnbench.judge.explain.explanation import table_text, to_markdown
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import check_outputs
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         found = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         found = _profiled(options, common)
-    rows = table(found, options.rows)
+    rows = table_text(found, options.rows)
     if options.format == "table":
         text = rows
     elif options.format == "markdown":

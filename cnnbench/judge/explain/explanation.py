@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
-from cnnbench.base.text.escape import code, markdown, plain
+from cnnbench.base.document import Row, Section, Table, Text, numeric, table, terminal
+from cnnbench.base.document.markdown import table_lines
+from cnnbench.base.text.escape import code, markdown
 from cnnbench.base.text.numbers import count, number, percent
-from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.explain.causes import causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.pauses import pauses
@@ -142,8 +145,7 @@ def _ms(seconds: float) -> str:
 SHOWN = 10
 """Rows of a table."""
 
-_HEAD = ("layer", "kind", "direction", "A ms", "B ms", "difference ms", "+/-", "share")
-_INDENT = "      "
+_INDENT = 6
 _MOST_FACTS = 12
 _SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
@@ -172,46 +174,55 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     return lines
 
 
-def table(found: Explanation, most: int = SHOWN) -> str:
+def rows_table(found: Explanation, most: int = SHOWN, **layout: Any) -> Table | None:
+    """A table of `lines_of`; `layout` as for `cnnbench.base.document.table`."""
+    return table(map(_cells, lines_of(found, most)), **layout)
+
+
+def table_text(found: Explanation, most: int = SHOWN) -> str:
     """The answer, the causes with their evidence, the rows, and further differences."""
-    return "\n".join([*wrapped(plain(found.answer)), *body(found, most)]) + "\n"
+    first, *others = sections(found, most)
+    blocks = (Text(found.answer), *first.blocks)
+    return terminal.text_of([Section(blocks=blocks), *others])
 
 
-def body(found: Explanation, most: int = SHOWN) -> list[str]:
-    """The lines of a table without the answer."""
-    lines = []
-    for cause in found.causes:
-        lines += wrapped(plain(f"- {cause_text(cause)}"), "", _INDENT)
-        lines += [line for one in cause.evidence for line in wrapped(plain(one), _INDENT)]
-    cells = [list(_HEAD), *(list(map(plain, _cells(line))) for line in lines_of(found, most))]
-    lines += ["", *fitted(cells, (0, 1, 2), (7, 6)), "", *wrapped(about(found))]
-    if found.facts:
-        lines.append("Also different:")
-        for text in _facts(found):
-            lines += wrapped(plain(text), _INDENT)
-    return lines
+def sections(found: Explanation, most: int = SHOWN) -> list[Section]:
+    """The contents for a terminal without the answer: causes, rows, remarks."""
+    causes = [
+        text
+        for one in found.causes
+        for text in (
+            Text(f"- {cause_text(one)}", hanging=_INDENT),
+            *(Text(evidence, indent=_INDENT) for evidence in one.evidence),
+        )
+    ]
+    facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
+    rows = rows_table(found, most, spare=("share", "+/-, ms"))
+    return [
+        Section(blocks=tuple(causes)),
+        Section.of("", "", [rows]),
+        Section.of("", "", [about(found), "Also different:" if facts else None, *facts]),
+    ]
 
 
 def to_markdown(found: Explanation, most: int = SHOWN) -> str:
-    """`table` for a pull request; names from records are code."""
+    """`table_text` for a pull request; names from records are code."""
     lines = ["### cnnbench: why", "", markdown(found.answer), "", *markdown_body(found, most)]
     return "\n".join(lines) + "\n"
 
 
 def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
     """The lines of a Markdown document without the answer."""
-    lines = []
-    for cause in found.causes:
-        told = [cause_text(cause), *cause.evidence]
-        lines.append(f"- {code('; '.join(told))}")
-    lines += [""] if found.causes else []
-    lines += ["<details><summary>Where: milliseconds of a step</summary>", ""]
-    lines += [f"| {' | '.join(_HEAD)} |", "|---|---|---|--:|--:|--:|--:|--:|"]
-    for line in lines_of(found, most):
-        names, numbers = _cells(line)[:3], _cells(line)[3:]
-        lines.append(f"| {' | '.join([*(code(n) if n else '' for n in names), *numbers])} |")
-    lines += ["", about(found), "", *(f"- also different: {code(text)}" for text in _facts(found))]
-    return [*lines, "", "</details>"]
+    causes = [f"- {code('; '.join((cause_text(one), *one.evidence)))}" for one in found.causes]
+    rows = rows_table(found, most)
+    return [
+        *(causes and [*causes, ""]),
+        *("<details><summary>Where: milliseconds of a step</summary>", ""),
+        *(table_lines(rows, code) if rows else ()),
+        *("", about(found), ""),
+        *(f"- also different: {code(text)}" for text in _facts(found)),
+        *("", "</details>"),
+    ]
 
 
 def chart(found: Explanation, most: int = SHOWN) -> Rows:
@@ -265,13 +276,17 @@ def about(found: Explanation) -> str:
     )
 
 
-def _cells(line: ExplainedRow) -> tuple[str, ...]:
-    return (
-        *(line.layer, line.kind, line.direction, _in_ms(line.base), _in_ms(line.new)),
-        _signed(line.difference),
-        "" if math.isnan(line.spread) else _in_ms(line.spread),
-        percent(line.share, 0),
-    )
+def _cells(line: ExplainedRow) -> Row:
+    return {
+        "layer": line.layer,
+        "kind": line.kind,
+        "direction": line.direction,
+        "A, ms": numeric(line.base, _in_ms),
+        "B, ms": numeric(line.new, _in_ms),
+        "difference, ms": numeric(line.difference, _signed),
+        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, _in_ms),
+        "share": numeric(line.share, partial(percent, digits=0)),
+    }
 
 
 def _facts(found: Explanation) -> Iterator[str]:

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
-from cnnbench.base.text.numbers import count, first_few, integer
-from cnnbench.judge.history import formats
-from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
-from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.document import (
+from cnnbench.base.document import (
     Answer,
     Content,
     Report,
@@ -23,6 +18,11 @@ from cnnbench.judge.report.document import (
     numeric,
     table,
 )
+from cnnbench.base.text.numbers import count, first_few, integer
+from cnnbench.judge.history import formats
+from cnnbench.judge.history.series import SeriesPoint
+from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
+from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.formats import FORMATS
 from cnnbench.records.files import PICTURES
 from cnnbench.version import __version__

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.records.load import load_records as load
 
 if TYPE_CHECKING:
-    from cnnbench.judge.report.document import Report
+    from cnnbench.base.document import Report
     from cnnbench.judge.report.formats import FORMATS, render
     from cnnbench.judge.report.results import ReportSubject, gather
     from cnnbench.judge.report.sections import build

@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.charts import draw, sheet
-from cnnbench.base.text.escape import markdown, plain
-from cnnbench.judge.report.document import Block, Charts, Report, Section, Table, TableCell
+from cnnbench.base.document import Report, markdown
+from cnnbench.base.text.escape import plain
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
 def render(report: Report, format: str) -> str:
@@ -59,49 +57,5 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _markdown(report: Report) -> str:
-    lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
-    for one in report.answers:
-        lines.append(f"- {_MARKS.get(one.tone, '')}{markdown(one.name)}: {markdown(one.text)}")
-        lines += [f"  - {markdown(detail)}" for detail in one.details]
-    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
-    for section in report.sections:
-        written = list(_section(section))
-        # A section of charts only is left out.
-        lines += ["", *written] if written[1:] else []
-    return "\n".join(lines) + "\n"
-
-
-def _section(section: Section) -> Iterable[str]:
-    yield f"## {markdown(section.title)}"
-    for block in section.blocks:
-        lines = list(_block(block))
-        if lines:
-            yield ""
-            yield from lines
-
-
-def _block(block: Block) -> Iterable[str]:
-    if isinstance(block, Table):
-        if block.title:
-            yield f"### {markdown(block.title)}"
-            yield ""
-        yield _row([markdown(title) for title, _, _ in block.columns])
-        yield _row(["--:" if "number" in kinds else "---" for _, kinds, _ in block.columns])
-        for row in block.rows:
-            yield _row(map(_cell, row))
-    elif not isinstance(block, Charts):
-        yield f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"
-
-
-def _cell(cell: TableCell) -> str:
-    text = f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}"
-    return f"[{text}]({cell.link})" if cell.link else text
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": _markdown}
+FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": markdown.render}
 """Functions by name of the format."""

@@ -10,7 +10,7 @@ import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.explanation import chart, lines_of, table, to_markdown
+from cnnbench.judge.explain.explanation import chart, lines_of, table_text, to_markdown
 from cnnbench.judge.explain.sides import Times
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.step_profile import (
@@ -367,7 +367,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     holds("explanation", document)
     assert Explanation.from_json(found.to_json()) == found
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
-    shown = table(found, 4)
+    shown = table_text(found, 4)
     assert shown.startswith(found.answer)
     assert "products are in float32, not in bfloat16" in shown
     assert "precision is fp32 in A and bf16 in B" in shown

@@ -12,11 +12,11 @@ from pages import golden
 
 from cnnbench import __version__
 from cnnbench.base.charts import Lines
+from cnnbench.base.document import Charts
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.formats import csv_text, figures, json_text, table_text
 from cnnbench.judge.report import exports, render
-from cnnbench.judge.report.document import Charts
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"

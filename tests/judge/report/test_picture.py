@@ -11,8 +11,8 @@ from pages import HOSTILE, Page, charts, golden, report_of, rows, section
 from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__
+from cnnbench.base.document import Text
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.document import Text
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.strategies import (

@@ -8,9 +8,9 @@ import pytest
 from pages import charts, report_of, rows, section
 
 from cnnbench.base.charts import HIGHER, Lines
+from cnnbench.base.document import Charts, Table, Text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, load, render
-from cnnbench.judge.report.document import Charts, Table, Text
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import Measured, StartupSeconds
 from cnnbench.records.subject import Subject

@@ -50,7 +50,7 @@ def _suite(
         if tag is not None:
             message = plain(wording.explained(result))
             xml.SubElement(case, tag, message=message, type=result.word)
-        xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
+        xml.SubElement(case, "system-out").text = plain(_numbers(comparison, entry, result))
     return _counted(suite)
 
 
@@ -81,12 +81,11 @@ def _tag(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
     return "skipped" if level is Level.WARNING or left_open else None
 
 
-def _numbers(entry: ComparedConfiguration, result: MetricResult) -> str:
-    judgement = result.judgement
-    base = result.metric.value_text(judgement.base_median)
-    new = result.metric.value_text(judgement.new_median)
-    *_, change, interval, p, runs = wording.cells(entry, result)
+def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    judgement, metric = result.judgement, result.metric
+    base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
+    *_, change, interval, p, runs = wording.row(comparison, entry, result).values()
     return (
-        f"base {base}, new {new}, change {change} ({interval}), p {p}, runs {runs}: "
-        f"{judgement.reason}"
+        f"base {base}, new {new}, change {change.text} ({interval.text}), p {p.text}, "
+        f"runs {runs.text}: {judgement.reason}"
     )

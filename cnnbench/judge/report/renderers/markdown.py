@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cnnbench.base.document.markdown import row
 from cnnbench.base.text.escape import code, markdown
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import Comparison, MetricResult, advice, answer, why
@@ -43,10 +44,12 @@ def render(comparison: Comparison) -> str:
             continue
         rows = []
         for entry, result in found:
+            _, _, *numbers = wording.row(comparison, entry, result).values()
             verdict = f"{wording.sign(comparison, entry, result).symbol} {result.word}"
-            rows.append(_row((verdict, code(entry.name), *wording.cells(entry, result)[2:])))
-        rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
-        head = _row(wording.head(comparison, metric))
+            rows.append(row((verdict, code(entry.name), *(one.text for one in numbers))))
+        _, *heads = wording.row(comparison, *found[0])
+        head = row((f"{metric.name}, median {metric.unit_text}", *heads))
+        rows = _fitting(rows, _TABLES - _size(lines), row(("…", "{} more", *[""] * 6)))
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
     if comparison.explanation is not None:
         lines += [*markdown_body(comparison.explanation), ""]
@@ -90,10 +93,6 @@ def _reason(result: MetricResult) -> str:
     if result.judgement.p is None:
         return f"{result.word}: {code(result.judgement.reason)}"
     return wording.explained(result)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _size(lines: Sequence[str]) -> int:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TextIO
 
-from cnnbench.base.text.escape import plain
+from cnnbench.base.document import Content, Section, Text, table, terminal
 from cnnbench.base.text.numbers import count
-from cnnbench.base.text.table import fitted_rows, wrapped
 from cnnbench.base.text.terminal import is_terminal
 from cnnbench.judge.compare.judgement import Verdict
-from cnnbench.judge.compare.result import (
-    ComparedConfiguration,
-    Comparison,
-    MetricResult,
-    advice,
-    answer,
-    why,
-)
-from cnnbench.judge.explain.explanation import body
-from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.compare.result import Comparison, advice, answer, why
+from cnnbench.judge.explain import explanation
 from cnnbench.judge.report.renderers import wording
 
-_INDENT = "      "
+_INDENT = 6
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -32,53 +25,41 @@ def wants_colour(stream: TextIO) -> bool:
 
 def render(comparison: Comparison, colour: bool = False) -> str:
     """The answer, the advice, the tables with reasons, the worst first, and a summary."""
-    said = filter(None, (answer(comparison), why(comparison), advice(comparison)))
-    lines = [line for sentence in said for line in wrapped(plain(sentence))]
-    lines += ["", f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]
-    for metric, rows in wording.tables(comparison):
-        lines += ["", *_table(comparison, metric, rows, colour)]
+    return terminal.text_of(_sections(comparison), colour)
+
+
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    yield Section.of("", "", (answer(comparison), why(comparison), advice(comparison)))
+    labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
+    yield Section.of("", "", (Text(label, whole=True) for label in labels))
+    for metric, found in wording.tables(comparison):
+        rows = table(
+            (wording.row(comparison, *one) for one in found),
+            title=f"{metric.name}, median {metric.unit_text}",
+            whole=True,
+            notes=tuple(
+                "" if result.verdict is Verdict.SAME else result.judgement.reason
+                for _, result in found
+            ),
+        )
+        if rows:
+            yield Section(blocks=(rows,))
     if comparison.explanation is not None:
-        lines += ["", "Why, milliseconds of a step:", *body(comparison.explanation)]
-    lines += ["", *_summary(comparison)]
-    return "\n".join(lines) + "\n"
+        first, *others = explanation.sections(comparison.explanation)
+        yield from (replace(first, title="Why, milliseconds of a step:"), *others)
+    yield Section.of("", "", _summary(comparison))
 
 
-def _table(
-    comparison: Comparison,
-    metric: Metric,
-    rows: list[tuple[ComparedConfiguration, MetricResult]],
-    colour: bool,
-) -> list[str]:
-    cells = [tuple(map(plain, wording.cells(entry, result))) for entry, result in rows]
-    title, *heads = wording.head(comparison, metric)
-    head, *body = fitted_rows([("verdict", *heads), *cells], left=(0, 1))
-    lines = [title, *head]
-    for (entry, result), row, (first, *more) in zip(rows, cells, body, strict=True):
-        code = wording.sign(comparison, entry, result).colour
-        if colour and code:
-            first = first.replace(row[0], f"\x1b[{code}m{row[0]}\x1b[0m", 1)
-        lines += [first, *more]
-        if result.verdict is not Verdict.SAME:
-            lines += wrapped(plain(result.judgement.reason), _INDENT)
-    return lines
-
-
-def _summary(comparison: Comparison) -> list[str]:
-    lines = [
-        f"{metric.name}: {found}"
-        for metric in comparison.metrics
-        if (found := wording.tally(comparison, metric))
-    ]
-    notes = (f"note: {plain(note)}" for note in comparison.notes)
+def _summary(comparison: Comparison) -> Iterator[Content]:
+    for metric in comparison.metrics:
+        if found := wording.tally(comparison, metric):
+            yield Text(f"{metric.name}: {found}", whole=True)
+    notes = (f"note: {note}" for note in comparison.notes)
     for sentence in (*wording.mean_sentences(comparison), wording.conditions(comparison), *notes):
-        lines += wrapped(sentence, more=_INDENT)
-    mentions = wording.mentions(comparison)
-    if mentions:
-        lines.append("Also different:")
-        for mention in mentions:
-            lines += wrapped(plain(mention), _INDENT)
+        yield Text(sentence, hanging=_INDENT)
+    if mentions := wording.mentions(comparison):
+        yield "Also different:"
+        yield from (Text(mention, indent=_INDENT) for mention in mentions)
     if comparison.skipped:
-        lines.append(f"skipped: {count(len(comparison.skipped), 'file', 'files')}")
-    code = comparison.exit_code
-    lines.append(f"exit code {int(code)}: {wording.ending(comparison)}")
-    return lines
+        yield f"skipped: {count(len(comparison.skipped), 'file', 'files')}"
+    yield f"exit code {int(comparison.exit_code)}: {wording.ending(comparison)}"

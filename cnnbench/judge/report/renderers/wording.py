@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
+from cnnbench.base.document import TableCell, numeric
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.judgement import Level, Verdict
@@ -14,11 +16,13 @@ from cnnbench.judge.metrics.registry import SPEEDS, Metric
 
 
 class Sign(NamedTuple):
-    """Symbol for Markdown, ANSI code and tone (of a cell in a report) of a verdict."""
+    """Symbol for Markdown and tone (of a cell) of a verdict."""
 
     symbol: str
-    colour: str = ""
     tone: str = ""
+
+
+Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
 
 # ASCII, so that no meaning depends on a colour or a font.
@@ -33,12 +37,12 @@ _MARKS: dict[Verdict, str] = {
     Verdict.FAILED: "!",
 }
 _OWN: dict[Verdict, Sign] = {
-    Verdict.FASTER: Sign("🟢", "32", "good"),
-    Verdict.CHANGED_WORK: Sign("🔵", "36", "unsure"),
+    Verdict.FASTER: Sign("🟢", "good"),
+    Verdict.CHANGED_WORK: Sign("🔵", "unsure"),
 }
 _SIGNS: dict[Level, Sign] = {
-    Level.ERROR: Sign("🔴", "31;1", "bad"),
-    Level.WARNING: Sign("🟡", "33", "unsure"),
+    Level.ERROR: Sign("🔴", "bad"),
+    Level.WARNING: Sign("🟡", "unsure"),
     Level.NOTICE: Sign("⚪"),
     Level.NONE: Sign("⚪"),
 }
@@ -73,27 +77,19 @@ def ending(comparison: Comparison) -> str:
 
 
 def change(result: MetricResult) -> str:
-    """The estimated change."""
-    found = result.judgement.change
-    return NONE if found is None else result.metric.change_text(found)
-
-
-def interval(result: MetricResult) -> str:
-    """The confidence interval of the change."""
-    low, high = result.judgement.low, result.judgement.high
-    if low is None or high is None:
+    """The estimated change with its confidence interval, as far as they are known."""
+    found, metric = result.judgement, result.metric
+    if found.change is None:
         return NONE
-    return result.metric.range_text(low, high)
+    text = metric.change_text(found.change)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} ({metric.range_text(found.low, found.high)})"
 
 
 def confidence(comparison: Comparison) -> str:
     """Confidence of the intervals, as in "96 %"."""
     return f"{100 * comparison.policy.confidence:.4g} %"
-
-
-def verdict(result: MetricResult) -> str:
-    """Mark and word, as in "- slower"."""
-    return f"{_MARKS[result.verdict]} {result.word}"
 
 
 def sign(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Sign:
@@ -107,9 +103,7 @@ def explained(result: MetricResult) -> str:
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
-def tables(
-    comparison: Comparison,
-) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
+def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     """A table per leading metric, the worst row first; then of further metrics and context.
 
     The latter have only the results that are neither undecided nor the same.
@@ -129,31 +123,37 @@ def tables(
     return leading + [(metric, rows) for metric, rows in by_metric if rows]
 
 
-def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
-    """Headings of a table; base and new are medians over processes.
+def row(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> dict[str, TableCell]:
+    """Cells of a table; base and new are medians over processes, p is that after Holm.
 
     A change within pairs is not the change of the medians beside it.
     """
-    change = "paired change" if comparison.paired else "change"
-    interval = f"{confidence(comparison)} interval"
-    columns = ("configuration", "base", "new", change, interval, "p", "runs")
-    return (f"{metric.name}, median {metric.unit_text}", *columns)
-
-
-def cells(entry: ComparedConfiguration, result: MetricResult) -> tuple[str, ...]:
-    """Cells of a row below `head`; names are not escaped, p is that after Holm."""
     judgement, metric = result.judgement, result.metric
-    p = judgement.p_adjusted
-    return (
-        verdict(result),
-        entry.name,
-        metric.value_text(judgement.base_median, unit=False),
-        metric.value_text(judgement.new_median, unit=False),
-        change(result),
-        interval(result),
-        NONE if p is None else f"{p:.2g}",
-        f"{len(entry.base)}+{len(entry.new)}",
-    )
+    low, high = judgement.low, judgement.high
+    ends = NONE if low is None or high is None else metric.range_text(low, high)
+    value = partial(metric.value_text, unit=False)
+    return {
+        "verdict": verdict(comparison, entry, result),
+        "configuration": TableCell(entry.name),
+        "base": numeric(judgement.base_median, value),
+        "new": numeric(judgement.new_median, value),
+        "paired change" if comparison.paired else "change": numeric(
+            judgement.change, metric.change_text
+        ),
+        f"{confidence(comparison)} interval": numeric(low, ends),
+        "p": numeric(judgement.p_adjusted, "{:.2g}".format),
+        "runs": numeric(len(entry.base) + len(entry.new), f"{len(entry.base)}+{len(entry.new)}"),
+    }
+
+
+def verdict(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> TableCell:
+    """Mark and word, as in "- slower"."""
+    tone = sign(comparison, entry, result).tone
+    return TableCell(f"{_MARKS[result.verdict]} {result.word}", tone=tone)
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from cnnbench.base.document import Answer, Content, Report, Section
 from cnnbench.base.text.numbers import count, counted, first_few
 from cnnbench.judge.metrics.measurement import readable_fact, short_commit
-from cnnbench.judge.report.document import Answer, Content, Report, Section
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
     all_reduce,

@@ -16,9 +16,9 @@ from cnnbench.base.charts import (
     Rows,
     key_of,
 )
+from cnnbench.base.document import Content, Row, TableCell, Text, numeric, table
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
-from cnnbench.judge.report.document import Content, Row, TableCell, Text, numeric, table
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
-from cnnbench.base.text.numbers import count, percent
+from cnnbench.base.document import Answer, Content, Row, TableCell, numeric, table
+from cnnbench.base.text.numbers import count
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import opening
-from cnnbench.judge.explain.explanation import about, chart, lines_of
+from cnnbench.judge.explain.explanation import about, chart, rows_table
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.document import Answer, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ReportSubject, apart
-from cnnbench.records.explanation import ExplainedRow
 
 _MOST_NAMED = 3
 
@@ -37,7 +35,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
         {
             "configuration": entry.name,
             "metric": result.metric.name,
-            "verdict": _verdict(comparison, entry, result),
+            "verdict": wording.verdict(comparison, entry, result),
             "why": TableCell(result.judgement.reason, kinds="prose"),
         }
         for _, rows in judged
@@ -82,14 +80,10 @@ def _worst(comparison: Comparison) -> list[str]:
             elif comparison.is_regression(entry, result) or (
                 result is entry.main and result.verdict is Verdict.FAILED
             ):
-                change = "" if result.judgement.change is None else f" {_change(result)}"
+                change = "" if result.judgement.change is None else f" {wording.change(result)}"
                 found.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
     more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
-
-
-def _change(result: MetricResult) -> str:
-    return f"{wording.change(result)} ({wording.interval(result)})"
 
 
 def _means(comparison: Comparison) -> list[str]:
@@ -97,27 +91,18 @@ def _means(comparison: Comparison) -> list[str]:
 
 
 def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
-    """The texts of `wording.cells`, sorted by the numbers of the judgement."""
-    metric, judgement = result.metric, result.judgement
-    _, _, base, new, change, interval, p, processes = wording.cells(entry, result)
-    *_, change_title, interval_title, _, _ = wording.head(comparison, metric)
+    """The cells of `wording.row` in the order of a page."""
+    unit, found = result.metric.unit_text, wording.row(comparison, entry, result)
+    word, name, base, new, _, _, p, runs = found.values()
     return {
-        "configuration": entry.name,
-        metric.name: _verdict(comparison, entry, result),
-        change_title: numeric(judgement.change, change),
-        interval_title: numeric(judgement.low, interval),
-        f"baseline median, {metric.unit_text}": numeric(judgement.base_median, base),
-        f"new median, {metric.unit_text}": numeric(judgement.new_median, new),
-        "p": numeric(judgement.p_adjusted, p),
-        "processes": numeric(len(entry.base) + len(entry.new), processes),
+        "configuration": name,
+        result.metric.name: word,
+        **dict([*found.items()][4:6]),
+        f"baseline median, {unit}": base,
+        f"new median, {unit}": new,
+        "p": p,
+        "processes": runs,
     }
-
-
-def _verdict(
-    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
-) -> TableCell:
-    tone = wording.sign(comparison, entry, result).tone
-    return TableCell(wording.verdict(result), tone=tone)
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
@@ -132,13 +117,14 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     rows = []
     for (entry, result), label in zip(judged, labels, strict=True):
         judgement = result.judgement
+        hint = f"{label}: {result.word} {wording.change(result)}"
         rows.append(
             DistributionRow(
                 label=label,
-                values=((judgement.change or 0.0, f"{label}: {result.word} {_change(result)}"),),
+                values=((judgement.change or 0.0, hint),),
                 low=judgement.low,
                 high=judgement.high,
-                text=wording.change(result),
+                text=metric.change_text(judgement.change or 0.0),
                 tone=wording.sign(comparison, entry, result).tone,
             )
         )
@@ -178,21 +164,8 @@ def explanation(results: ReportSubject) -> Iterable[Content]:
         }
         for cause in found.causes
     )
-    yield table(map(_explained, lines_of(found)), title="The largest rows, of a step")
-    yield table(map(_explained, lines_of(found, 0)), title="All rows", folded=True)
+    yield rows_table(found, title="The largest rows, of a step")
+    yield rows_table(found, 0, title="All rows", folded=True)
     facts = ({"fact": one.fact, "A": one.base, "B": one.new} for one in found.facts)
     yield table(facts, title="Also different", folded=True)
     yield about(found)
-
-
-def _explained(line: ExplainedRow) -> Row:
-    return {
-        "layer": line.layer,
-        "kind": line.kind,
-        "direction": line.direction,
-        "A, ms": numeric(line.base, scale=1e3),
-        "B, ms": numeric(line.new, scale=1e3),
-        "difference, ms": numeric(line.difference, scale=1e3),
-        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, scale=1e3),
-        "share": numeric(line.share, percent),
-    }

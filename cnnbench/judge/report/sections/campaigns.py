@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
-from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary, count, duration, integer, percent, selected
-from cnnbench.judge.compare.configuration import work
-from cnnbench.judge.report.document import (
+from cnnbench.base.document import (
     Answer,
     Content,
     Row,
@@ -20,6 +17,9 @@ from cnnbench.judge.report.document import (
     numeric,
     table,
 )
+from cnnbench.base.text import numbers
+from cnnbench.base.text.numbers import binary, count, duration, integer, percent, selected
+from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     FEWEST,

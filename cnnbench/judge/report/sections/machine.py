@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from cnnbench.base.document import Answer, Content, Row, TableCell, Text, numeric, table
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
-from cnnbench.judge.report.document import Answer, Content, Row, TableCell, Text, numeric, table
 from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.parts import ConditionNote, Conditions

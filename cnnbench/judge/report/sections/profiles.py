@@ -18,9 +18,9 @@ from cnnbench.base.charts import (
     Span,
     key_of,
 )
+from cnnbench.base.document import Charts, Content, Row, TableCell, numeric, table
 from cnnbench.base.text.numbers import binary, count, number, percent, selected
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.report.document import Charts, Content, Row, TableCell, numeric, table
 from cnnbench.judge.report.results import ReportSubject, timed_names
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 from cnnbench.records.step_profile import (

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
-from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import first_few, integer, percent
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.speed import median_step_text
-from cnnbench.judge.report.document import (
+from cnnbench.base.document import (
     Content,
     Row,
     TableCell,
@@ -22,6 +18,10 @@ from cnnbench.judge.report.document import (
     numeric,
     table,
 )
+from cnnbench.base.text import numbers
+from cnnbench.base.text.numbers import first_few, integer, percent
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     FEWEST,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis, Rows
+from cnnbench.base.document import Content, Row, TableCell, Text, interval, numeric, table
 from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.report.document import Content, Row, TableCell, Text, interval, numeric, table
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     FEWEST,

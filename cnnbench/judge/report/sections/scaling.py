@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.document import Content, Row, Text, numeric, table
 from cnnbench.base.text.numbers import integer, number, percent
 from cnnbench.flags.declare import named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
@@ -15,7 +16,6 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import Role
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.metrics.comparable_facts import GROUPS
-from cnnbench.judge.report.document import Content, Row, Text, numeric, table
 from cnnbench.judge.report.results import (
     CONFIDENCE,
     Configured,

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
+from cnnbench.base.document import Charts, Content, Row, numeric, table
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
-from cnnbench.judge.report.document import Charts, Content, Row, numeric, table
 from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.records.run import RunRecord
 

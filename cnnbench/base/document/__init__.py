@@ -1,10 +1,14 @@
-"""The content of a report, independent of its format: sections of text, tables and charts."""
+"""Contents of outputs, independent of their format: sections of text, tables and charts.
+
+A command makes sections of its result, which `cnnbench.base.document.terminal` writes as text, and
+`cnnbench.judge.report.formats` as pages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from cnnbench.base.charts import Chart
 from cnnbench.base.text import numbers
@@ -40,6 +44,12 @@ class Table:
     """A table; the first column names its rows. If folded, only the title is shown at first.
 
     A column consists of its title, its kinds (see `TableCell`) and a hint, shown on hover.
+
+    Attributes:
+      notes: a text below each row in a terminal, "" for none; or empty.
+      spare: titles of columns that a narrow terminal leaves out, in this order.
+      has_head: whether a terminal shows the titles of the columns.
+      indent: spaces before every line in a terminal.
     """
 
     kind: ClassVar[str] = "table"
@@ -47,15 +57,27 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
     title: str = ""
     folded: bool = False
+    notes: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    has_head: bool = True
+    indent: int = 0
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph.
+
+    Attributes:
+      indent, hanging: spaces before its first line and before the others in a terminal.
+      whole: whether it is one line that is never broken, such as a command.
+    """
 
     kind: ClassVar[str] = "text"
     text: str
     tone: str = ""
+    indent: int = 0
+    hanging: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,10 +102,10 @@ Content: TypeAlias = Block | str | Sequence[Chart] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a report; if folded, only the heading and `remark` are shown at first."""
+    """A part of an output; if folded, only the heading and `remark` are shown at first."""
 
-    key: str
-    title: str
+    key: str = ""
+    title: str = ""
     blocks: tuple[Block, ...]
     folded: bool = False
 
@@ -158,10 +180,16 @@ def table(
     title: str = "",
     folded: bool = False,
     hints: Mapping[str, str] = _NO_HINTS,
+    whole: bool = False,
+    **layout: Any,
 ) -> Table | None:
     """A table without the columns, after the first, that are empty; None without rows.
 
-    Its first row gives the order of the columns; `hints` are by title.
+    Args:
+      rows: their first gives the order of the columns.
+      hints: shown on hover, by title of the column.
+      whole: whether empty columns stay.
+      layout: other attributes of the table.
     """
     cells = [{name: _cell(content) for name, content in row.items()} for row in rows]
     if not cells:
@@ -169,13 +197,14 @@ def table(
     first, *others = cells[0]
     kept = [
         first,
-        *(name for name in others if any(row[name].text != numbers.NONE for row in cells)),
+        *(name for name in others if whole or any(row[name].text != numbers.NONE for row in cells)),
     ]
     return Table(
         columns=tuple((name, cells[0][name].kinds, hints.get(name, "")) for name in kept),
         rows=tuple(tuple(row[name] for name in kept) for row in cells),
         title=title,
         folded=folded,
+        **layout,
     )
 
 

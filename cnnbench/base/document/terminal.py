@@ -1,0 +1,64 @@
+"""Sections as text for a terminal, in lines of its width; colours only repeat the words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from cnnbench.base.document import Charts, Section, Table, TableCell, Text
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.table import fitted_rows, wrapped
+
+_COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
+_NOTE = " " * 6
+
+
+def text_of(sections: Iterable[Section], colour: bool = False) -> str:
+    """The sections with an empty line between them; charts are left out."""
+    return "\n".join(lines_of(sections, colour)) + "\n"
+
+
+def lines_of(sections: Iterable[Section], colour: bool = False) -> list[str]:
+    """The lines of `text_of`."""
+    lines: list[str] = []
+    for section in sections:
+        lines += [""] if lines else []
+        lines += [plain(section.title)] if section.title else []
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines += _table(block, colour)
+            elif not isinstance(block, Charts):
+                lines += _text(block)
+    return lines
+
+
+def _text(block: Text) -> list[str]:
+    text, indent = plain(block.text), " " * block.indent
+    if block.whole:
+        return [indent + text]
+    return wrapped(text, indent, " " * (block.hanging or block.indent))
+
+
+def _table(block: Table, colour: bool) -> Iterator[str]:
+    titles = [title for title, _, _ in block.columns]
+    left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
+    spare = [titles.index(title) for title in block.spare if title in titles]
+    cells = [[plain(cell.text) for cell in row] for row in block.rows]
+    notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
+    if block.has_head:
+        cells.insert(0, [title.replace(", ", " ") for title in titles])  # for room
+        notes, signs = ["", *notes], [None, *signs]
+    indent = " " * block.indent
+    found = fitted_rows(cells, left, spare, block.indent, has_head=block.has_head)
+    if block.title:
+        yield plain(block.title)
+    for lines, sign, note in zip_longest(found, signs, notes):
+        for line in _coloured(lines, sign) if sign else lines:
+            yield indent + line
+        yield from wrapped(plain(note), _NOTE) if note else ()
+
+
+def _coloured(lines: list[str], cell: TableCell) -> list[str]:
+    """The lines of a row, whose first cell has the colour of its tone if it fits into one line."""
+    code, text = _COLOURS.get(cell.tone), plain(cell.text)
+    return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
