@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cnnbench.base.stats.descriptive import faster_half
-from cnnbench.base.text.numbers import binary, count, number, percent
-from cnnbench.base.text.table import csv_text, fitted, wrapped
+from cnnbench.base.text.numbers import binary
+from cnnbench.base.text.table import csv_text
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import available_cores
 from cnnbench.models.declaration import Flops
@@ -31,10 +31,6 @@ from cnnbench.run.runtime import peak_flops
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
-
-_NUMBERS = ("ms", "of step", "GFLOP", "moved", "FLOP/byte", "GFLOP/s", "bound ms", "of bound")
-_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound ms", "GFLOP")
-"""Columns that a narrow terminal leaves out, in this order."""
 
 _COPIED_BYTES = 256 << 20  # larger than caches
 _COPIES = 8
@@ -162,53 +158,6 @@ def _shortest(copy: Callable[[], object]) -> float:
         copy()
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def table(roofline: Roofline, title: str, most: int) -> str:
-    """The first `most` rows (0: all), their sums by kind, and the totals."""
-    rows, machine = roofline.rows, roofline.machine
-    shown = rows[:most] if most else rows
-    about = (
-        f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
-        f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written ({machine.bytes_source}), "
-        f"which meet at {number(machine.ridge)} FLOP/byte"
-    )
-    lines = [title, *wrapped(about), ""]
-    cells = [["layer", "kind", "direction", *_NUMBERS, "to win ms"]]
-    cells += [[row.layer, row.kind, row.direction, *_numbers(row)] for row in shown]
-    lines += fitted(cells, (0, 1, 2), [cells[0].index(name) for name in _SPARE])
-    if len(shown) < len(rows):
-        winnable = sum(row.winnable_seconds for row in rows[len(shown) :])
-        more = count(len(rows) - len(shown), "row", "rows")
-        lines.append(f"{more} more, with {number(winnable * 1e3)} ms to win; --rows=0 prints all")
-    cells = [["sums by kind", "direction", *_NUMBERS, "to win ms"]]
-    for row in (*roofline.kinds, roofline.total):
-        cells.append([row.kind or "all operations", row.direction, *_numbers(row)])
-    lines += ["", *fitted(cells, (0, 1), [cells[0].index(name) for name in _SPARE]), ""]
-    if roofline.remark:
-        lines += wrapped(roofline.remark)
-    step, rest = roofline.step_seconds, roofline.remainder_seconds
-    lines += wrapped(
-        f"{number((step - rest) * 1e3)} ms in operations and {number(rest * 1e3)} ms "
-        f"({percent(rest / step)}) in none make a profiled step of {number(step * 1e3)} ms; "
-        f"without a profiler it takes {number(roofline.unprofiled_step_seconds * 1e3)} ms"
-    )
-    return "\n".join(lines)
-
-
-def _numbers(row: RooflineRow) -> list[str]:
-    rate = row.flops / row.seconds / 1e9 if row.flops and row.seconds else None
-    return [
-        number(row.seconds * 1e3),
-        percent(row.share_of_step),
-        number(row.flops / 1e9 if row.flops else None),
-        binary(row.bytes or None),
-        number(row.flops_per_byte),
-        number(rate),
-        number(row.bound_seconds * 1e3),
-        percent(row.share_of_bound),
-        number(row.winnable_seconds * 1e3),
-    ]
 
 
 def to_csv(roofline: Roofline) -> str:

@@ -8,8 +8,8 @@ import io
 import pytest
 
 from cnnbench.base.stats.descriptive import faster_half
-from cnnbench.judge.report.sections.profiles import chart
-from cnnbench.lab.roofline import rows_of, table, to_csv
+from cnnbench.judge.report.sections.profiles import chart, table_text
+from cnnbench.lab.roofline import rows_of, to_csv
 from cnnbench.models.declaration import Flops
 from cnnbench.records.roofline import Machine, Roofline
 from cnnbench.records.step_profile import FORWARD, OUTSIDE, TO_KERNEL, Part
@@ -79,7 +79,7 @@ def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     assert document["total"]["flops"] == 4 * 10**9
     # 8 images in 20 + 10 + 20 + 5 ms.
     assert document["bound_images_per_sec"] == pytest.approx(8 / 0.055)
-    lines = table(found, "title", most=1).splitlines()
+    lines = table_text(found, "title", most=1).splitlines()
     assert lines[0] == "title"
     assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
     assert lines[5].startswith("3 rows more, with 10.00 ms to win")
@@ -101,7 +101,7 @@ def test_rows_at_the_bound_are_ordered_by_time():
 @pytest.mark.parametrize("columns", [100, 80])
 def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = table(roofline, "title", most=0).splitlines()
+    lines = table_text(roofline, "title", most=0).splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.startswith(f"not in {columns} columns: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))

@@ -15,8 +15,8 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import flag, named, parted, specs_of
 from cnnbench.flags.roles import RunPart
-from cnnbench.judge.report.sections.profiles import chart
-from cnnbench.lab.roofline import measured, table, to_csv
+from cnnbench.judge.report.sections.profiles import chart, table_text
+from cnnbench.lab.roofline import measured, to_csv
 from cnnbench.plan import make_plan, make_setup
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
@@ -125,4 +125,4 @@ def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         write_plot(options.plot, [chart(roofline, title)], f"roofline of {title}")
-    print_result(table(roofline, f"roofline of {title}", options.rows))
+    print_result(table_text(roofline, f"roofline of {title}", options.rows))

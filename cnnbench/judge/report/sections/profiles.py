@@ -18,7 +18,17 @@ from cnnbench.base.charts import (
     Span,
     key_of,
 )
-from cnnbench.base.document import Charts, Content, Row, TableCell, numeric, table
+from cnnbench.base.document import (
+    Charts,
+    Content,
+    Row,
+    Section,
+    TableCell,
+    Text,
+    numeric,
+    table,
+    terminal,
+)
 from cnnbench.base.text.numbers import binary, count, number, percent, selected
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import ReportSubject, timed_names
@@ -85,19 +95,54 @@ def _process(name: str, one: Roofline) -> Row:
     }
 
 
-def _kind_row(row: RooflineRow) -> Row:
+_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound, ms", "GFLOP")
+
+
+def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
     return {
-        "kind": row.kind,
+        title: row.kind or "all operations",
         "direction": row.direction,
         "ms": numeric(row.seconds, scale=1e3),
-        "of the step": numeric(row.share_of_step, percent),
+        "of step": numeric(row.share_of_step, percent),
         "GFLOP": numeric(row.flops or None, scale=1e-9),
         "moved": numeric(row.bytes or None, binary),
+        "FLOP/byte": numeric(row.flops_per_byte),
         "GFLOP/s": numeric(_rate(row) if row.flops and row.seconds else None),
         "bound, ms": numeric(row.bound_seconds, scale=1e3),
-        "of the bound": numeric(row.share_of_bound, percent),
+        "of bound": numeric(row.share_of_bound, percent),
         "to win, ms": numeric(row.winnable_seconds, scale=1e3),
     }
+
+
+def table_text(found: Roofline, title: str, most: int) -> str:
+    """The first `most` rows (0: all), their sums by kind, and the totals, for a terminal."""
+    rows, machine = found.rows, found.machine
+    shown, rest = (rows[:most], rows[most:]) if most else (rows, ())
+    winnable = number(sum(row.winnable_seconds for row in rest) * 1e3)
+    more = f"{count(len(rest), 'row', 'rows')} more, with {winnable} ms to win; --rows=0 prints all"
+    sums = (_kind_row(row, "sums by kind") for row in (*found.kinds, found.total))
+    step, remainder = found.step_seconds, found.remainder_seconds
+    contents: Sequence[Sequence[Content]] = (
+        (
+            Text(title, whole=True),
+            f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
+            f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
+            f"({machine.bytes_source}), which meet at {number(machine.ridge)} FLOP/byte",
+        ),
+        (
+            table(({"layer": row.layer, **_kind_row(row)} for row in shown), spare=_SPARE),
+            more if rest else None,
+        ),
+        (table(sums, spare=_SPARE),),
+        (
+            found.remark,
+            f"{number((step - remainder) * 1e3)} ms in operations and {number(remainder * 1e3)} "
+            f"ms ({percent(remainder / step)}) in none make a profiled step of "
+            f"{number(step * 1e3)} ms; without a profiler it takes "
+            f"{number(found.unprofiled_step_seconds * 1e3)} ms",
+        ),
+    )
+    return terminal.text_of(Section.of("", "", one) for one in contents)
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
