@@ -42,10 +42,18 @@ def integer(value: float) -> str:
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
     """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`. With `signed`, +12.3 %."""
-    if share is None:
-        return NONE
+    return NONE if share is None else f"{hundredths(share, digits, signed=signed)} %"
+
+
+def percents(low: float, high: float, digits: int = 1) -> str:
+    """A range of shares: "1.0 to 2.5 %"."""
+    return f"{hundredths(low, digits)} to {percent(high, digits)}"
+
+
+def hundredths(share: float, digits: int = 1, *, signed: bool = False) -> str:
+    """The number of `percent` without its sign %."""
     # Rounded first: -0.0004 is 0.0 %, not -0.0 %.
-    return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f} %"
+    return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 def binary(size: float | None) -> str:

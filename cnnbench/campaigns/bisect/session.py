@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.escape import one_line
-from cnnbench.base.text.numbers import NONE, count, duration, percent
+from cnnbench.base.text.numbers import NONE, count, duration, percent, percents
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
@@ -170,10 +170,9 @@ def _speed(step: Step) -> str:
     if low <= 0 <= high:
         return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
     digits = 0 if abs(change) >= _LARGE else 1
-    ends = sorted((abs(low), abs(high)))
-    least, most = (percent(end, digits) for end in ends)
+    least, most = sorted((abs(low), abs(high)))
     direction = "slower" if change < 0 else "faster"
-    return f"{percent(abs(change), digits)} {direction} ({least.removesuffix(' %')} to {most})"
+    return f"{percent(abs(change), digits)} {direction} ({percents(least, most, digits)})"
 
 
 def lines(found: Bisection) -> list[str]:

@@ -10,7 +10,16 @@ from dataclasses import fields as fields_of
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.stats.additive import fit_blocks
-from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent, selected
+from cnnbench.base.text.numbers import (
+    NONE,
+    count,
+    duration,
+    first_few,
+    number,
+    percent,
+    percents,
+    selected,
+)
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, by_reason, candidates_of
@@ -66,7 +75,9 @@ def _answer(found: TuneDocument) -> str:
     if found.verdict == NO_LEADER:
         return "These are the flags as given: no candidate seemed faster in the races."
     if found.verdict == FASTER:
-        ends = f"{percent(found.low).removesuffix(' %')} to {percent(found.high)}"
+        ends = NONE
+        if found.low is not None and found.high is not None:
+            ends = percents(found.low, found.high)
         interval = f"({ends}, {percent(found.confidence)} interval)"
         text = f"{percent(found.gain)} {interval} faster than the flags as given ({pairs})."
         if found.trains_alike is False:

@@ -293,8 +293,8 @@ def _network(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[
 def _change(both: Sequence[str]) -> str:
     """A change in per cent, or both values where the percentage rounds to 0."""
     before, after = map(int, both)
-    text = percent(after / before - 1, signed=True) if before else ""
-    return text if any(digit in "123456789" for digit in text) else _arrow(both)
+    share = after / before - 1 if before else 0.0
+    return percent(share, signed=True) if round(100 * share, 1) else _arrow(both)
 
 
 def _arrow(both: Sequence[str]) -> str:

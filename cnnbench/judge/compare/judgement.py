@@ -132,11 +132,8 @@ def magnitude(judgement: Judgement, metric: Metric) -> str:
     assert low is not None
     assert high is not None
     word = metric.better if (change > 0) == metric.higher_is_better else metric.worse
-    size, *ends = (
-        metric.change_text(abs(one), signed=False)
-        for one in (change, *sorted((low, high), key=abs))
-    )
-    return f"{size} {word} ({ends[0].rsplit(' ', 1)[0]} to {ends[1]})"
+    size, (least, most) = metric.change_text(abs(change), False), sorted((abs(low), abs(high)))
+    return f"{size} {word} ({metric.range_text(least, most, False)})"
 
 
 def judge(
@@ -339,16 +336,12 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
     if not medians * found.change < 0:
         return ""
     metric = case.metric
-    texts = [
-        metric.change_text(medians / found.base_median if metric.relative else medians),
-        metric.change_text(found.change),
-    ]
-    if not all(any(digit in "123456789" for digit in text) for text in texts):
+    change = medians / found.base_median if metric.relative else medians
+    if not (metric.shows(change) and metric.shows(found.change)):
         return ""  # too small for a reader to see
     of = "within pairs" if case.paired else "between processes of both sides"
-    return (
-        f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {texts[0]})"
-    )
+    text = metric.change_text(change)
+    return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 
 def processes_to_decide(configurations: int) -> int:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import NONE, number, percent
+from cnnbench.base.text.numbers import NONE, hundredths, number
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,
     BUILD,
@@ -92,15 +92,26 @@ class Metric:
 
     def change_text(self, change: float, signed: bool = True) -> str:
         """A change in per cent; a difference in percentage points or in the unit."""
-        if self.relative:
-            return percent(change, signed=signed)
-        if self._is_share:
-            return percent(change, 2, signed=signed).replace("%", "points")
-        return f"{'+' if signed and change >= 0 else ''}{number(change)} {self.unit}"
+        unit = "%" if self.relative else "points" if self._is_share else self.unit
+        return f"{self._change_number(change, signed)} {unit}"
 
-    def range_text(self, low: float, high: float) -> str:
+    def range_text(self, low: float, high: float, signed: bool = True) -> str:
         """A range of changes: "-1.0 to +2.0 %"."""
-        return f"{self.change_text(low).rsplit(' ', 1)[0]} to {self.change_text(high)}"
+        return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
+
+    def shows(self, change: float) -> bool:
+        """Whether `change_text` does not round a change to 0."""
+        in_hundredths = self.relative or self._is_share
+        return bool(round(100 * change, self._digits) if in_hundredths else change)
+
+    @property
+    def _digits(self) -> int:
+        return 1 if self.relative else 2
+
+    def _change_number(self, change: float, signed: bool) -> str:
+        if self.relative or self._is_share:
+            return hundredths(change, self._digits, signed=signed)
+        return f"{'+' if signed and change >= 0 else ''}{number(change)}"
 
     @property
     def _is_share(self) -> bool:

@@ -188,8 +188,9 @@ def _floors(comparison: Comparison, metric: Metric) -> str:
     floors = [one.floor for one in judged if one.floor is not None]
     if not floors:
         return ""
-    ends = [metric.change_text(one, signed=False) for one in (min(floors), max(floors))]
-    return ends[0] if ends[0] == ends[1] else f"{ends[0].rsplit(' ', 1)[0]} to {ends[1]}"
+    texts = {metric.change_text(one, signed=False) for one in floors}
+    alike = len(texts) == 1
+    return texts.pop() if alike else metric.range_text(min(floors), max(floors), signed=False)
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:

@@ -18,7 +18,7 @@ from cnnbench.base.document import (
     table,
 )
 from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary, count, duration, integer, percent, selected
+from cnnbench.base.text.numbers import binary, count, duration, integer, percent, percents, selected
 from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.results import (
     CONFIDENCE,
@@ -220,7 +220,7 @@ def _verdict(one: TuneDocument) -> tuple[str, str]:
     if one.verdict == FASTER:
         gain = percent(one.gain)
         if one.low is not None and one.high is not None:
-            gain += f" ({percent(one.low).removesuffix(' %')} to {percent(one.high)})"
+            gain += f" ({percents(one.low, one.high)})"
         if one.trains_alike is False:
             return f"{one.leader} is {gain} faster, but trains other weights", "bad"
         return f"{gain} faster than the flags as given, {pairs}", "good"
