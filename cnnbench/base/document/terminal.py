@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
-from cnnbench.base.document import Charts, Section, Table, TableCell, Text
+from cnnbench.base.document import Charts, Content, Section, Table, TableCell, Text
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.table import fitted_rows, wrapped
 
@@ -13,15 +13,21 @@ _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
 
 
-def text_of(sections: Iterable[Section], colour: bool = False) -> str:
-    """The sections with an empty line between them; charts are left out."""
+def text_of(sections: Iterable[Section | Iterable[Content]], colour: bool = False) -> str:
+    """The sections, or contents of such without a title, with an empty line between them.
+
+    Charts are left out.
+    """
     return "\n".join(lines_of(sections, colour)) + "\n"
 
 
-def lines_of(sections: Iterable[Section], colour: bool = False) -> list[str]:
+def lines_of(sections: Iterable[Section | Iterable[Content]], colour: bool = False) -> list[str]:
     """The lines of `text_of`."""
     lines: list[str] = []
-    for section in sections:
+    for one in sections:
+        section = one if isinstance(one, Section) else Section.of("", "", one)
+        if not (section.title or section.blocks):
+            continue
         lines += [""] if lines else []
         lines += [plain(section.title)] if section.title else []
         for block in section.blocks:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
-from cnnbench.base.document import Row, Section, Table, Text, numeric, table, terminal
+from cnnbench.base.document import Content, Row, Table, Text, numeric, table, terminal
 from cnnbench.base.document.markdown import table_lines
 from cnnbench.base.text.escape import code, markdown
 from cnnbench.base.text.numbers import count, number, percent
@@ -181,14 +181,13 @@ def rows_table(found: Explanation, most: int = SHOWN, **layout: Any) -> Table | 
 
 def table_text(found: Explanation, most: int = SHOWN) -> str:
     """The answer, the causes with their evidence, the rows, and further differences."""
-    first, *others = sections(found, most)
-    blocks = (Text(found.answer), *first.blocks)
-    return terminal.text_of([Section(blocks=blocks), *others])
+    causes, *others = sections(found, most)
+    return terminal.text_of([[found.answer, *causes], *others])
 
 
-def sections(found: Explanation, most: int = SHOWN) -> list[Section]:
+def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
     """The contents for a terminal without the answer: causes, rows, remarks."""
-    causes = [
+    causes: list[Content] = [
         text
         for one in found.causes
         for text in (
@@ -198,11 +197,7 @@ def sections(found: Explanation, most: int = SHOWN) -> list[Section]:
     ]
     facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
     rows = rows_table(found, most, spare=("share", "+/-, ms"))
-    return [
-        Section(blocks=tuple(causes)),
-        Section.of("", "", [rows]),
-        Section.of("", "", [about(found), "Also different:" if facts else None, *facts]),
-    ]
+    return [causes, [rows], [about(found), "Also different:" if facts else None, *facts]]
 
 
 def to_markdown(found: Explanation, most: int = SHOWN) -> str:

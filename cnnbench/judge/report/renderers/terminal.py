@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from cnnbench.base.document import Content, Section, Text, table, terminal
@@ -28,26 +27,26 @@ def render(comparison: Comparison, colour: bool = False) -> str:
     return terminal.text_of(_sections(comparison), colour)
 
 
-def _sections(comparison: Comparison) -> Iterator[Section]:
-    yield Section.of("", "", (answer(comparison), why(comparison), advice(comparison)))
+def _sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:
+    yield answer(comparison), why(comparison), advice(comparison)
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
-    yield Section.of("", "", (Text(label, whole=True) for label in labels))
+    yield (Text(label, whole=True) for label in labels)
     for metric, found in wording.tables(comparison):
-        rows = table(
-            (wording.row(comparison, *one) for one in found),
-            title=f"{metric.name}, median {metric.unit_text}",
-            whole=True,
-            notes=tuple(
-                "" if result.verdict is Verdict.SAME else result.judgement.reason
-                for _, result in found
+        yield (
+            table(
+                (wording.row(comparison, *one) for one in found),
+                title=f"{metric.name}, median {metric.unit_text}",
+                whole=True,
+                notes=tuple(
+                    "" if result.verdict is Verdict.SAME else result.judgement.reason
+                    for _, result in found
+                ),
             ),
         )
-        if rows:
-            yield Section(blocks=(rows,))
     if comparison.explanation is not None:
-        first, *others = explanation.sections(comparison.explanation)
-        yield from (replace(first, title="Why, milliseconds of a step:"), *others)
-    yield Section.of("", "", _summary(comparison))
+        causes, *others = explanation.sections(comparison.explanation)
+        yield from (["Why, milliseconds of a step:", *causes], *others)
+    yield _summary(comparison)
 
 
 def _summary(comparison: Comparison) -> Iterator[Content]:

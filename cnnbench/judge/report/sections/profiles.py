@@ -22,7 +22,6 @@ from cnnbench.base.document import (
     Charts,
     Content,
     Row,
-    Section,
     TableCell,
     Text,
     numeric,
@@ -142,7 +141,7 @@ def table_text(found: Roofline, title: str, most: int) -> str:
             f"{number(found.unprofiled_step_seconds * 1e3)} ms",
         ),
     )
-    return terminal.text_of(Section.of("", "", one) for one in contents)
+    return terminal.text_of(contents)
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
