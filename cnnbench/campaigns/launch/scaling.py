@@ -6,14 +6,14 @@ process whose towers do not exchange gradients, on the processors of one process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.document import Row, numeric, table, terminal
 from cnnbench.base.stats.slow_steps import mean_step_seconds
-from cnnbench.base.text.numbers import NONE, number, percent
-from cnnbench.base.text.table import fitted
+from cnnbench.base.text.numbers import integer, percent
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import model_gradients
 from cnnbench.judge.metrics.speed import throughputs
@@ -140,28 +140,25 @@ def _spec(setup: Setup, ps: int) -> AllReduceSpec:
     return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
 
 
-def table(found: Sequence[ScalingPoint]) -> list[str]:
+def table_text(found: Sequence[ScalingPoint]) -> str:
     """The points as text."""
-    columns: tuple[tuple[str, Callable[[ScalingPoint], str]], ...] = (
-        ("workers", lambda point: str(point.workers)),
-        ("towers", lambda point: str(point.towers)),
-        ("median images/sec", lambda point: number(point.images_per_sec)),
-        ("mean step ms", lambda point: number(point.step_seconds * 1e3)),
-        ("efficiency", lambda point: percent(point.efficiency)),
-        ("of single runs", _range),
-        ("communication", lambda point: percent(point.communication)),
-        ("predicted images/sec", lambda point: number(point.predicted_images_per_sec)),
-        ("predicted efficiency", lambda point: percent(point.predicted_efficiency)),
-    )
-    cells = [[title for title, _ in columns]]
-    cells += [[text(point) for _, text in columns] for point in found]
-    return fitted(cells, left=())
+    return terminal.text_of([[table(map(_cells, found))]])
 
 
-def _range(point: ScalingPoint) -> str:
-    if point.efficiency_low is None:
-        return NONE
-    return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
+def _cells(point: ScalingPoint) -> Row:
+    low, high = point.efficiency_low, point.efficiency_high
+    span = f"{percent(low)} to {percent(high)}"
+    return {
+        "workers": numeric(point.workers, integer),
+        "towers": numeric(point.towers, integer),
+        "median images/sec": numeric(point.images_per_sec),
+        "mean step, ms": numeric(point.step_seconds, scale=1e3),
+        "efficiency": numeric(point.efficiency, percent),
+        "of single runs": numeric(point.efficiency_low, span),
+        "communication": numeric(point.communication, percent),
+        "predicted images/sec": numeric(point.predicted_images_per_sec),
+        "predicted efficiency": numeric(point.predicted_efficiency, percent),
+    }
 
 
 def chart(found: Sequence[ScalingPoint], title: str) -> Lines:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from cnnbench.base.document import Text, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
-from cnnbench.base.text.numbers import NONE, binary, number, percent
-from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
 from cnnbench.judge.metrics.speed import throughput, throughputs
-from cnnbench.judge.report.results import CONFIDENCE, ProcessValues
+from cnnbench.judge.report.results import FEWEST, INTERVAL, ProcessValues
+from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import (
@@ -29,7 +29,7 @@ from cnnbench.records.strategies import (
     weight_remarks,
 )
 
-_SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "memory")
+_SPARE = ("variables", "build, s", "copies", "first step, s", "reduction ops", "memory")
 """Columns that a narrow terminal omits, the first one first."""
 
 
@@ -100,30 +100,13 @@ def failed(found: Sequence[StrategyRow]) -> bool:
 def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     """The table, and remarks: on the weights, failures, an early end."""
     rows, tolerance = found.rows, found.weights_tolerance
-    enough = any(row.processes >= _FEWEST for row in rows)
-    columns: tuple[tuple[str, Callable[[StrategyRow], str]], ...] = (
-        ("mode", lambda row: row.mode),
-        ("all-reduce", lambda row: row.all_reduce or NONE),
-        ("median images/sec", lambda row: number(row.images_per_sec)),
-        (f"{CONFIDENCE:.0%} interval" if enough else "range", _interval),
-        ("overhead", lambda row: percent(row.overhead, signed=True)),
-        ("memory", lambda row: binary(row.peak_memory_bytes)),
-        ("build s", lambda row: number(row.build_seconds)),
-        ("first step s", lambda row: number(row.first_step_seconds)),
-        ("variables", lambda row: _count(row.variables)),
-        ("copies", lambda row: _count(row.variable_copies)),
-        ("reduction ops", lambda row: _count(row.reduction_operations)),
-        ("weights", lambda row: row.weights or NONE),
-    )
-    cells = [[title for title, _ in columns]]
-    cells += [[text(row) for _, text in columns] for row in rows]
+    spread = INTERVAL if any(row.processes >= FEWEST for row in rows) else "range"
     remarks = [text for text, _ in weight_remarks(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
     remarks += [f"incomplete: {found.incomplete}"] if found.incomplete else []
-    lines = fitted(cells, (0, 1, -1), [cells[0].index(name) for name in _SPARE])
-    lines += [line for remark in remarks for line in wrapped(remark, more="  ")]
-    return "\n".join(lines) + "\n"
+    shown = table((mode_row(row, spread) for row in rows), spare=_SPARE, whole=True)
+    return terminal.text_of([[shown, *(Text(remark, hanging=2) for remark in remarks)]])
 
 
 def document(
@@ -163,17 +146,3 @@ def document(
         subject=repository.of_work(first).labelled(labels_of(first)),
         incomplete=incomplete,
     )
-
-
-# Fewest processes for an interval of the median.
-_FEWEST = next(n for n in range(1, 100) if ProcessValues(tuple(map(float, range(n)))).interval)
-
-
-def _interval(row: StrategyRow) -> str:
-    if row.low is None or row.high is None:
-        return NONE
-    return f"{number(row.low)} to {number(row.high)}"
-
-
-def _count(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"

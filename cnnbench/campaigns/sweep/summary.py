@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cnnbench.base.document import Row, Text, numeric, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import standard_deviation
-from cnnbench.base.text.numbers import NONE, number, percent
-from cnnbench.base.text.table import fitted, natural_key, wrapped
+from cnnbench.base.text.numbers import number, percent
+from cnnbench.base.text.table import natural_key
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read
 from cnnbench.campaigns.sweep.planning import SweepCase, family
 from cnnbench.campaigns.sweep.runner import SweepRun
@@ -23,7 +24,6 @@ from cnnbench.judge.metrics.speed import median_step_text, throughputs
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.run import RunRecord
 
-_NUMBERS = ("batch", "median images/sec", "median bus GB/s", "spread")  # aligned to the right
 _REPORTED = "in reports"
 
 FOUND = -0.2
@@ -114,40 +114,26 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
     return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
 
 
-def table(rows: Sequence[SummaryRow]) -> list[str]:
-    """The rows as lines of text, then the failures."""
-    rates = any(row.bandwidths for row in rows)
-    speeds = any(row.throughputs for row in rows) or not rates
-    columns: tuple[tuple[str, Callable[[SummaryRow], str], bool], ...] = (
-        ("configuration", lambda row: row.name, True),
-        ("batch", lambda row: NONE if row.batch_size is None else str(row.batch_size), speeds),
-        ("median images/sec", lambda row: number(row.throughput), speeds),
-        (
-            "median bus GB/s",
-            lambda row: NONE if row.bandwidth is None else number(row.bandwidth / 1e9),
-            rates,
-        ),
-        ("spread", lambda row: percent(row.spread), True),
-        (
-            "runs",
-            lambda row: f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
-            True,
-        ),
-        ("bounds", _bounds, any(row.verdicts for row in rows)),
-        (_REPORTED, lambda row: row.reported, any(row.reported for row in rows)),
-    )
-    shown = [(title, text) for title, text, is_known in columns if is_known]
-    titles = [title for title, _ in shown]
-    left = [at for at, title in enumerate(titles) if title not in _NUMBERS]
-    # A second name for the configuration, in a narrow terminal left out.
-    spare = [at for at, title in enumerate(titles) if title == _REPORTED]
-    lines = fitted([titles, *([text(row) for _, text in shown] for row in rows)], left, spare)
-    for row in rows:
-        if row.pauses:
-            lines += wrapped(f"{row.name}: {row.pauses}", more="      ")
-    for problem in (problem for row in rows for problem in row.problems):
-        lines += wrapped(f"failed: {problem}", more="      ")
-    return lines
+def table_text(rows: Sequence[SummaryRow]) -> str:
+    """The rows, then the failures."""
+    pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
+    failed = (f"failed: {problem}" for row in rows for problem in row.problems)
+    # A second name for the configuration is left out in a narrow terminal.
+    shown = table(map(_cells, rows), spare=(_REPORTED,))
+    return terminal.text_of([[shown, *(Text(one, hanging=6) for one in (*pauses, *failed))]])
+
+
+def _cells(row: SummaryRow) -> Row:
+    return {
+        "configuration": row.name,
+        "batch": numeric(row.batch_size, "{:.0f}".format),
+        "median images/sec": numeric(row.throughput),
+        "median bus GB/s": numeric(row.bandwidth, scale=1e-9),
+        "spread": numeric(row.spread, percent),
+        "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
+        "bounds": _bounds(row),
+        _REPORTED: row.reported,
+    }
 
 
 def advice(

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.document import Content, Text, table, terminal
 from cnnbench.base.stats.additive import fit_blocks
 from cnnbench.base.text.numbers import (
     NONE,
     count,
     duration,
     first_few,
-    number,
     percent,
     percents,
     selected,
 )
-from cnnbench.base.text.table import csv_text, fitted, wrapped
+from cnnbench.base.text.table import csv_text, wrapped
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, by_reason, candidates_of
-from cnnbench.judge.report.results import CONFIDENCE
+from cnnbench.judge.report.sections.campaigns import candidate_row
 from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow
 from cnnbench.records.tune import NONE as NO_LEADER
 from cnnbench.records.tune import SLOWER as LEADER_SLOWER
@@ -45,29 +45,34 @@ _CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
 FLAG_FILE_HEAD = "# cnnbench tune"
 
 
-def table(found: TuneDocument) -> str:
+def table_text(found: TuneDocument) -> str:
     """The best command line, its proof, the next candidates, and why others left."""
-    lines = [shlex.join(found.command), "", *wrapped(_answer(found))]
-    if found.weights:
-        lines += wrapped(f"{found.weights[0].upper()}{found.weights[1:]}.")
+    weights = f"{found.weights[:1].upper()}{found.weights[1:]}."
     measured = [row for row in found.rows if row.processes]
     shown = measured[: NEXT + 1]
     shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
-    cells = [["candidate", "gain", f"{CONFIDENCE:.0%} interval", "images/sec", "processes", "left"]]
-    cells += [_cells(row) for row in shown]
-    lines += ["", *fitted(cells, (0, -1), (4, 3))]
-    if len(measured) > len(shown):
-        lines.append(f"{len(measured) - len(shown)} more were measured")
-    lines += ["", *_leavers(found.rows)]
-    lines += _refused(Dropped(one.candidate, one.reason) for one in found.refused)
-    if found.scatter is not None:
-        lines += wrapped(
-            f"{duration(found.seconds)} of {duration(found.budget_seconds)}; processes of the "
-            f"same flags scattered by {percent(found.scatter)} in the races"
-        )
-    while lines[-1] == "":
-        del lines[-1]
-    return "\n".join(lines) + "\n"
+    more = len(measured) - len(shown)
+    spent = f"{duration(found.seconds)} of {duration(found.budget_seconds)}"
+    contents: tuple[Sequence[Content], ...] = (
+        (Text(shlex.join(found.command), whole=True),),
+        (_answer(found), weights if found.weights else None),
+        (
+            table(
+                (candidate_row(row, long=False) for row in shown),
+                spare=("processes", "median images/sec"),
+            ),
+            f"{more} more were measured" if more else None,
+        ),
+        (
+            *_leavers(found.rows),
+            *_refused(Dropped(one.candidate, one.reason) for one in found.refused),
+            None
+            if found.scatter is None
+            else f"{spent}; processes of the same flags scattered by {percent(found.scatter)} in "
+            "the races",
+        ),
+    )
+    return terminal.text_of(contents)
 
 
 def _answer(found: TuneDocument) -> str:
@@ -97,24 +102,7 @@ def _answer(found: TuneDocument) -> str:
     )
 
 
-def _cells(row: TuneRow) -> list[str]:
-    interval = NONE
-    if row.low is not None and row.high is not None:
-        interval = f"{percent(row.low, signed=True)} to {percent(row.high, signed=True)}"
-    left = f"{row.left}, {row.group} {row.after}" if row.left else ""
-    marked = f" ({', '.join(row.changes)})" if row.changes else ""
-    return [
-        f"{row.candidate}{marked}",
-        NONE if row.candidate == AS_GIVEN else percent(row.gain, signed=True),
-        interval,
-        number(row.images_per_sec),
-        str(row.processes),
-        left,
-    ]
-
-
-def _leavers(rows: Sequence[TuneRow]) -> list[str]:
-    lines = []
+def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
     for how, title in _HOWS.items():
         found = [row for row in rows if row.left == how]
         if not found:
@@ -124,19 +112,16 @@ def _leavers(rows: Sequence[TuneRow]) -> list[str]:
             why = "" if how == BEHIND else f": {row.reason}"
             left = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
             named.append(f"{row.candidate}{left}")
-        lines += wrapped(f"{title}: {first_few(named, _NAMED)}", more="  ")
-    return lines
+        yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
 
 
-def _refused(dropped: Iterable[Dropped]) -> list[str]:
+def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
     found = by_reason(dropped)
-    lines = []
     for reason, names in list(found.items())[:_REASONS]:
-        lines += wrapped(f"cannot run: {reason}: {first_few(names, 2)}", more="  ")
+        yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
     if len(found) > _REASONS:
         more = count(len(found) - _REASONS, "other reason", "other reasons")
-        lines.append(f"cannot run for {more}: --list names all")
-    return lines
+        yield Text(f"cannot run for {more}: --list names all")
 
 
 def listed(space: Space, first: Candidate) -> str:

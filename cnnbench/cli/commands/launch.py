@@ -248,7 +248,7 @@ def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> 
         write_text("output", options.output, csv_of(ScalingPoint, points))
     if options.plot is not None:
         write_plot(options.plot, [scaling.chart(points, label)], label)
-    print_result("\n".join(scaling.table(points)))
+    print_result(scaling.table_text(points))
 
 
 def _measure(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.base.text.terminal import print_result
 from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
@@ -18,7 +18,7 @@ from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
-from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
+from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
@@ -176,7 +176,7 @@ def _run(
             command=command,
         )
         rows = summarise(plan.cases, sweep.run())
-    LineWriter(sys.stdout).lines(table(rows))
+    print_result(table_text(rows))
     advised = advice(rows, plan.cases, with_more)
     if advised:
         reporter.notice(advised)

@@ -281,7 +281,7 @@ def _lanes(question: TuneQuestion, pairing: str, reporter: Reporter) -> int:
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
-    written = {"table": text.table, "csv": text.to_csv, "json": TuneDocument.to_json}
+    written = {"table": text.table_text, "csv": text.to_csv, "json": TuneDocument.to_json}
     write_output(options.output, written[options.format](outcome))
     if outcome.failure:
         reporter.error(outcome.failure)

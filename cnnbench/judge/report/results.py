@@ -30,6 +30,9 @@ from cnnbench.records.tune import TuneDocument
 CONFIDENCE = 0.95
 """Least confidence of the intervals."""
 
+INTERVAL = f"{100 * CONFIDENCE:.0f} % interval"
+"""Title of their columns."""
+
 FEWEST = 6
 """Processes that an interval needs."""
 

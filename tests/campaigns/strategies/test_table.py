@@ -136,7 +136,7 @@ def test_six_processes_have_an_interval_in_a_narrow_terminal(
     records = session.records["parameter_server"]
     records |= {at + 3: record for at, record in records.items()}
     text = table.table_text(summary(session), CASES)
-    assert "95% interval" in text
+    assert "95 % interval" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

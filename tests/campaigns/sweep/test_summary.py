@@ -12,7 +12,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.sweep.planning import Item
 from cnnbench.campaigns.sweep.runner import SweepRun
-from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
+from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.records.load import record_of
 from cnnbench.records.parts import Batch, Evaluation
@@ -87,13 +87,13 @@ def test_golden_table(rows, tmp_path, monkeypatch):
         MATRIX,
         {"a num_gpus=1": [0.1, 0.2, 0.4], "a num_gpus=2": [0.001, None], "a num_gpus=16": [None]},
     )
-    text = "\n".join(table(made)).replace(str(tmp_path), "DIR")
+    text = table_text(made).replace(str(tmp_path), "DIR")
     keys = {row.name: row.problems for row in made}
     assert text.splitlines()[:4] == [
         "configuration  batch  median images/sec   spread  runs            in reports",
         "a num_gpus=1      10              50.00  150.0 %  3 ok            lenet, batch 8, 1 cpu",
         "a num_gpus=2      10             10,000        -  1 ok, 1 failed  lenet, batch 8, 1 cpu",
-        "a num_gpus=16      -                  -        -  0 ok, 1 failed",
+        "a num_gpus=16      -                  -        -  0 ok, 1 failed  -",
     ]
     assert len(text.splitlines()) == 6
     assert text.splitlines()[4].startswith("failed: a num_gpus=2 #2: killed after 9 s (DIR/")
@@ -130,7 +130,7 @@ THREE = [0.1, 0.2, 0.4]
 def test_bounds_are_of_the_median_over_the_processes(rows, bounds, steps, code, cell):
     made = rows(BOUNDED % bounds, {"a": steps})
     assert exit_code(made) == code
-    (row,) = [line for line in table(made) if line.startswith("a ")]
+    (row,) = [line for line in table_text(made).splitlines() if line.startswith("a ")]
     assert f"  {cell}  " in f"{row}  "
 
 
@@ -142,7 +142,7 @@ def test_a_loss_that_is_no_number_is_within_no_bound(rows):
 def test_pauses_that_the_median_step_hides_are_named(rows):
     pauses = (0.1, 0.1, 0.4) * 10
     made = rows("entries: [{name: a}]", {"a": [0.1]}, step_seconds=pauses, losses=())
-    assert "a: every third step takes 300.0 ms more" in "\n".join(table(made))
+    assert "a: every third step takes 300.0 ms more" in table_text(made)
     assert made[0].pauses.endswith("; 100.0 images/sec at the median step")
     assert made[0].throughput == pytest.approx(50)
 
@@ -238,14 +238,14 @@ def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record, mea
         files[-1].write_text(record.to_json())
     results = [went_well(run, 1, files[0])]
     results += [went_well(reduce, repeat, files[repeat]) for repeat in (1, 2)]
-    assert table(summarise(made.cases, results)) == [
+    assert table_text(summarise(made.cases, results)).splitlines() == [
         "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
-        "a                  -                  -            1.125  66.7 %  2 ok",
+        "a                  -                  -            1.125  66.7 %  2 ok  -",
         # As compare and report name it, by its flags.
         "b                  4              30.00                -       -  1 ok  "
         "lenet, batch 8, 1 cpu",
     ]
-    assert table(summarise([reduce], results[1:])) == [
+    assert table_text(summarise([reduce], results[1:])).splitlines() == [
         "configuration  median bus GB/s  spread  runs",
         "a                        1.125  66.7 %  2 ok",
     ]

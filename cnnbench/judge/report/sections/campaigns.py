@@ -21,8 +21,8 @@ from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary, count, duration, integer, percent, percents, selected
 from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.results import (
-    CONFIDENCE,
     FEWEST,
+    INTERVAL,
     ProcessValues,
     ReportSubject,
     apart,
@@ -65,19 +65,33 @@ def modes(results: ReportSubject) -> Iterable[Content]:
         yield from _remarks(one)
         yield [chart(one, title)]
         yield table((_mode(one, row) for row in one.rows), title=title)
-        costs: Iterable[Row] = (
-            {
-                "mode": row.mode,
-                "memory": numeric(row.peak_memory_bytes, binary),
-                "build, s": numeric(row.build_seconds),
-                "first step, s": numeric(row.first_step_seconds),
-                "variables": numeric(row.variables, integer),
-                "copies": numeric(row.variable_copies, integer),
-                "reduction operations": numeric(row.reduction_operations, integer),
-            }
-            for row in one.rows
-        )
+        costs = ({"mode": row.mode, **_costs(row)} for row in one.rows)
         yield table(costs, title=f"{title}: memory, start-up, variables", folded=True)
+
+
+def mode_row(row: StrategyRow, spread: str) -> Row:
+    """Cells for a terminal; `spread` is the title of the interval."""
+    ends = None if row.low is None or row.high is None else (row.low, row.high)
+    return {
+        "mode": row.mode,
+        "all-reduce": row.all_reduce,
+        "median images/sec": numeric(row.images_per_sec),
+        spread: interval(ends),
+        "overhead": numeric(row.overhead, _signed),
+        **_costs(row),
+        "weights": row.weights,
+    }
+
+
+def _costs(row: StrategyRow) -> Row:
+    return {
+        "memory": numeric(row.peak_memory_bytes, binary),
+        "build, s": numeric(row.build_seconds),
+        "first step, s": numeric(row.first_step_seconds),
+        "variables": numeric(row.variables, integer),
+        "copies": numeric(row.variable_copies, integer),
+        "reduction ops": numeric(row.reduction_operations, integer),
+    }
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
@@ -162,7 +176,7 @@ def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
     return {
         "mode": row.mode,
         "median images/sec": numeric(row.images_per_sec),
-        f"{100 * CONFIDENCE:.0f} % interval": interval(speeds.interval),
+        INTERVAL: interval(speeds.interval),
         "range": interval(speeds.range),
         "overhead": numeric(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
@@ -195,7 +209,7 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
         said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
         yield Text(" ".join(said), tone)
         yield _charts(one, name)
-        yield table(map(_candidate, one.rows), title=f"{name}: candidates")
+        yield table(map(candidate_row, one.rows), title=f"{name}: candidates")
         refused: Iterable[Row] = (
             {
                 "candidate": row.candidate,
@@ -275,15 +289,17 @@ def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
     )
 
 
-def _candidate(row: TuneRow) -> Row:
+def candidate_row(row: TuneRow, long: bool = True) -> Row:
+    """Cells of a candidate; `long`: with the reason why it left."""
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
-    left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}" if row.left else ""
+    left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
+    left = left if long else f"{row.left}, {row.group} {row.after}"
     ends = None if row.low is None or row.high is None else (row.low, row.high)
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
-        "gain": numeric(row.gain, _signed),
-        "95 % interval": interval(ends, _signed),
+        "gain": numeric(None if row.candidate == AS_GIVEN else row.gain, _signed),
+        INTERVAL: interval(ends, _signed),
         "median images/sec": numeric(row.images_per_sec),
         "processes": numeric(row.processes, integer),
-        "left": TableCell(left, kinds="prose"),
+        "left": TableCell(left if row.left else "", kinds="prose"),
     }

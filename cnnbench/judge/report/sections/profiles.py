@@ -102,13 +102,13 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
         title: row.kind or "all operations",
         "direction": row.direction,
         "ms": numeric(row.seconds, scale=1e3),
-        "of step": numeric(row.share_of_step, percent),
+        "of the step": numeric(row.share_of_step, percent),
         "GFLOP": numeric(row.flops or None, scale=1e-9),
         "moved": numeric(row.bytes or None, binary),
         "FLOP/byte": numeric(row.flops_per_byte),
         "GFLOP/s": numeric(_rate(row) if row.flops and row.seconds else None),
         "bound, ms": numeric(row.bound_seconds, scale=1e3),
-        "of bound": numeric(row.share_of_bound, percent),
+        "of the bound": numeric(row.share_of_bound, percent),
         "to win, ms": numeric(row.winnable_seconds, scale=1e3),
     }
 

@@ -23,8 +23,8 @@ from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
-    CONFIDENCE,
     FEWEST,
+    INTERVAL,
     Configured,
     ProcessValues,
     ReportSubject,
@@ -99,7 +99,7 @@ class Quantity:
 
 def process_key(rows: Sequence[DistributionRow]) -> str:
     """The legend of rows made by `process_row`."""
-    band = f"its {100 * CONFIDENCE:.0f} % interval (from {FEWEST} processes on)"
+    band = f"its {INTERVAL} (from {FEWEST} processes on)"
     return key_of(rows, dot="a process", centre="the median", band=band)
 
 
@@ -138,7 +138,7 @@ def _throughput(one: Configured) -> Row:
     placed = (run.placement for run in one.good if run.placement is not None)
     return {
         "median images/sec": _median(one, "throughput"),
-        f"{100 * CONFIDENCE:.0f} % interval": interval(one.throughput.interval),
+        INTERVAL: interval(one.throughput.interval),
         "range": interval(one.throughput.range),
         "spread": numeric(one.throughput.spread, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),

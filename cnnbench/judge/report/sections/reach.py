@@ -10,8 +10,8 @@ from cnnbench.base.document import Content, Row, TableCell, Text, interval, nume
 from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import (
-    CONFIDENCE,
     FEWEST,
+    INTERVAL,
     Configured,
     ProcessValues,
     ReportSubject,
@@ -112,7 +112,7 @@ def _row(one: Configured, roofline: Roofline | None, others: tuple[Configured, .
         "configuration": one.name,
         "format": str(one.flag("precision")),
         "median images/sec": numeric(one.throughput.median),
-        f"{100 * CONFIDENCE:.0f} % interval": interval(one.throughput.interval),
+        INTERVAL: interval(one.throughput.interval),
         "range": interval(one.throughput.range),
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric(one.sample(one.mfu).median, percent),

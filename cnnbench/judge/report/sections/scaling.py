@@ -17,7 +17,7 @@ from cnnbench.flags.roles import Role
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.metrics.comparable_facts import GROUPS
 from cnnbench.judge.report.results import (
-    CONFIDENCE,
+    INTERVAL,
     Configured,
     ReportSubject,
     apart,
@@ -174,7 +174,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_references(drawn)),
-            note=f"A vertical stroke is the {100 * CONFIDENCE:.0f} % interval." if spans else "",
+            note=f"A vertical stroke is the {INTERVAL}." if spans else "",
         ),
         Lines(title=f"{title}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)),
     ]
