@@ -181,6 +181,7 @@ def table(
     folded: bool = False,
     hints: Mapping[str, str] = _NO_HINTS,
     whole: bool = False,
+    missing: str = numbers.NONE,
     **layout: Any,
 ) -> Table | None:
     """A table without the columns, after the first, that are empty; None without rows.
@@ -189,15 +190,16 @@ def table(
       rows: their first gives the order of the columns.
       hints: shown on hover, by title of the column.
       whole: whether empty columns stay.
+      missing: stands for empty cells.
       layout: other attributes of the table.
     """
-    cells = [{name: _cell(content) for name, content in row.items()} for row in rows]
+    cells = [{name: _cell(content, missing) for name, content in row.items()} for row in rows]
     if not cells:
         return None
     first, *others = cells[0]
     kept = [
         first,
-        *(name for name in others if whole or any(row[name].text != numbers.NONE for row in cells)),
+        *(name for name in others if whole or any(row[name].text != missing for row in cells)),
     ]
     return Table(
         columns=tuple((name, cells[0][name].kinds, hints.get(name, "")) for name in kept),
@@ -208,6 +210,6 @@ def table(
     )
 
 
-def _cell(content: TableCell | str) -> TableCell:
+def _cell(content: TableCell | str, missing: str) -> TableCell:
     cell = content if isinstance(content, TableCell) else TableCell(content)
-    return cell if cell.text else replace(cell, text=numbers.NONE)
+    return cell if cell.text else replace(cell, text=missing)

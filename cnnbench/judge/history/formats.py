@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cnnbench.base.text import table
-from cnnbench.base.text.escape import plain
+from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
+from cnnbench.base.text import table as tables
 from cnnbench.base.text.numbers import count
-from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
@@ -28,39 +27,36 @@ _MOST_FACTS = 4
 def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
     """A block per series with the last points (0: all) and the steps between them."""
     direction = "higher" if metric.higher_is_better else "lower"
-    lines = [f"{metric.title}; {direction} is better"]
-    for found in trends:
-        lines += ["", *_block(found, metric, last)]
-    return "\n".join(lines) + "\n"
+    head = Text(f"{metric.title}; {direction} is better", whole=True)
+    return terminal.text_of([[head], *(_section(found, metric, last) for found in trends)])
 
 
-def _block(found: Trend, metric: Metric, last: int) -> list[str]:
+def _section(found: Trend, metric: Metric, last: int) -> Section:
     series = found.series
-    lines = [f"{plain(series.configuration)} on {plain(series.machine)}"]
     hidden = max(0, len(series.points) - last) if last else 0
-    if hidden:
-        points = count(hidden, "earlier point", "earlier points")
-        lines.append(f"  ... {points}; --last=0 lists all")
-    rows = [
+    more = f"... {count(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
+    rows = (
         _row(point, metric, mark_text(found, index, metric))
         for index, point in enumerate(series.points)
         if index >= hidden
+    )
+    contents: list[Content] = [
+        Text(more, indent=2) if hidden else None,
+        table(rows, whole=True, missing="", has_head=False, indent=2),
     ]
-    lines += [f"  {line}" for line in fitted(rows, (0, 1, 4, 5), indent=2, has_head=False)]
     for point in series.empty:
-        error = plain(point.runs[0].error)[:120]
+        error = point.runs[0].error[:120]
         runs = count(len(point.runs), "run", "runs")
-        lines.append(f"  no value: {plain(point.short)}, {runs}{': ' if error else ''}{error}")
+        text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
+        contents.append(Text(text, indent=2, whole=True))
     for step in found.steps:
         sign = "-" if step.worse else "+"
-        lines += wrapped(f"{sign} {plain(step_text(step, metric))}", "  ", "    ")
-        facts = facts_text(step)
-        if facts:
-            lines += wrapped(f"changed there too: {plain(facts)}", "    ", "      ")
-    summary = outcome(found)
-    if summary:
-        lines += wrapped(f"= {summary}", "  ", "    ")
-    return lines
+        contents.append(Text(f"{sign} {step_text(step, metric)}", indent=2, hanging=4))
+        if facts := facts_text(step):
+            contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
+    if summary := outcome(found):
+        contents.append(Text(f"= {summary}", indent=2, hanging=4))
+    return Section.of("", f"{series.configuration} on {series.machine}", contents)
 
 
 def mark_text(found: Trend, index: int, metric: Metric) -> str:
@@ -75,15 +71,16 @@ def mark_text(found: Trend, index: int, metric: Metric) -> str:
     return ", ".join(marks)
 
 
-def _row(point: SeriesPoint, metric: Metric, mark: str) -> tuple[str, ...]:
-    return (
-        time_text(point),
-        plain(point.short),
-        metric.value_text(point.value, unit=False),
-        range_text(point.values, metric),
-        f"n={len(point.values)}" + (f", {point.failed} failed" if point.failed else ""),
-        mark,
-    )
+def _row(point: SeriesPoint, metric: Metric, mark: str) -> Row:
+    return {
+        "started": time_text(point),
+        "point": point.short,
+        "value": numeric(point.value, metric.value_text(point.value, unit=False)),
+        "range": TableCell(range_text(point.values, metric), kinds="number"),
+        "processes": f"n={len(point.values)}"
+        + (f", {point.failed} failed" if point.failed else ""),
+        "mark": mark,
+    }
 
 
 def range_text(values: Sequence[float], metric: Metric) -> str:
@@ -151,7 +148,7 @@ _COLUMNS = (
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
     """CSV with a header and a row per point; no cell is a formula."""
-    return table.csv_text(_COLUMNS, (row for found in trends for row in _rows(found, metric)))
+    return tables.csv_text(_COLUMNS, (row for found in trends for row in _rows(found, metric)))
 
 
 def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
