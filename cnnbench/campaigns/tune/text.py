@@ -11,22 +11,12 @@ from dataclasses import fields as fields_of
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Text, table, terminal
 from cnnbench.base.stats.additive import fit_blocks
-from cnnbench.base.text.numbers import (
-    NONE,
-    count,
-    duration,
-    first_few,
-    percent,
-    percents,
-    selected,
-)
+from cnnbench.base.text.numbers import count, duration, first_few, percent, selected
 from cnnbench.base.text.table import csv_text, wrapped
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, by_reason, candidates_of
-from cnnbench.judge.report.sections.campaigns import candidate_row
-from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow
-from cnnbench.records.tune import NONE as NO_LEADER
-from cnnbench.records.tune import SLOWER as LEADER_SLOWER
+from cnnbench.judge.report.sections.campaigns import candidate_row, verdict
+from cnnbench.records.tune import AS_GIVEN, OPEN, TuneDocument, TuneRow
 
 NEXT = 5
 """Candidates besides the leader in the table."""
@@ -76,30 +66,11 @@ def table_text(found: TuneDocument) -> str:
 
 
 def _answer(found: TuneDocument) -> str:
-    pairs = count(found.pairs, "pair", "pairs")
-    if found.verdict == NO_LEADER:
-        return "These are the flags as given: no candidate seemed faster in the races."
-    if found.verdict == FASTER:
-        ends = NONE
-        if found.low is not None and found.high is not None:
-            ends = percents(found.low, found.high)
-        interval = f"({ends}, {percent(found.confidence)} interval)"
-        text = f"{percent(found.gain)} {interval} faster than the flags as given ({pairs})."
-        if found.trains_alike is False:
-            return f"These are the flags as given: {found.leader} is {text[:-1]}, but see below."
-        return f"{text[0].upper()}{text[1:]}"
-    if found.verdict in (SAME, LEADER_SLOWER):
-        how = "as fast" if found.verdict == SAME else "slower"
-        return (
-            f"These are the flags as given: {found.leader} led the races, and is {how} ({pairs})."
-        )
-    if found.leader == AS_GIVEN:
-        return f"These are the flags as given: {found.reason}."
-    why = f": {found.reason}" if found.reason else ""
-    return (
-        f"These are the flags as given. {found.leader} led the races, but it is not proven that it "
-        f"is faster ({pairs}{why})."
-    )
+    text, _ = verdict(found)
+    if found.proven:
+        return f"{text}."
+    why = f": {found.reason}" if found.verdict == OPEN and found.reason else ""
+    return f"These are the flags as given: {text}{why}."
 
 
 def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:

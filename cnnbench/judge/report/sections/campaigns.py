@@ -203,9 +203,9 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
         name = network(one)
         command = TableCell(shlex.join(one.command), kinds="command")
         yield table([{"flags": _of_command(one), "command": command}], title=name)
-        verdict, tone = _verdict(one)
+        outcome, tone = verdict(one)
         spent = f"{duration(one.seconds)} of {duration(one.budget_seconds)}"
-        words = (verdict, one.reason, one.weights, f"it took {spent}")
+        words = (outcome, one.reason, one.weights, f"it took {spent}")
         said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
         yield Text(" ".join(said), tone)
         yield _charts(one, name)
@@ -224,12 +224,13 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
 def proofs(results: ReportSubject) -> Iterable[Answer]:
     """The verdict and command line of every search."""
     for one in results.tunings:
-        text, tone = _verdict(one)
+        text, tone = verdict(one)
         details = (f"{_of_command(one)}: {shlex.join(one.command)}", one.weights, one.failure)
         yield Answer(f"Best flags of {network(one)}", text, tone, tuple(filter(None, details)))
 
 
-def _verdict(one: TuneDocument) -> tuple[str, str]:
+def verdict(one: TuneDocument) -> tuple[str, str]:
+    """The outcome of a search and its tone."""
     pairs = count(one.pairs, "pair", "pairs")
     if one.verdict == FASTER:
         gain = percent(one.gain)
