@@ -17,8 +17,8 @@ from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.results import CLEAR
 from cnnbench.judge.compare import Judgement, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.judgement import too_many
 from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare.words import too_many
 from validation.rules import POLICY, Generator
 from validation.tables import Requirement, percent_of, table
 

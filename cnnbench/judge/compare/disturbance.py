@@ -28,7 +28,8 @@ from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
 from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.estimate import TwoSamples, exceeds, size, spread_of
-from cnnbench.judge.compare.judgement import Judgement, Verdict, magnitude
+from cnnbench.judge.compare.judgement import Judgement, Verdict
+from cnnbench.judge.compare.words import magnitude
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT

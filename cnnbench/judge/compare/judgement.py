@@ -26,15 +26,9 @@ from statistics import NormalDist
 
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.text.numbers import count
-from cnnbench.judge.compare.estimate import (
-    Evidence,
-    TwoSamples,
-    gather,
-    provable,
-    unscaled,
-    usable,
-)
-from cnnbench.judge.compare.further import MANY, Continuation, needed
+from cnnbench.judge.compare import words
+from cnnbench.judge.compare.estimate import Evidence, TwoSamples, gather, provable, usable
+from cnnbench.judge.compare.further import Continuation, needed
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import ABSENT, OPTIONAL
@@ -118,22 +112,6 @@ class Judgement:
     needed: int | None = field(default=None, metadata=OPTIONAL)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
     median_change: float | None = field(default=None, metadata=ABSENT)
-
-
-def too_many(more: int) -> bool:
-    """Whether this many further pairs, or processes per side, are not useful advice."""
-    return more > MANY
-
-
-def magnitude(judgement: Judgement, metric: Metric) -> str:
-    """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
-    change, low, high = judgement.change, judgement.low, judgement.high
-    assert change is not None
-    assert low is not None
-    assert high is not None
-    word = metric.better if (change > 0) == metric.higher_is_better else metric.worse
-    size, (least, most) = metric.change_text(abs(change), False), sorted((abs(low), abs(high)))
-    return f"{size} {word} ({metric.range_text(least, most, False)})"
 
 
 def judge(
@@ -226,78 +204,30 @@ def _judged(
     policy: Policy,
     plan: Continuation | None,
 ) -> Judgement:
-    metric, alpha = case.metric, case.metric.alpha(policy)
-    margin = metric.change_text(found.margin, signed=False)
-    chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
-    verdict, reason = Verdict.INCONCLUSIVE, ""
+    alpha = case.metric.alpha(policy)
+    verdict, enough, chance = Verdict.INCONCLUSIVE, None, words.chance(p, family)
     if p <= alpha and found.wholly_beyond_floor:
-        better = (found.change > 0) == metric.higher_is_better
+        better = (found.change > 0) == case.metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        judgement = _judgement(case, found, verdict, "", p)
-        reason = f"{magnitude(judgement, metric)}, {chance}"
-    elif found.low is not None and found.high is not None and found.within_margin:
+        reason = f"{words.magnitude(found, case.metric)}, {chance}"
+    elif found.within_margin:
         verdict = Verdict.SAME
-        reason = f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+        reason = words.within_margin(found)
     elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
-        reason = _fewest(case, found, policy, family, plan)
+        reason = words.too_few(case, family, *_provable(case, found, policy, family, plan))
     else:
-        interval = metric.range_text(found.low, found.high)
-        reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
-        reason += _inconclusive(case, found, p <= alpha)
         level = (case.share or 0.5) * (policy.alpha if plan is None else 1.0)
-        levels = (level, level * alpha / policy.alpha / family)
-        enough = needed(case, found, levels, plan)
-        reason += _outlook(case, found, enough)
-        return _judgement(case, found, verdict, reason, p, enough)
-    return _judgement(case, found, verdict, reason, p)
+        enough = needed(case, found, (level, level * alpha / policy.alpha / family), plan)
+        reason = f"{words.estimate(found, case.metric)}, {chance}: "
+        reason += words.undecided(found, certain=p <= alpha)
+        reason += words.outlook(case, found, enough)
+    return _judgement(case, found, verdict, reason, p, enough)
 
 
-def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
-    """Why an interval gives no verdict, in words; `certain`: whether the test is significant."""
-    metric = case.metric
-    floor, margin = (
-        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
-    )
-    word = metric.better if (found.change > 0) == metric.higher_is_better else metric.worse
-    if found.wholly_beyond_floor:
-        return f"{word} by more than {floor}, but not certainly so"
-    if certain and found.beyond_floor:
-        return f"{word}, but perhaps by less than {floor}"
-    if certain and found.floor > found.margin:
-        return f"{word}, but within the A/A spread of {floor}"
-    if certain:
-        return f"{word}, but perhaps by less than {margin}, perhaps by more"
-    return f"the change may be smaller or larger than {margin}"
-
-
-def _outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
-    """The scatter, and how many more runs give a verdict; "" without scatter."""
-    metric = case.metric
-    if enough is None or found.scatter is None:
-        return ""
-    name = "pairs" if case.paired else "processes"
-    text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
-    more = enough - case.fewest
-    if too_many(more):
-        return f"{text}: more {name} will not help"
-    one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
-    return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
-
-
-def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
-    """Whether the sides are fully separated, but have too few values for significance."""
-    best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
-    return family * best > case.share * alpha and math.isclose(found.p, best)
-
-
-def _fewest(
+def _provable(
     case: TwoSamples, found: Evidence, policy: Policy, family: int, plan: Continuation | None
-) -> str:
-    """A sentence on how many pairs or processes could prove a change, and of which size."""
-    counts = f"{len(case.base)} against {len(case.new)} processes"
-    text = f"{len(case.base)} pairs" if case.paired else counts
-    among = f" among {family} configurations" if family > 1 else ""
-    text += f" are too few to prove a change{among}, of whatever size"
+) -> tuple[int, float | None]:
+    """Fewest pairs or processes that could prove a change, and its size; see `provable`."""
     share = case.share or 0.5
     if plan is None:
         enough = processes_needed(policy, family, case.paired, case.metric, share)
@@ -305,10 +235,13 @@ def _fewest(
     else:
         enough = next(plan.numbers(case.fewest, share / family))
         level = plan.analyses(enough)[-1].alpha
-    size = provable(case, found, enough, share * level / family)
-    what = "pairs" if case.paired else "on each side"
-    text += f"; {enough} {what} could prove one"
-    return text if size is None else f"{text} of {case.metric.change_text(size, signed=False)}"
+    return enough, provable(case, found, enough, share * level / family)
+
+
+def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
+    """Whether the sides are fully separated, but have too few values for significance."""
+    best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
+    return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
 def _judgement(
@@ -323,25 +256,11 @@ def _judgement(
     return Judgement(
         **{**same, "p": None if p_adjusted is None else found.p},
         verdict=verdict,
-        reason=reason + _medians_disagree(case, found),
+        reason=reason + words.disagreement(case, found),
         p_adjusted=p_adjusted,
         noise=case.noise,
         needed=enough,
     )
-
-
-def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
-    """Names the estimator where the shown medians change in the opposite direction."""
-    medians = found.new_median - found.base_median
-    if not medians * found.change < 0:
-        return ""
-    metric = case.metric
-    change = medians / found.base_median if metric.relative else medians
-    if not (metric.shows(change) and metric.shows(found.change)):
-        return ""  # too small for a reader to see
-    of = "within pairs" if case.paired else "between processes of both sides"
-    text = metric.change_text(change)
-    return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 
 def processes_to_decide(configurations: int) -> int:

@@ -11,11 +11,12 @@ from itertools import pairwise
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, number
 from cnnbench.errors import ExitCode
+from cnnbench.judge.compare import words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again, others_text
 from cnnbench.judge.compare.estimate import unscaled
-from cnnbench.judge.compare.judgement import Judgement, Level, Verdict, magnitude, too_many
+from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
 from cnnbench.judge.compare.median_step import MedianStep
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
@@ -67,6 +68,16 @@ class MetricResult:
     def word(self) -> str:
         """The outcome in the words of the metric."""
         return self.verdict.word(self.metric)
+
+    @property
+    def estimate(self) -> str:
+        """The change with its interval, see `cnnbench.judge.compare.words.estimate`."""
+        return words.estimate(self.judgement, self.metric)
+
+    @property
+    def magnitude(self) -> str:
+        """The size of the change, see `cnnbench.judge.compare.words.magnitude`."""
+        return words.magnitude(self.judgement, self.metric)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +316,7 @@ def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
 
 def too_noisy(result: MetricResult) -> bool:
     """Whether the number of further processes is too large to be useful advice."""
-    return too_many(_more(result))
+    return words.too_many(_more(result))
 
 
 def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
@@ -345,15 +356,15 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         p = f"p = {judgement.p_adjusted:.2g}"
         if result.metric in SPEEDS:
-            return f"{new} is {magnitude(judgement, result.metric)}, {n}, {p}{beside}."
+            return f"{new} is {result.magnitude}, {n}, {p}{beside}."
         name = result.metric.name
-        return f"{new}: {name} {magnitude(judgement, result.metric)}, {n}, {p}."
+        return f"{new}: {name} {result.magnitude}, {n}, {p}."
     if result.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: {_estimate(result)}, {n}{beside}."
+        return f"{new} and {base} are the same: {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
         if too_noisy(result):
             return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}{beside}."
-        return f"Undecided: {_estimate(result)}, {n}{beside}."
+        return f"Undecided: {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
@@ -364,8 +375,8 @@ def _by_cpu_time(comparison: Comparison, entry: ComparedConfiguration, n: str) -
     base, new = comparison.names
     found = next(one for one in entry.results if one.metric is CPU_TIME)
     if found.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: CPU time {_estimate(found)}, {n}."
-    size = magnitude(found.judgement, CPU_TIME)
+        return f"{new} and {base} are the same: CPU time {found.estimate}, {n}."
+    size = found.magnitude
     p = f"p = {found.judgement.p_adjusted:.2g}"
     return f"{new} is {entry.main.word}: CPU time {size}, {n}, {p}."
 
@@ -380,16 +391,7 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
                 continue
             told.add(name)
             of = f" in {entry.name}" if len(entries) > 1 else ""
-            yield f"{name.capitalize()}: {magnitude(result.judgement, result.metric)}{of}."
-
-
-def _estimate(result: MetricResult) -> str:
-    judgement, metric = result.judgement, result.metric
-    assert judgement.change is not None
-    text = metric.change_text(judgement.change)
-    if judgement.low is None or judgement.high is None:
-        return text
-    return f"{text} ({metric.range_text(judgement.low, judgement.high)})"
+            yield f"{name.capitalize()}: {result.magnitude}{of}."
 
 
 def _processes(result: MetricResult) -> str:

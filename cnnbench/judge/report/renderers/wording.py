@@ -76,17 +76,6 @@ def ending(comparison: Comparison) -> str:
     return _ENDINGS[code]
 
 
-def change(result: MetricResult) -> str:
-    """The estimated change with its confidence interval, as far as they are known."""
-    found, metric = result.judgement, result.metric
-    if found.change is None:
-        return NONE
-    text = metric.change_text(found.change)
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} ({metric.range_text(found.low, found.high)})"
-
-
 def confidence(comparison: Comparison) -> str:
     """Confidence of the intervals, as in "96 %"."""
     return f"{100 * comparison.policy.confidence:.4g} %"

@@ -80,7 +80,7 @@ def _worst(comparison: Comparison) -> list[str]:
             elif comparison.is_regression(entry, result) or (
                 result is entry.main and result.verdict is Verdict.FAILED
             ):
-                change = "" if result.judgement.change is None else f" {wording.change(result)}"
+                change = "" if result.judgement.change is None else f" {result.estimate}"
                 found.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
     more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
@@ -117,7 +117,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     rows = []
     for (entry, result), label in zip(judged, labels, strict=True):
         judgement = result.judgement
-        hint = f"{label}: {result.word} {wording.change(result)}"
+        hint = f"{label}: {result.word} {result.estimate}"
         rows.append(
             DistributionRow(
                 label=label,

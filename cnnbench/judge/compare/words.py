@@ -1,0 +1,126 @@
+"""Sentences about changes: their size, and the reasons of verdicts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cnnbench.base.text.numbers import NONE, count
+from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
+from cnnbench.judge.compare.further import MANY
+from cnnbench.judge.metrics.registry import Metric
+
+
+class Change(Protocol):
+    """A change with its interval; see `cnnbench.judge.compare.judgement.Judgement`."""
+
+    @property
+    def change(self) -> float | None:
+        """The change."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+
+
+def estimate(found: Change, metric: Metric) -> str:
+    """The change with its interval, as far as they are known: "-0.9 % (-13.9 to +15.6 %)"."""
+    if found.change is None:
+        return NONE
+    text = metric.change_text(found.change)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} ({metric.range_text(found.low, found.high)})"
+
+
+def magnitude(found: Change, metric: Metric) -> str:
+    """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
+    assert found.change is not None
+    assert found.low is not None
+    assert found.high is not None
+    size = metric.change_text(abs(found.change), signed=False)
+    least, most = sorted((abs(found.low), abs(found.high)))
+    ends = metric.range_text(least, most, signed=False)
+    return f"{size} {_direction(found.change, metric)} ({ends})"
+
+
+def chance(p: float, family: int) -> str:
+    """The p value, over a number of configurations."""
+    return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+
+
+def within_margin(found: Evidence) -> str:
+    """Why two sides are the same."""
+    assert found.low is not None
+    assert found.high is not None
+    metric = found.metric
+    margin = metric.change_text(found.margin, signed=False)
+    return f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+
+
+def undecided(found: Evidence, certain: bool) -> str:
+    """Why an interval gives no verdict; `certain`: whether the test is significant."""
+    metric = found.metric
+    floor, margin = (
+        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
+    )
+    word = _direction(found.change, metric)
+    if found.wholly_beyond_floor:
+        return f"{word} by more than {floor}, but not certainly so"
+    if certain and found.beyond_floor:
+        return f"{word}, but perhaps by less than {floor}"
+    if certain and found.floor > found.margin:
+        return f"{word}, but within the A/A spread of {floor}"
+    if certain:
+        return f"{word}, but perhaps by less than {margin}, perhaps by more"
+    return f"the change may be smaller or larger than {margin}"
+
+
+def too_many(more: int) -> bool:
+    """Whether this many further pairs, or processes per side, are not useful advice."""
+    return more > MANY
+
+
+def outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
+    """The scatter, and how many more runs give a verdict; "" without scatter."""
+    metric = case.metric
+    if enough is None or found.scatter is None:
+        return ""
+    name = "pairs" if case.paired else "processes"
+    text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
+    more = enough - case.fewest
+    if too_many(more):
+        return f"{text}: more {name} will not help"
+    one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
+    return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
+
+
+def too_few(case: TwoSamples, family: int, enough: int, size: float | None) -> str:
+    """That there are too few values, and how many could prove a change, of which size."""
+    counts = f"{len(case.base)} against {len(case.new)} processes"
+    text = f"{len(case.base)} pairs" if case.paired else counts
+    among = f" among {family} configurations" if family > 1 else ""
+    what = "pairs" if case.paired else "on each side"
+    text += f" are too few to prove a change{among}, of whatever size"
+    text += f"; {enough} {what} could prove one"
+    return text if size is None else f"{text} of {case.metric.change_text(size, signed=False)}"
+
+
+def disagreement(case: TwoSamples, found: Evidence) -> str:
+    """Names the estimator where the shown medians change in the opposite direction."""
+    medians, metric = found.new_median - found.base_median, case.metric
+    if not medians * found.change < 0:
+        return ""
+    change = medians / found.base_median if metric.relative else medians
+    if not (metric.shows(change) and metric.shows(found.change)):
+        return ""  # too small for a reader to see
+    of = "within pairs" if case.paired else "between processes of both sides"
+    text = metric.change_text(change)
+    return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
+
+
+def _direction(change: float, metric: Metric) -> str:
+    return metric.better if (change > 0) == metric.higher_is_better else metric.worse
