@@ -52,7 +52,7 @@ def _table(block: Table, colour: bool) -> Iterator[str]:
     cells = [[plain(cell.text) for cell in row] for row in block.rows]
     notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
     if block.has_head:
-        cells.insert(0, [title.replace(", ", " ") for title in titles])  # for room
+        cells.insert(0, [plain(title).replace(", ", " ") for title in titles])  # for room
         notes, signs = ["", *notes], [None, *signs]
     indent = " " * block.indent
     found = fitted_rows(cells, left, spare, block.indent, has_head=block.has_head)

@@ -1,0 +1,74 @@
+"""Tables and sections, and what a terminal and Markdown show of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.base.document import Section, TableCell, Text, interval, numeric, table, terminal
+from cnnbench.base.document.markdown import table_lines
+from cnnbench.base.text.escape import code
+from cnnbench.base.text.numbers import percent
+
+ROWS = [
+    {"layer": "conv1", "A, ms": numeric(0.0125, scale=1e3), "share": numeric(0.5, percent)},
+    {"layer": "a|b", "A, ms": numeric(None), "share": numeric(0.25, percent)},
+]
+
+
+def test_a_table_loses_empty_columns_and_keeps_sort_keys():
+    found = table({**row, "error": ""} for row in ROWS)
+    assert [title for title, _, _ in found.columns] == ["layer", "A, ms", "share"]
+    assert [[cell.text for cell in row] for row in found.rows] == [
+        ["conv1", "12.50", "50.0 %"],
+        ["a|b", "-", "25.0 %"],
+    ]
+    assert [row[1].value for row in found.rows] == [12.5, None]
+    assert len(table(({**row, "error": ""} for row in ROWS), whole=True).columns) == 4
+    assert table([]) is None
+    assert interval((1.0, 3.0)).value == 2.0
+
+
+def test_sections_are_apart_and_heads_have_no_commas():
+    noted = table(ROWS, title="Times", notes=("slow", ""), indent=2)
+    found = terminal.text_of([["first", None], [], [noted], Section.of("", "Last", ["end"])])
+    assert found.splitlines() == [
+        *("first", "", "Times"),
+        "  layer   A ms   share",
+        "  conv1  12.50  50.0 %",
+        "      slow",
+        "  a|b        -  25.0 %",
+        *("", "Last", "end"),
+    ]
+
+
+def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    words = "one two three four five six seven eight nine ten"
+    texts = [Text(words, indent=1, hanging=4), Text(words, whole=True)]
+    wide = [{"name": "x" * 30, "a": numeric(1.0), "b": numeric(2.0)}]
+    found = terminal.lines_of([texts, [table(wide, spare=("a",))]])
+    assert found[:3] == [" one two three four five six seven eight", "    nine ten", words]
+    assert found[-1] == "not in 40 columns: a"
+    assert max(len(line) for line in found if line != words) <= 40
+
+
+@pytest.mark.parametrize(("tone", "code"), [("good", "32"), ("bad", "31;1"), ("", "")])
+def test_a_colour_repeats_the_tone_of_a_first_cell(tone, code):
+    sections = [[table([{"verdict": TableCell("- slower", tone=tone), "name": "a"}])]]
+    *_, row = terminal.lines_of(sections, colour=True)
+    assert row == (f"\x1b[{code}m- slower\x1b[0m  a" if code else "- slower  a")
+    assert "\x1b" not in terminal.text_of(sections)
+
+
+def test_records_cannot_control_the_terminal_or_the_markdown():
+    hostile = [{"na\x1b[31mme": "a|b\x07\n# c", "n": numeric(1.0)}]
+    shown = terminal.text_of([["x\x1b[31m\ny", table(hostile)]])
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 3
+    assert table_lines(table(ROWS), code) == [
+        "| layer | A, ms | share |",
+        "| --- | --: | --: |",
+        "| <code>conv1</code> | 12.50 | 50.0 % |",
+        "| <code>a&#124;b</code> | - | 25.0 % |",
+    ]
+    assert "a&#124;b" in table_lines(table(ROWS))[-1]
