@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
@@ -11,17 +12,23 @@ from cnnbench.base.text.table import fitted_rows, wrapped
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
+_UNIT = re.compile(r", (?=\S+$)")
+"""The comma before the unit in a head, for which a terminal has no room."""
 
 
-def text_of(sections: Iterable[Section | Iterable[Content]], colour: bool = False) -> str:
+def text_of(
+    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
+) -> str:
     """The sections, or contents of such without a title, with an empty line between them.
 
-    Charts are left out.
+    Charts are left out. Lines begin with `mark`, rows of tables with as many spaces.
     """
-    return "\n".join(lines_of(sections, colour)) + "\n"
+    return "\n".join(lines_of(sections, colour, mark)) + "\n"
 
 
-def lines_of(sections: Iterable[Section | Iterable[Content]], colour: bool = False) -> list[str]:
+def lines_of(
+    sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
+) -> list[str]:
     """The lines of `text_of`."""
     lines: list[str] = []
     for one in sections:
@@ -29,38 +36,39 @@ def lines_of(sections: Iterable[Section | Iterable[Content]], colour: bool = Fal
         if not (section.title or section.blocks):
             continue
         lines += [""] if lines else []
-        lines += [plain(section.title)] if section.title else []
+        lines += [mark + plain(section.title)] if section.title else []
         for block in section.blocks:
             if isinstance(block, Table):
-                lines += _table(block, colour)
+                lines += _table(block, colour, mark)
             elif not isinstance(block, Charts):
-                lines += _text(block)
+                lines += _text(block, mark)
     return lines
 
 
-def _text(block: Text) -> list[str]:
-    text, indent = plain(block.text), " " * block.indent
+def _text(block: Text, mark: str) -> list[str]:
+    text, indent = plain(block.text), mark + " " * block.indent
     if block.whole:
         return [indent + text]
-    return wrapped(text, indent, " " * (block.hanging or block.indent))
+    return wrapped(text, indent, mark + " " * (block.hanging or block.indent))
 
 
-def _table(block: Table, colour: bool) -> Iterator[str]:
+def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
     titles = [title for title, _, _ in block.columns]
     left = [at for at, (_, kinds, _) in enumerate(block.columns) if "number" not in kinds]
     spare = [titles.index(title) for title in block.spare if title in titles]
     cells = [[plain(cell.text) for cell in row] for row in block.rows]
     notes, signs = [*block.notes], [row[0] if colour else None for row in block.rows]
     if block.has_head:
-        cells.insert(0, [plain(title).replace(", ", " ") for title in titles])  # for room
+        cells.insert(0, [_UNIT.sub(" ", plain(title)) for title in titles])
         notes, signs = ["", *notes], [None, *signs]
-    indent = " " * block.indent
-    found = fitted_rows(cells, left, spare, block.indent, has_head=block.has_head)
+    indent = block.indent + len(mark)
+    found = fitted_rows(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
-        yield plain(block.title)
-    for lines, sign, note in zip_longest(found, signs, notes):
+        yield mark + plain(block.title)
+    for at, (lines, sign, note) in enumerate(zip_longest(found, signs, notes)):
+        before = (mark if block.has_head and at == 0 else "").ljust(indent)
         for line in _coloured(lines, sign) if sign else lines:
-            yield indent + line
+            yield before + line
         yield from wrapped(plain(note), _NOTE) if note else ()
 
 

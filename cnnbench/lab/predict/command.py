@@ -11,8 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
+from cnnbench.base.document import Content, Table, TableCell, Text, terminal
 from cnnbench.base.text.numbers import NONE, binary, number, percent
-from cnnbench.base.text.table import fitted_rows, parts, wrapped
+from cnnbench.base.text.table import parts
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.groups.all_reduce import (
@@ -187,12 +188,14 @@ def _packing(sent: AllReduceParams) -> Packing:
 
 
 def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
-    about = wrapped(step_line(step), more="#   ")
-    blocks = [[*model_lines(model), *about], time_lines(result.rows)]
-    if step.step_seconds is not None:
-        blocks.append(step_lines(result.rows))
-    blocks.append(fastest_lines(result.fastest))
-    print_result("\n\n".join("\n".join(block) for block in blocks))
+    links = (Text(line, whole=True) for line in model_lines(model))
+    sections: list[Iterable[Content]] = [
+        (*links, Text(step_line(step), hanging=2)),
+        time_table(result.rows),
+        step_table(result.rows) if step.step_seconds is not None else (),
+        [fastest_table(result.fastest)],
+    ]
+    print_result(terminal.text_of(sections, mark="# "))
 
 
 _SMALLEST, _LARGEST = 1024, 1024**3
@@ -271,10 +274,10 @@ def _over_devices(step: TrainingStep, predictions: Sequence[Prediction]) -> Line
 def model_lines(model: Interconnect) -> list[str]:
     """The parameters."""
     if model.inter_link is None:
-        return [f"# link     {model.link}"]
+        return [f"link     {model.link}"]
     return [
-        f"# within a node of {model.devices_per_node}:  {model.link}",
-        f"# between nodes, a link per node:  {model.inter_link}",
+        f"within a node of {model.devices_per_node}:  {model.link}",
+        f"between nodes, a link per node:  {model.inter_link}",
     ]
 
 
@@ -286,12 +289,12 @@ def step_line(step: TrainingStep) -> str:
             f"step on one device {number(step.step_seconds)} s, {step.batch_size} images per device"
         )
     return (
-        f"# {step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
+        f"{step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
         f"{packing_text(step.packing)}; {time}"
     )
 
 
-def time_lines(predictions: Sequence[Prediction]) -> list[str]:
+def time_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     """Milliseconds of the reduction by devices and spec, with the fastest."""
     specs = list(dict.fromkeys(p.spec for p in predictions))
     cells = {(p.devices, p.spec): _ms(p.allreduce_seconds) for p in predictions}
@@ -300,13 +303,13 @@ def time_lines(predictions: Sequence[Prediction]) -> list[str]:
     for devices in dict.fromkeys(p.devices for p in predictions):
         name = best[devices].spec if devices in best and devices > 1 else NONE
         table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
-    lines = ["# predicted time of the reduction, ms"]
+    yield Text("predicted time of the reduction, ms", whole=True)
     for part in parts(table, indent=2):
-        lines += _table(part, *((-1,) if part[0][-1] == "fastest" else ()))
-    return [*lines, *_reasons(predictions)]
+        yield _table(part, "fastest")
+    yield from (Text(reason, whole=True) for reason in _reasons(predictions))
 
 
-def step_lines(predictions: Sequence[Prediction]) -> list[str]:
+def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
     """Step time, efficiency and images per second with the fastest spec."""
     speed = ("efficiency", "images/sec")
     table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
@@ -324,13 +327,12 @@ def step_lines(predictions: Sequence[Prediction]) -> list[str]:
         ]
         for devices, p in fastest(predictions).items()
     ]
-    return [
-        "# predicted step with the fastest spec: without overlap, and the bound of full overlap",
-        *_table(table),
-    ]
+    title = "predicted step with the fastest spec: without overlap, and the bound of full overlap"
+    yield Text(title, whole=True)
+    yield _table(table)
 
 
-def fastest_lines(by_devices: Sequence[FastestByDevices]) -> list[str]:
+def fastest_table(by_devices: Sequence[FastestByDevices]) -> Table:
     """Which spec is fastest for which size of one tensor."""
     table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
     for one in by_devices:
@@ -339,13 +341,16 @@ def fastest_lines(by_devices: Sequence[FastestByDevices]) -> list[str]:
             for part in one.ranges
         ]
         table.append([str(one.devices), " ".join(parts) or NONE])
-    return _table(table, -1)
+    return _table(table, table[0][1])
 
 
-def _table(rows: Sequence[Sequence[str]], *left: int) -> list[str]:
-    head, *body = fitted_rows(rows, left, indent=2)
-    lines = [f"# {line}" for line in head]
-    return lines + [f"  {line}" for one in body for line in one]
+def _table(rows: Sequence[Sequence[str]], left: str = "") -> Table:
+    """A table of texts, whose column `left` alone is aligned to the left."""
+    head, *body = rows
+    return Table(
+        columns=tuple((title, "" if title == left else "number", "") for title in head),
+        rows=tuple(tuple(map(TableCell, row)) for row in body),
+    )
 
 
 def _reasons(predictions: Iterable[Prediction]) -> list[str]:
@@ -354,7 +359,7 @@ def _reasons(predictions: Iterable[Prediction]) -> list[str]:
         if p.not_predicted is not None:
             found.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
     return [
-        f"# not predicted: {spec} on {', '.join(devices)} devices: {reason}"
+        f"not predicted: {spec} on {', '.join(devices)} devices: {reason}"
         for (spec, reason), devices in found.items()
     ]
 
