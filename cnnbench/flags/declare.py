@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from cnnbench.base import urls
 from cnnbench.base.lock import claim
-from cnnbench.base.text.numbers import parse_integer, parse_number
+from cnnbench.base.text.numbers import parse_integer, parse_number, truth
 from cnnbench.errors import FlagError
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.files import refusing
@@ -198,7 +198,7 @@ class FlagSpec:
         """The value as written on the command line."""
         value = self.plain(value)
         if isinstance(value, bool):
-            return "true" if value else "false"
+            return truth(value)
         if isinstance(value, tuple | list):
             return ",".join(self.text(item) for item in value)
         return str(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -35,6 +35,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def truth(value: bool) -> str:
+    """A truth value: true or false."""
+    return "true" if value else "false"
+
+
 def integer(value: float) -> str:
     """A whole number, such as a count: 1,235."""
     return f"{value:,.0f}"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cnnbench.base.text.escape import spreadsheet
+from cnnbench.base.text.numbers import truth
 from cnnbench.base.text.terminal import is_terminal
 from cnnbench.errors import UsageError
 
@@ -186,7 +187,7 @@ def csv_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return str(value).lower()
+        return truth(value)
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from cnnbench.base.text.numbers import truth
 from cnnbench.flags.declare import named
 from cnnbench.flags.identity import identity
 from cnnbench.flags.params import ACCEPTED, FLAGS
@@ -124,7 +125,7 @@ def _run_label(flags: Mapping[str, Any]) -> list[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
-        return str(value).lower()
+        return truth(value)
     if isinstance(value, list):
         return ",".join(map(_shown, value))
     return "none" if value is None else str(value)

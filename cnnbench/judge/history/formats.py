@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import ClassVar
 
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
@@ -17,7 +18,7 @@ from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
-from cnnbench.records.codec import ABSENT, TIME, Document
+from cnnbench.records.codec import ABSENT, TIME, Document, gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.subject import Subject
 
@@ -256,7 +257,7 @@ class StepDocument:
     facts: tuple[ChangedFact, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OutlierDocument:
     """A point far from its level.
 
@@ -322,47 +323,38 @@ class HistoryDocument(Document):
 
 def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[SkippedFile] = ()) -> str:
     """The document, indented."""
-    document = HistoryDocument(
-        metric=metric.name,
-        unit=metric.unit,
-        higher_is_better=metric.higher_is_better,
-        relative=metric.relative,
-        series=tuple(map(_series, trends)),
-        skipped=tuple(skipped),
+    series = tuple(map(_series, trends))
+    document = gathered(
+        HistoryDocument, metric, metric=metric.name, series=series, skipped=tuple(skipped)
     )
     return json.dumps(document.to_dict(), indent=1, allow_nan=False) + "\n"
 
 
 def _series(found: Trend) -> SeriesDocument:
-    series = found.series
-    return SeriesDocument(
-        configuration=series.configuration,
-        key=series.key,
-        machine=series.machine,
-        points=tuple(map(_point, series.points)),
-        without_value=tuple(map(_point, series.empty)),
+    return gathered(
+        SeriesDocument,
+        found.series,
+        found,
+        points=tuple(map(_point, found.series.points)),
+        without_value=tuple(map(_point, found.series.empty)),
         enough_points=found.enough,
-        levels=found.levels,
         steps=tuple(map(_step, found.steps)),
-        outliers=tuple(
-            OutlierDocument(index=index, change=change) for index, change in found.outliers.items()
-        ),
+        outliers=tuple(starmap(OutlierDocument, found.outliers.items())),
     )
 
 
 def _point(point: SeriesPoint) -> PointDocument:
     first = point.runs[0]
-    return PointDocument(
+    return gathered(
+        PointDocument,
+        point,
+        first,
         name=point.title,
         commit=first.commit or None,
         started_at=point.started.isoformat(),
         value=point.value if point.values else None,
-        values=point.values,
-        failed=point.failed,
-        labels=first.labels,
         hostnames=tuple(sorted({run.hostname for run in point.runs if run.hostname})),
         run_ids=tuple(run.run_id for run in point.runs),
-        subject=first.subject,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.text.escape import one_line, plain
 from cnnbench.base.text.labels import labels_of
-from cnnbench.base.text.numbers import count
+from cnnbench.base.text.numbers import count, truth
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.configuration import Configuration, label
 from cnnbench.judge.compare.estimate import usable_values
@@ -96,7 +96,7 @@ class Figure:
             "point": "" if self.point == origin.revision else self.point,
             "repository": origin.repository,
             "revision": origin.revision,
-            "dirty": "" if origin.dirty is None else str(origin.dirty).lower(),
+            "dirty": "" if origin.dirty is None else truth(origin.dirty),
             "changes": origin.changes,
             "side": origin.side,
             "tensorflow_version": origin.tensorflow,

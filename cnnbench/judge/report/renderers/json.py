@@ -20,7 +20,7 @@ from cnnbench.judge.compare.result import (
 from cnnbench.judge.metrics.measurement import KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT
-from cnnbench.records.codec import ABSENT, OPTIONAL, Document, one_of
+from cnnbench.records.codec import ABSENT, OPTIONAL, Document, gathered, one_of
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
 
@@ -127,51 +127,36 @@ def render(comparison: Comparison) -> str:
 
 def document(comparison: Comparison) -> ComparisonDocument:
     """The content of the document."""
-    return ComparisonDocument(
-        exit_code=comparison.exit_code,
+    return gathered(
+        ComparisonDocument,
+        comparison,
         answer=answer(comparison),
         advice=advice(comparison),
-        next_step=comparison.next_step,
         base=comparison.base_label,
         new=comparison.new_label,
-        paired=comparison.paired,
-        allow_changed_work=comparison.allow_changed_work,
-        policy=comparison.policy,
         metrics=tuple(metric.name for metric in comparison.metrics),
         geometric_mean=comparison.geometric_mean(THROUGHPUT),
         bus_bandwidth_mean=comparison.geometric_mean(BUS_BANDWIDTH),
         configurations=tuple(map(_entry, comparison.entries)),
         repeated_pairs=comparison.repeated_pairs or None,
-        explanation=comparison.explanation,
-        notes=comparison.notes,
-        skipped=comparison.skipped,
     )
 
 
 def _entry(entry: ComparedConfiguration) -> EntryDocument:
     run = entry.configuration.kind == RUN
-    return EntryDocument(
-        name=entry.name,
-        key=entry.configuration.key,
-        kind=None if run else entry.configuration.kind,
-        decides=None if run else entry.decides,
+    return gathered(
+        EntryDocument,
+        entry,
+        entry.configuration,
+        **({"kind": None, "decides": None} if run else {}),
         verdict=entry.main.verdict,
         flags=entry.configuration.not_default(),
         base_runs=tuple(record.run_id for record in entry.base),
         new_runs=tuple(record.run_id for record in entry.new),
         results=tuple(map(_result, entry.results)),
-        differences=entry.differences,
     )
 
 
 def _result(result: MetricResult) -> ResultDocument:
-    return ResultDocument(
-        **vars(result.judgement),
-        metric=result.metric.name,
-        unit=result.metric.unit,
-        higher_is_better=result.metric.higher_is_better,
-        relative=result.metric.relative,
-        word=result.word,
-        base_values=result.base,
-        new_values=result.new,
-    )
+    metric, sides = result.metric, {"base_values": result.base, "new_values": result.new}
+    return gathered(ResultDocument, result.judgement, metric, result, metric=metric.name, **sides)

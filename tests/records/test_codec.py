@@ -1,0 +1,22 @@
+"""Documents made of other objects."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.records.codec import gathered
+
+
+def test_a_document_gathers_what_others_have_under_the_same_name():
+    @dataclass
+    class Whole:
+        name: str
+        size: int
+        note: str = "none"
+
+    sources = SimpleNamespace(name="first"), SimpleNamespace(name="second", size=2)
+    assert gathered(Whole, *sources) == Whole("first", 2)
+    assert gathered(Whole, *sources, size=3, note="own") == Whole("first", 3, "own")
+    with pytest.raises(TypeError, match="size"):
+        gathered(Whole, sources[0])
