@@ -84,8 +84,9 @@ def _tag(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
 def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement, metric = result.judgement, result.metric
     base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
-    *_, change, interval, p, runs = wording.row(comparison, entry, result).values()
+    cells = {title: one.text for title, one in wording.row(comparison, entry, result).items()}
+    change, interval = (cells[title] for title in wording.titles(comparison))
     return (
-        f"base {base}, new {new}, change {change.text} ({interval.text}), p {p.text}, "
-        f"runs {runs.text}: {judgement.reason}"
+        f"base {base}, new {new}, change {change} ({interval}), p {cells['p']}, "
+        f"runs {cells['runs']}: {judgement.reason}"
     )

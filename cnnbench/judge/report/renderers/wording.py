@@ -112,14 +112,21 @@ def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     return leading + [(metric, rows) for metric, rows in by_metric if rows]
 
 
-def row(
-    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
-) -> dict[str, TableCell]:
-    """Cells of a table; base and new are medians over processes, p is that after Holm.
+def titles(comparison: Comparison) -> tuple[str, str]:
+    """Titles of the columns with the change and its interval.
 
     A change within pairs is not the change of the medians beside it.
     """
+    change = "paired change" if comparison.paired else "change"
+    return change, f"{confidence(comparison)} interval"
+
+
+def row(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> dict[str, TableCell]:
+    """Cells of a table; base and new are medians over processes, p is that after Holm."""
     judgement, metric = result.judgement, result.metric
+    change, interval = titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
     value = partial(metric.value_text, unit=False)
@@ -128,10 +135,8 @@ def row(
         "configuration": TableCell(entry.name),
         "base": numeric(judgement.base_median, value),
         "new": numeric(judgement.new_median, value),
-        "paired change" if comparison.paired else "change": numeric(
-            judgement.change, metric.change_text
-        ),
-        f"{confidence(comparison)} interval": numeric(low, ends),
+        change: numeric(judgement.change, metric.change_text),
+        interval: numeric(low, ends),
         "p": numeric(judgement.p_adjusted, "{:.2g}".format),
         "runs": numeric(len(entry.base) + len(entry.new), f"{len(entry.base)}+{len(entry.new)}"),
     }

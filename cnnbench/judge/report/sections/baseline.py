@@ -92,16 +92,15 @@ def _means(comparison: Comparison) -> list[str]:
 
 def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
     """The cells of `wording.row` in the order of a page."""
-    unit, found = result.metric.unit_text, wording.row(comparison, entry, result)
-    word, name, base, new, _, _, p, runs = found.values()
+    unit, cells = result.metric.unit_text, wording.row(comparison, entry, result)
     return {
-        "configuration": name,
-        result.metric.name: word,
-        **dict([*found.items()][4:6]),
-        f"baseline median, {unit}": base,
-        f"new median, {unit}": new,
-        "p": p,
-        "processes": runs,
+        "configuration": cells["configuration"],
+        result.metric.name: cells["verdict"],
+        **{title: cells[title] for title in wording.titles(comparison)},
+        f"baseline median, {unit}": cells["base"],
+        f"new median, {unit}": cells["new"],
+        "p": cells["p"],
+        "processes": cells["runs"],
     }
 
 
