@@ -130,7 +130,7 @@ def _named(cause: Cause, *, with_spread: bool) -> str:
     size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
-    between = f"{number(1e3 * cause.base)} to {_ms(cause.new)}"
+    between = f"{_in_ms(cause.base)} to {_ms(cause.new)}"
     return f"{size} in {cause.place} ({between}): {cause.text}"
 
 
@@ -139,7 +139,7 @@ def _more(difference: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{number(1e3 * seconds)} ms"
+    return f"{_in_ms(seconds)} ms"
 
 
 SHOWN = 10
@@ -229,8 +229,8 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
         rows.append(
             DistributionRow(
-                label=name_of(line),
-                values=((1e3 * difference, f"{_in_ms(line.base)} to {_in_ms(line.new)} ms"),),
+                label=", ".join(filter(None, (line.layer, line.kind, line.direction))),
+                values=((1e3 * difference, f"{_in_ms(line.base)} to {_ms(line.new)}"),),
                 low=1e3 * (difference - spread) if known else None,
                 high=1e3 * (difference + spread) if known else None,
                 text=f"{_signed(difference)} ms",
@@ -249,13 +249,8 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
 
 def cause_text(cause: Cause) -> str:
     """A cause in one line with its times."""
-    times = f"{_in_ms(cause.base)} to {_in_ms(cause.new)} ms, +/- {_in_ms(cause.spread)}"
+    times = f"{_in_ms(cause.base)} to {_ms(cause.new)}, +/- {_in_ms(cause.spread)}"
     return f"{_signed(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
-
-
-def name_of(line: ExplainedRow) -> str:
-    """Layer, kind and direction."""
-    return ", ".join(filter(None, (line.layer, line.kind, line.direction)))
 
 
 def about(found: Explanation) -> str:
@@ -265,8 +260,8 @@ def about(found: Explanation) -> str:
     rest = percent(_share(found.remainder, found.difference) or 0.0, 0)
     return (
         f"{processes} processes of {count(found.steps, 'profiled step', 'profiled steps')}, means "
-        f"over the faster half; a profiled step takes {_in_ms(found.profiled_base)} ms of A and "
-        f"{_in_ms(found.profiled_new)} ms of B. {_signed(found.remainder)} ms ({rest}) of the "
+        f"over the faster half; a profiled step takes {_ms(found.profiled_base)} of A and "
+        f"{_ms(found.profiled_new)} of B. {_signed(found.remainder)} ms ({rest}) of the "
         "difference are not in the profiles."
     )
 
