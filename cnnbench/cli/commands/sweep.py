@@ -19,7 +19,7 @@ from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of, texts_of
@@ -176,7 +176,7 @@ def _run(
             command=command,
         )
         rows = summarise(plan.cases, sweep.run())
-    print_result(table_text(rows))
+    write_output(None, table_text(rows))
     advised = advice(rows, plan.cases, with_more)
     if advised:
         reporter.notice(advised)
