@@ -130,7 +130,7 @@ def _named(cause: Cause, *, with_spread: bool) -> str:
     size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
-    between = f"{_in_ms(cause.base)} to {_ms(cause.new)}"
+    between = f"{in_ms(cause.base)} to {_ms(cause.new)}"
     return f"{size} in {cause.place} ({between}): {cause.text}"
 
 
@@ -139,7 +139,7 @@ def _more(difference: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{_in_ms(seconds)} ms"
+    return f"{in_ms(seconds)} ms"
 
 
 SHOWN = 10
@@ -230,10 +230,10 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
         rows.append(
             DistributionRow(
                 label=", ".join(filter(None, (line.layer, line.kind, line.direction))),
-                values=((1e3 * difference, f"{_in_ms(line.base)} to {_ms(line.new)}"),),
+                values=((1e3 * difference, f"{in_ms(line.base)} to {_ms(line.new)}"),),
                 low=1e3 * (difference - spread) if known else None,
                 high=1e3 * (difference + spread) if known else None,
-                text=f"{_signed(difference)} ms",
+                text=f"{signed_ms(difference)} ms",
                 tone=tone if known and abs(difference) > spread else "",
             )
         )
@@ -249,8 +249,8 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
 
 def cause_text(cause: Cause) -> str:
     """A cause in one line with its times."""
-    times = f"{_in_ms(cause.base)} to {_ms(cause.new)}, +/- {_in_ms(cause.spread)}"
-    return f"{_signed(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
+    times = f"{in_ms(cause.base)} to {_ms(cause.new)}, +/- {in_ms(cause.spread)}"
+    return f"{signed_ms(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
 def about(found: Explanation) -> str:
@@ -261,7 +261,7 @@ def about(found: Explanation) -> str:
     return (
         f"{processes} processes of {count(found.steps, 'profiled step', 'profiled steps')}, means "
         f"over the faster half; a profiled step takes {_ms(found.profiled_base)} of A and "
-        f"{_ms(found.profiled_new)} of B. {_signed(found.remainder)} ms ({rest}) of the "
+        f"{_ms(found.profiled_new)} of B. {signed_ms(found.remainder)} ms ({rest}) of the "
         "difference are not in the profiles."
     )
 
@@ -271,10 +271,10 @@ def _cells(line: ExplainedRow) -> Row:
         "layer": line.layer,
         "kind": line.kind,
         "direction": line.direction,
-        "A, ms": numeric(line.base, _in_ms),
-        "B, ms": numeric(line.new, _in_ms),
-        "difference, ms": numeric(line.difference, _signed),
-        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, _in_ms),
+        "A, ms": numeric(line.base, in_ms),
+        "B, ms": numeric(line.new, in_ms),
+        "difference, ms": numeric(line.difference, signed_ms),
+        "+/-, ms": numeric(None if math.isnan(line.spread) else line.spread, in_ms),
         "share": numeric(line.share, partial(percent, digits=0)),
     }
 
@@ -290,9 +290,11 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _in_ms(seconds: float) -> str:
+def in_ms(seconds: float) -> str:
+    """Milliseconds; 0 below a microsecond."""
     return number(1e3 * seconds) if abs(seconds) >= _SMALLEST else "0"
 
 
-def _signed(seconds: float) -> str:
-    return ("+" if seconds > 0 else "") + _in_ms(seconds)
+def signed_ms(seconds: float) -> str:
+    """A difference in milliseconds with its sign."""
+    return ("+" if seconds > 0 else "") + in_ms(seconds)

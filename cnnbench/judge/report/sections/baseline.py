@@ -11,7 +11,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import opening
-from cnnbench.judge.explain.explanation import about, chart, rows_table
+from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ReportSubject, apart
@@ -156,9 +156,9 @@ def explanation(results: ReportSubject) -> Iterable[Content]:
     yield table(
         {
             "cause": cause.place,
-            "difference, ms": numeric(cause.difference, scale=1e3),
-            "A, ms": numeric(cause.base, scale=1e3),
-            "B, ms": numeric(cause.new, scale=1e3),
+            "difference, ms": numeric(cause.difference, signed_ms),
+            "A, ms": numeric(cause.base, in_ms),
+            "B, ms": numeric(cause.new, in_ms),
             "what": TableCell("; ".join((cause.text, *cause.evidence)), kinds="prose"),
         }
         for cause in found.causes
