@@ -11,7 +11,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,7 +104,7 @@ class FlagSpec:
     default: Any
     help: str
     parser: Callable[[str], Any] | None = None
-    choices: Sequence[str] = ()
+    choices: Collection[str] = ()
     checked_late: bool = False
     minimum: float | None = None
     maximum: float | None = None
@@ -307,5 +307,5 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     )
 
 
-def _one_of(choices: Sequence[str]) -> str:
+def _one_of(choices: Collection[str]) -> str:
     return "one of " + ", ".join(choice or "''" for choice in choices)

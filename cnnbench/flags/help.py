@@ -142,7 +142,7 @@ def xml_help(flags: Iterable[Section]) -> str:
     for title, specs in flags:
         for spec in specs:
             define = absl_flags.DEFINE_enum if spec.choices else _DEFINE[spec.kind]
-            limits: dict[str, Any] = {"enum_values": spec.choices} if spec.choices else {}
+            limits: dict[str, Any] = {"enum_values": list(spec.choices)} if spec.choices else {}
             if spec.kind in ("integer", "number"):
                 limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
             default = None if spec.default is None else spec.text(spec.default)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cnnbench.base.jobs.job import PS
 from cnnbench.errors import FlagError
@@ -45,6 +45,10 @@ class Params(
     FlagError for text that its flag cannot parse, a value that an obsolete flag never had, or a
     flag by both its names.
     """
+
+    if TYPE_CHECKING:  # constants of optimizers are fields, and text is parsed
+
+        def __init__(self, **values: Any) -> None: ...
 
     def __post_init__(self) -> None:
         for spec in FLAGS:

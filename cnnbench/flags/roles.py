@@ -65,6 +65,8 @@ class RunPart(enum.Flag):
     """The learning rate and its schedule."""
     UPDATE = enum.auto()
     """The update of weights; without effect where none are updated."""
+    CLIPPING = enum.auto()
+    """Bounds of gradients."""
     AGGREGATION = enum.auto()
     """How gradients are joined and reduced; without effect for a single device."""
     ALGORITHM = enum.auto()

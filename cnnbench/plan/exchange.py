@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
+from cnnbench.flags.declare import named
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
-from cnnbench.flags.params import Params
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.roles import RunPart
 from cnnbench.plan.numerics import Numerics
 from cnnbench.plan.part import PlanPart
 from cnnbench.plan.place import Place
@@ -19,6 +21,8 @@ from cnnbench.variable_mgr.all_reduce.limits import check_spec
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
 from cnnbench.variable_mgr.modes import Mode, Reduction
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
+
+_CLIPPING = named(FLAGS, RunPart.CLIPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,8 @@ class Exchange(PlanPart):
                 place.towers_per_step,
                 reduction=flags.gradient_reduction,
                 weight_decay=flags.weight_decay,
-                clip=flags.gradient_clip,
-                linear=numerics.optimizer.linear,
+                clip={n: bound for n in _CLIPPING if (bound := getattr(flags, n)) is not None},
+                optimizer=numerics.optimizer,
                 asynchronous=place.asynchronous,
                 staged=flags.staged_vars,
                 narrow=flags.fp16_vars,

@@ -8,22 +8,16 @@ mode or on how many towers share that batch.
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from cnnbench.errors import FlagError
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.spec import LearningRateSpec
+from cnnbench.optimizers.registry import SCHEDULES
+from cnnbench.optimizers.schedules import Schedule, Span
 from cnnbench.plan.length import Length
 from cnnbench.plan.setup import Setup
 from cnnbench.plan.work import Work
-
-_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
-
-# Rate of a step, counted from 0.
-Schedule: TypeAlias = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -123,42 +117,12 @@ def make_schedule(
         if defaults.whole_batches:
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
         schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
-    elif flags.learning_rate_schedule == "cosine":
-        floor = flags.minimum_learning_rate
-
-        def schedule(step: int) -> float:
-            """Half a cosine from the end of the warm-up (arXiv:1608.03983); not called earlier."""
-            done = (step - warmup) / (steps - warmup) if step < steps else 1.0
-            return floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
-
     else:
-        schedule = _decaying(base, flags, steps_per_epoch, steps)
+        span = Span(base, warmup, steps, steps_per_epoch)
+        schedule = SCHEDULES.find(flags.learning_rate_schedule)(span, flags)
     if not warmup:
         return schedule
     return lambda step: base * step / warmup if step < warmup else schedule(step)
-
-
-def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps: int) -> Schedule:
-    """A constant factor per decay period: at its end (staircase), or in equal parts per step."""
-    factor = flags.learning_rate_decay_factor
-    if not (flags.num_epochs_per_decay > 0 and factor > 0):
-        return lambda step: rate
-    period = int(steps_per_epoch * flags.num_epochs_per_decay)
-    if period < 1:
-        raise FlagError(
-            "num_epochs_per_decay",
-            flags.num_epochs_per_decay,
-            f"is less than one step; an epoch has {steps_per_epoch:.3g} steps",
-        )
-    # Factors above 1 increase the rate.
-    if math.log(factor) * (steps // period) > _LARGEST_EXPONENT:
-        raise FlagError(
-            "learning_rate_decay_factor", factor, f"grows beyond all numbers within {steps} steps"
-        )
-    floor = flags.minimum_learning_rate
-    if flags.learning_rate_schedule == "exponential":
-        return lambda step: max(floor, rate * factor ** (step / period))
-    return lambda step: max(floor, rate * factor ** (step // period))
 
 
 def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from cnnbench.flags.declare import named
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.refusals import OF_WARM_UP
 from cnnbench.plan.rules import Rule, always, idle, notices, off, on
 from cnnbench.plan.setup import Setup
@@ -51,6 +53,19 @@ def _one_tower(p: Setup) -> bool:
 def _follows_model(p: Setup) -> bool:
     """Whether the learning rate follows the schedule of the model."""
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
+
+
+def _by_users() -> dict[str, tuple[str, ...]]:
+    """Flags of constants by the optimizers that have them."""
+    found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    for flag in OPTIMIZERS.constants:
+        found[OPTIMIZERS.users(flag)] += (flag,)
+    return found
+
+
+def _ignores(flags: Sequence[str], p: Setup) -> bool:
+    """Whether the optimizer of a run has no constants of these flags."""
+    return not set(flags) & p.numerics.optimizer.flags.keys()
 
 
 def _all_reduces(p: Setup) -> bool:
@@ -163,16 +178,15 @@ UNUSED: tuple[Rule[Setup], ...] = (
     ),
     idle("distort_color_in_yiq", off("distortions"), "without --distortions"),
     *(
-        idle(one.flags, off(f"optimizer={one.name}"), f"without --optimizer={one.name}")
-        for one in OPTIMIZERS.values()
-        if one.flags
+        idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
+        for names, flags in _by_users().items()
     ),
     idle(
         "learning_rate_schedule",
+        lambda p: SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params),
         lambda p: (
-            p.params.learning_rate_schedule == "staircase" and not p.params.num_epochs_per_decay
+            "without --" + SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)[0]
         ),
-        "without --num_epochs_per_decay",
     ),
     idle(
         "num_learning_rate_warmup_epochs",

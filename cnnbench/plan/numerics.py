@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cnnbench.flags.params import Params
-from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec
+from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.plan.part import PlanPart
 from cnnbench.plan.work import Work
 
@@ -54,7 +55,7 @@ class Numerics(PlanPart):
         """The numerics that the flags ask for."""
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
-        optimizer = OPTIMIZERS[flags.optimizer]
+        optimizer = OPTIMIZERS.find(flags.optimizer)
         return cls.of(
             flags,
             dtype=COMPUTE_DTYPES[flags.precision],

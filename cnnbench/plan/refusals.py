@@ -16,7 +16,7 @@ from cnnbench.flags.declare import named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, check_fp16
 from cnnbench.flags.roles import Role, RunPart
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.refusals_of_modes import ASYNCHRONOUS, EXCHANGE, JOB, STRATEGIES, of_mode
 from cnnbench.plan.rules import Rule, always, excluded, needed, off, on, refuse, refused
 from cnnbench.plan.setup import Setup
@@ -42,8 +42,7 @@ _PATHS = (
 )
 OF_WARM_UP = tuple(name for name in named(FLAGS, Role.PROFILE) if name != "graph_file")
 """Flags that profile or save a step of the warm-up."""
-_DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
-_SCHEDULE = ("learning_rate_schedule", *_DECAY, "minimum_learning_rate")
+_SCHEDULE = ("learning_rate_schedule", *SCHEDULES.constants)
 _ONE_OF_TWO = "; give one of the two"
 
 
@@ -66,16 +65,19 @@ def check_labels(text: str | None) -> None:
 # Conditions on several flags, and checks that raise errors or return reasons.
 
 
-def _vanishes(optimizer: str, flag: str, p: Setup) -> bool:
-    used = p.params.optimizer == optimizer and not p.work.only_forward
-    return p.params.fp16_vars and used and getattr(p.params, flag) < _SMALLEST_FP16
+def _vanishes(flag: str, p: Setup) -> bool:
+    used = flag in p.numerics.optimizer.normal_in_fp16 and not p.work.only_forward
+    return p.params.fp16_vars and used and p.numerics.constants[flag] < _SMALLEST_FP16
+
+
+def _unscheduled(flag: str, p: Setup) -> bool:
+    return flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
 
 
 def _missing_for_decay(p: Setup) -> str:
-    missing = [] if p.params.init_learning_rate is not None else ["--init_learning_rate"]
-    if p.params.learning_rate_schedule != "cosine":
-        missing += [f"--{name}" for name in _DECAY if not getattr(p.params, name)]
-    return f"needs {' and '.join(missing)}" if missing else ""
+    missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
+    missing += SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)
+    return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
 def _indices(p: Setup) -> list[str]:
@@ -190,11 +192,10 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
     *(
         needed(
             flag,
-            partial(_vanishes, optimizer.name, flag),
+            partial(_vanishes, flag),
             "vanishes in fp16; with --fp16_vars it must be at least 2^-14",
         )
-        for optimizer in OPTIMIZERS.values()
-        for flag in optimizer.normal_in_fp16
+        for flag in OPTIMIZERS.constants
     ),
     refused(
         (*_SCHEDULE, "init_learning_rate"),
@@ -202,18 +203,16 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
         "cannot go with --piecewise_learning_rate_schedule",
     ),
     refused(_SCHEDULE, always, _missing_for_decay),
-    refused(
-        _DECAY,
-        on("learning_rate_schedule=cosine"),
-        "cannot go with --learning_rate_schedule=cosine, which ends with the run",
-    ),
-    refused(
-        "minimum_learning_rate",
-        lambda p: (
-            p.params.learning_rate_schedule == "cosine"
-            and p.params.minimum_learning_rate > (p.params.init_learning_rate or 0)
-        ),
-        lambda p: f"must be at most --init_learning_rate={p.params.init_learning_rate:g}",
+    *(
+        refused(
+            flag,
+            partial(_unscheduled, flag),
+            lambda p: (
+                f"cannot go with --learning_rate_schedule={p.params.learning_rate_schedule}, "
+                "which does not depend on it"
+            ),
+        )
+        for flag in SCHEDULES.constants
     ),
 )
 

@@ -3,9 +3,9 @@
 From the gradients g of the towers' scaled losses to a new weight w:
 
     g / s             s: the loss scale
-    g + d w           the gradient of the L2 loss, unless it is a part of the update
+    g + d w           the gradient of the L2 loss, unless decay is a part of the update
     sum, mean         over towers, by the variable manager
-    clip to [-c, c]
+    clip              as the flags of clipping say
     w = update(g, r)  by the optimizer, at learning rate r
 
 Scale and decay come after the reduction: that takes fewer operations, and 16-bit gradients keep
@@ -15,8 +15,10 @@ and weights may have changed by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.modes import Mode, Reduction
 
@@ -34,7 +36,8 @@ class UpdatePlan:
         mean.
       weight_decay: factor of the L2 loss of a tower.
       decay: d above, adjusted to the reduction.
-      clip: c above; None for no clipping.
+      decoupled_decay: factor of the decay that the optimizer applies in place of an L2 loss.
+      clip: bounds by the flag that asks for the clipping.
       deferred: whether updates take the gradients of the step before; each tower then removes the
         scale and adds decay before the reduction.
       fused: whether decay is a part of the updates (`cnnbench.run.step.fused_decay`) if all devices
@@ -45,7 +48,8 @@ class UpdatePlan:
     rate_factor: float = 1.0
     weight_decay: float = 0.0
     decay: float = 0.0
-    clip: float | None = None
+    decoupled_decay: float = 0.0
+    clip: Mapping[str, float] = field(default_factory=dict)
     deferred: bool = False
     fused: bool = False
 
@@ -57,8 +61,8 @@ def plan_update(
     *,
     reduction: str,
     weight_decay: float,
-    clip: float | None,
-    linear: bool,
+    clip: Mapping[str, float],
+    optimizer: OptimizerSpec,
     asynchronous: bool,
     staged: bool,
     narrow: bool,
@@ -68,8 +72,6 @@ def plan_update(
     Args:
       towers: number of towers of the whole job.
       reduction: "mean" or "sum" of the gradients over towers.
-      linear: whether the update is that of SGD, so that a factor of a gradient may be one of the
-        learning rate instead.
       asynchronous: whether workers update shared variables without waiting for each other.
       staged: whether towers use the weights of the step before.
       narrow: whether variables have 16 bits.
@@ -78,16 +80,18 @@ def plan_update(
     # Saves one pass over all gradients. Impossible where a stage between reduction and update
     # depends on their size, or 16 bits have to hold the sum.
     rate_has_mean = (
-        linear
+        optimizer.linear
         and reduction == "mean"
         and mode.reduction in _BY_OUR_SUMS
         and not asynchronous
-        and clip is None
+        and not clip
         and aggregation.compact_dtype is None
         and not narrow
     )
     if rate_has_mean:
         reduction = "sum"
+    decoupled_decay = weight_decay if optimizer.decoupled else 0.0
+    weight_decay -= decoupled_decay
     # The mean of the towers' L2 gradients is that of one, their sum that of all of them.
     summed = reduction == "sum" and mode.in_sync and not deferred
     return UpdatePlan(
@@ -95,13 +99,14 @@ def plan_update(
         rate_factor=1.0 / towers if rate_has_mean else 1.0,
         weight_decay=weight_decay,
         decay=weight_decay * towers if summed else weight_decay,
+        decoupled_decay=decoupled_decay,
         clip=clip,
         deferred=deferred,
         # Only for the decay of the weights just before their update, whose number is known. A
         # manager that reduces by itself may complete updates by itself, too.
-        fused=linear
+        fused=optimizer.linear
         and weight_decay > 0.0
-        and clip is None
+        and not clip
         and mode.reduction is not Reduction.OWN
         and not (asynchronous or deferred or narrow or staged),
     )

@@ -106,7 +106,7 @@ def flags(generator: random.Random, folder: Path) -> None:
         if spec.name == "all_reduce_spec":
             return spec_text(generator)
         if spec.choices and generator.random() < 0.8:
-            return str(generator.choice(spec.choices))
+            return str(generator.choice(list(spec.choices)))
         if spec.kind == "boolean" and generator.random() < 0.9:
             return generator.choice(("true", "false", "1", "0"))
         if spec.kind in ("integer", "number", "integers", "numbers"):

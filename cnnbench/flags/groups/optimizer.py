@@ -6,12 +6,13 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.flags.roles import RunPart
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, Registry
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,30 @@ def _rate(name: str, text: str, piece: str) -> float:
     return rate
 
 
+T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)
 _schedule = partial(flag, part=RunPart.UPDATE | RunPart.LEARNING_RATE)
 
 
+def _with_constants(group: type[T]) -> type[T]:
+    """Class decorator: adds the constants of optimizers and schedules as fields.
+
+    To be applied before the class is made a dataclass.
+    """
+    added: tuple[tuple[str, Registry[Any], Any], ...] = (
+        ("optimizer", OPTIMIZERS, _update),
+        ("learning_rate_schedule", SCHEDULES, _schedule),
+    )
+    for owner, registry, declared in added:
+        for name, one in registry.constants.items():
+            group.__annotations__[name] = "float"
+            about = f"{one.help} (--{owner}={registry.users(name)})."
+            setattr(group, name, declared(one.default, about, **one.limits))
+    return group
+
+
 @dataclass(frozen=True, kw_only=True)
+@_with_constants
 class OptimizerParams:
     """Optimizer and learning rate."""
 
@@ -68,7 +88,8 @@ class OptimizerParams:
         "sgd",
         "Update of weight w by gradient g at learning rate lr; constants are flags of the "
         "optimizer. " + ". ".join(f"{o.name}: {o.formula}" for o in OPTIMIZERS.values()) + ".",
-        choices=tuple(OPTIMIZERS),
+        choices=OPTIMIZERS.keys(),
+        checked_late=True,
     )
     init_learning_rate: float | None = _schedule(
         None, "Learning rate to start from; the model's own schedule if not given.", minimum=0
@@ -82,19 +103,11 @@ class OptimizerParams:
     )
     learning_rate_schedule: str = _schedule(
         "staircase",
-        "How --init_learning_rate falls: by --learning_rate_decay_factor every "
-        "--num_epochs_per_decay epochs, at once (staircase) or spread over them (exponential), or "
-        "along half a cosine to --minimum_learning_rate at the end of the run (cosine).",
-        choices=("staircase", "exponential", "cosine"),
-    )
-    num_epochs_per_decay: float = _schedule(
-        0.0, "Epochs between two decays of --init_learning_rate; 0 for no decay.", minimum=0
-    )
-    learning_rate_decay_factor: float = _schedule(
-        0.0, "Factor on the learning rate at every decay; 0 for no decay.", minimum=0
-    )
-    minimum_learning_rate: float = _schedule(
-        0.0, "Lower limit of a decaying learning rate.", minimum=0
+        "How --init_learning_rate falls. "
+        + ". ".join(f"{one.name}: {one.about}" for one in SCHEDULES.values())
+        + ".",
+        choices=SCHEDULES.keys(),
+        checked_late=True,
     )
     num_learning_rate_warmup_epochs: float = _schedule(
         0.0,
@@ -108,17 +121,6 @@ class OptimizerParams:
         "size; 0.128 for the ImageNet ResNets if not given.",
         minimum=0,
     )
-    momentum: float = _update(0.9, "Momentum of --optimizer=momentum.", minimum=0, maximum=1)
-    rmsprop_decay: float = _update(
-        0.9, "Decay of the mean square in rmsprop.", minimum=0, maximum=1
-    )
-    rmsprop_momentum: float = _update(0.9, "Momentum in rmsprop.", minimum=0, maximum=1)
-    rmsprop_epsilon: float = _update(
-        1.0, "Added to the mean square inside rmsprop's root.", minimum=0
-    )
-    adam_beta1: float = _update(0.9, "Decay of Adam's first moment.", minimum=0, below=1)
-    adam_beta2: float = _update(0.999, "Decay of Adam's second moment.", minimum=0, below=1)
-    adam_epsilon: float = _update(1e-8, "Added to Adam's denominator, outside the root.", minimum=0)
     label_smoothing: float = _update(
         0.0,
         "Share of every label that the training loss spreads evenly over all classes; for models "
@@ -126,9 +128,16 @@ class OptimizerParams:
         minimum=0,
         maximum=1,
     )
-    gradient_clip: float | None = _update(
-        None, "Clip every element of the reduced gradients to within plus and minus this.", above=0
+    gradient_clip: float | None = flag(
+        None,
+        "Clip every element of the reduced gradients to within plus and minus this.",
+        above=0,
+        part=RunPart.UPDATE | RunPart.CLIPPING,
     )
     weight_decay: float = _update(
-        4e-5, "Factor of the L2 term, half the squared norm of the weights.", minimum=0
+        4e-5,
+        "Factor of the L2 term, half the squared norm of the weights; with "
+        f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, of the decay "
+        "that is a part of the update and not of the loss.",
+        minimum=0,
     )

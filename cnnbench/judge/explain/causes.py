@@ -13,6 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS
+from cnnbench.flags.roles import RunPart
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, ProfiledSide, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING
@@ -31,6 +34,7 @@ from cnnbench.records.step_profile import (
     ProfiledLayer,
 )
 
+_RATES = named(FLAGS, RunPart.LEARNING_RATE)  # change no time
 _FACTS: Mapping[str, tuple[str, ...]] = {
     "threads": (
         *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
@@ -44,8 +48,14 @@ _FACTS: Mapping[str, tuple[str, ...]] = {
     ),
     "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
     "updating": (
-        *("optimizer", "momentum", "weight_decay", "gradient_clip", "use_fp16", "precision"),
-        *("fp16_loss_scale", "fp16_enable_auto_loss_scale", "variable_update"),
+        *(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES),
+        *(
+            "use_fp16",
+            "precision",
+            "fp16_loss_scale",
+            "fp16_enable_auto_loss_scale",
+            "variable_update",
+        ),
         "variable_consistency",
     ),
     "reducing": (
@@ -297,7 +307,8 @@ def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
             {name for name in side.kernels(parts) if name.startswith("ResourceApply")}
             for side in (sides.a, sides.b)
         )
-        place = "updates and copies of variables" if before == after else "the optimizer's update"
+        updates = before != after or _facts(sides, ("optimizer",))
+        place = "the optimizer's update" if updates else "updates and copies of variables"
         facts = _facts(sides, _FACTS["updating"])
         yield Claim("copies", _with_gaps(sides, free, parts), place, text, tuple(evidence), facts)
 

@@ -20,7 +20,7 @@ from cnnbench.base.urls import place
 from cnnbench.data.source import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.models.spec import ModelSpec
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.records import checkpoint_folder
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -297,9 +297,9 @@ class _Stored:
         """The value of --optimizer with which it was written."""
         if self.has([_OPTIMIZER]):
             return str(self.tensor(_OPTIMIZER).decode())
-        # Earlier versions stored no name.
         held = {_name(key).rpartition("/")[2] for key in self.shapes if key.startswith("slots/")}
-        fitting = [o for o in OPTIMIZERS.values() if {slot.name for slot in o.slots} <= held]
+        unnamed = map(OPTIMIZERS.__getitem__, _UNNAMED)
+        fitting = [o for o in unnamed if {slot.name for slot in o.slots} <= held]
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
@@ -332,6 +332,8 @@ class _Stored:
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
 _OPTIMIZER = f"optimizer{_ATTRIBUTE}"
+_UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
+"""Optimizers of the versions that stored no name."""
 _EXAMPLES = f"examples{_ATTRIBUTE}"
 _PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 

@@ -148,11 +148,11 @@ def _network(plan: RunPlan) -> dict[str, Any]:
 
 
 def _optimizer(plan: RunPlan) -> dict[str, Any]:
-    """Settings of the optimizer and its learning rate; MLPerf's sgd has a momentum."""
+    """Settings of the optimizer, as it declares them, and of its learning rate."""
     rate = plan.rates.outline
-    by_sgd = plan.numerics.optimizer.name in ("sgd", "momentum")
+    optimizer = plan.numerics.optimizer
     settings: dict[str, Any] = {
-        "opt_name": "sgd" if by_sgd else plan.numerics.optimizer.name,
+        "opt_name": optimizer.mlperf_name or optimizer.name,
         "opt_base_learning_rate": rate.base,
         "opt_learning_rate_warmup_epochs": rate.warmup_epochs,
         "opt_learning_rate_warmup_steps": rate.warmup_steps,
@@ -161,17 +161,12 @@ def _optimizer(plan: RunPlan) -> dict[str, Any]:
     }
     if rate.boundaries_epochs:
         settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
-    if by_sgd:
-        settings |= {
-            "sgd_opt_base_learning_rate": rate.base,
-            "sgd_opt_end_learning_rate": plan.rates.schedule(plan.length.training_steps),
-            "sgd_opt_momentum": plan.numerics.constants.get("momentum", 0.0),
-            "sgd_opt_weight_decay": plan.numerics.weight_decay,
-        }
-    if plan.numerics.optimizer.name == "adam":
-        settings |= {
-            "opt_adam_beta_1": plan.numerics.constants["adam_beta1"],
-            "opt_adam_beta_2": plan.numerics.constants["adam_beta2"],
-            "opt_adam_epsilon": plan.numerics.constants["adam_epsilon"],
-        }
-    return settings
+    named = {
+        **plan.numerics.constants,
+        "base_rate": rate.base,
+        "end_rate": plan.rates.schedule(plan.length.training_steps),
+        "warmup_epochs": rate.warmup_epochs,
+        "weight_decay": plan.numerics.weight_decay,
+    }
+    own = optimizer.mlperf.items()
+    return settings | {key: named[of] if isinstance(of, str) else of for key, of in own}

@@ -1,7 +1,9 @@
-"""Optimizers as declared: one of TensorFlow's fused operations per update.
+"""Optimizers as declared: one of TensorFlow's fused operations per update, or a function.
 
-It updates a variable and its slots in the variable's dtype. Weight decay and clipping are applied
-to the gradient before (`UpdatePlan`), apart from decay that is a part of the update.
+An operation updates a variable and its slots in the variable's dtype. A function computes in
+float32; its step is subtracted in place, so that asynchronous updates lose none. Weight decay and
+clipping are applied to the gradient before (`UpdatePlan`), apart from decay that is a part of the
+update.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.optimizers.declared import OptimizerSpec
+from cnnbench.optimizers.spec import OptimizerSpec
 from cnnbench.run.step.fused_decay import FusedDecay
+from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.gradients import cast
 
 
@@ -23,14 +26,15 @@ class Optimizer:
         self._spec = spec
         self._constants = {
             **spec.fixed,
-            **{argument: values[flag] for argument, flag in spec.constants.items()},
+            **{argument: values[one.flag] for argument, one in spec.constants.items()},
         }
-        self._bases = {argument: values[flag] for argument, flag in spec.powers.items()}
+        self._bases = {argument: values[one.flag] for argument, one in spec.powers.items()}
         self._slots: dict[tuple[str, Any], tf.Variable] = {}
         self._groups: list[dict[str, tf.Variable]] = []
         self._group_of: dict[Any, int] = {}
         self._fused_decay: FusedDecay | None = None
         self._decayed: set[Any] = set()
+        self._decay: dict[Any, float] = {}
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the state of one group of variables, outside any traced function.
@@ -63,6 +67,10 @@ class Optimizer:
         self._fused_decay = decay
         self._decayed = {variable.ref() for variable in variables}
 
+    def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
+        """Lets later updates of these variables apply weight decay; `spec` is decoupled."""
+        self._decay.update({variable.ref(): factor for variable in variables})
+
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
         """Slots by (slot name, `Variable.ref()` of the variable)."""
         return dict(self._slots)
@@ -92,13 +100,15 @@ class Optimizer:
             with tf.device(variable.device):
                 if number not in powers:
                     powers[number] = {n: _read(power) for n, power in self._groups[number].items()}
-                ops.append(
-                    self._update(cast(gradient, dtype), variable, rates[dtype], powers[number])
-                )
+                if self._spec.update is None:
+                    gradient = cast(gradient, dtype)
+                    ops.append(self._apply(gradient, variable, rates[dtype], powers[number]))
+                else:
+                    ops += self._compute(gradient, variable, learning_rate, powers[number])
         ops.extend(self._advance(powers))
         return [op for op in ops if op is not None]
 
-    def _update(
+    def _apply(
         self,
         gradient: tf.Tensor,
         variable: tf.Variable,
@@ -114,6 +124,34 @@ class Optimizer:
             **powers,
             **self._constants,
         )
+
+    def _compute(
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        rate: tf.Tensor,
+        powers: Mapping[str, tf.Tensor],
+    ) -> list[Any]:
+        spec = self._spec
+        assert spec.update is not None
+        slots = {s.argument: self._slots[s.name, variable.ref()] for s in spec.slots}
+        decay = {"decay": self._decay.get(variable.ref(), 0.0)} if spec.decoupled else {}
+        step, *states = spec.update(
+            weight=cast(tower_variable.read(variable), tf.float32),
+            gradient=cast(gradient, tf.float32),
+            rate=rate,
+            **{name: cast(tower_variable.read(slot), tf.float32) for name, slot in slots.items()},
+            **powers,
+            **self._constants,
+            **decay,
+        )
+        # Operations: assignments of a strategy's variables depend on where they are called.
+        ops = [
+            tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
+            for slot, state in zip(slots.values(), states, strict=True)
+        ]
+        change = cast(step, variable.dtype)
+        return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
 
     def _advance(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
         """Ops that multiply the powers read by updates, run after all of them."""

@@ -25,6 +25,7 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.models.spec import VariableSpec
 from cnnbench.run.step.batch_norm_stats import update_moving_averages
+from cnnbench.run.step.clipping import CLIPPINGS
 from cnnbench.run.step.fused_decay import FusedDecay
 from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
@@ -63,7 +64,11 @@ class Updater:
         self._loss_scale = loss_scale
         self._config = config
         self._plan = plan = config.update
-        decayed = [v.name for v in trainables if v.weight_decay and plan.weight_decay]
+        decayed = [v.name for v in trainables if v.weight_decay]
+        if plan.decoupled_decay:
+            for name in decayed:
+                optimizer.decay(manager.updated(name).copies, plan.decoupled_decay)
+        decayed = decayed if plan.weight_decay else []
         # One list for each apply device.
         self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
         copies = list(itertools.chain.from_iterable(self._decayed))
@@ -107,11 +112,14 @@ class Updater:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 inverse = inverse_of(late)
-                pairs = []
-                for gradient, variable in reduced[index]:
-                    with tf.device(variable.device):
-                        final = self._finished(gradient, variable, inverse)
-                        pairs.append((readers.before_update(variable, final), variable))
+                variables = [variable for _, variable in reduced[index]]
+                finals = [self._finished(*pair, inverse) for pair in reduced[index]]
+                for flag, bound in self._plan.clip.items():
+                    finals = CLIPPINGS[flag](finals, [v.device for v in variables], bound)
+                pairs = [
+                    (readers.before_update(variable, final), variable)
+                    for final, variable in zip(finals, variables, strict=True)
+                ]
                 ops += manager.append_apply_gradients(
                     *(self._optimizer, pairs, guards[index], device),
                     learning_rate=rates[index],
@@ -173,12 +181,11 @@ class Updater:
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
     def _finished(self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor) -> tf.Tensor:
-        """A reduced gradient without loss scale, decayed and clipped, on its variable's device."""
-        gradient = unscaled(gradient, inverse)
-        if variable.ref() in self._added_late:
-            gradient = self._with_decay(gradient, variable)
-        bound = self._plan.clip
-        return gradient if bound is None else tf.clip_by_value(gradient, -bound, bound)
+        """A reduced gradient without loss scale and with decay, on its variable's device."""
+        with tf.device(variable.device):
+            gradient = unscaled(gradient, inverse)
+            late = variable.ref() in self._added_late
+            return self._with_decay(gradient, variable) if late else gradient
 
     def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
         """The learning rate for the updates on each device, sent once to every process."""
@@ -224,7 +231,8 @@ class Readers:
         readers = [reader for reader in of_variable if _host(reader.device) in near]
         if not readers:
             return gradient
-        with tf.control_dependencies(signals(readers, variable.device)):
+        waiting = tf.control_dependencies(signals(readers, variable.device))
+        with tf.device(variable.device), waiting:
             return tf.identity(gradient, name="waiting")
 
 

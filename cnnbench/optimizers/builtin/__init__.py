@@ -1,0 +1,1 @@
+"""Optimizers of cnnbench, one module each, which declares it as `OPTIMIZER`."""

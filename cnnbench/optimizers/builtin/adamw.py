@@ -1,0 +1,62 @@
+"""AdamW; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019, algorithm 2.
+
+Its schedule multiplier and its alpha are one learning rate here, as in PyTorch and Optax; their
+defaults are those of Adam.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnnbench.optimizers.builtin.adam import BETA1, BETA2, EPSILON, POWERS, REFUSES_FP16, SLOTS
+from cnnbench.optimizers.spec import OptimizerSpec
+
+
+def moments(
+    gradient: Any,
+    m: Any,
+    v: Any,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    beta1_power: Any,
+    beta2_power: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """Adam's ratio with corrected moments, and its new moments.
+
+    m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t), is the
+    product of the first two results, of which the first is a scalar.
+    """
+    import tensorflow as tf
+
+    m = beta1 * m + (1.0 - beta1) * gradient
+    v = beta2 * v + (1.0 - beta2) * tf.square(gradient)
+    correction = tf.sqrt(1.0 - beta2_power)
+    ratio = m / (tf.sqrt(v) + epsilon * correction)
+    return correction / (1.0 - beta1_power), ratio, m, v
+
+
+def update(weight: Any, gradient: Any, rate: Any, decay: float, **state: Any) -> tuple[Any, ...]:
+    """See `OptimizerSpec`."""
+    scale, ratio, m, v = moments(gradient, **state)
+    step = (rate * scale) * ratio
+    return step + (rate * decay) * weight if decay else step, m, v
+
+
+OPTIMIZER = OptimizerSpec(
+    name="adamw",
+    formula="m and v as adam, w -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + "
+    "weight_decay w)",
+    update=update,
+    slots=SLOTS,
+    constants={"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON},
+    powers=POWERS,
+    decoupled=True,
+    refuses_fp16=REFUSES_FP16,
+    mlperf={
+        "opt_adamw_beta_1": "adam_beta1",
+        "opt_adamw_beta_2": "adam_beta2",
+        "opt_adamw_epsilon": "adam_epsilon",
+        "opt_adamw_weight_decay": "weight_decay",
+    },
+)

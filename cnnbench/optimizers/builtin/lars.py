@@ -1,0 +1,76 @@
+"""LARS; You, Gitman and Ginsburg, "Large batch training of convolutional networks",
+arXiv:1708.03888, algorithm 1.
+
+The coefficient 0.001 and the momentum 0.9 are the paper's. As in MLPerf's reference, a zero norm
+makes a trust ratio of 1; scalars and vectors (biases, variables of batch norm) have a ratio of 1,
+which the reference leaves out by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cnnbench.optimizers.builtin.momentum import MOMENTUM
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+
+
+def norm(tensor: Any) -> Any:
+    """The Euclidean norm over all elements, in one pass."""
+    import tensorflow as tf
+
+    return tf.sqrt(2.0 * tf.nn.l2_loss(tensor))
+
+
+def trust_ratio(weight: Any, divisor: Callable[[Any], Any], factor: float = 1.0) -> Any:
+    """factor |w| / divisor(|w|), a float32 scalar.
+
+    1 for scalars and vectors, and where it would be zero or infinite.
+    """
+    import tensorflow as tf
+
+    if weight.shape.rank < 2:
+        return 1.0
+    size = norm(weight)
+    other = divisor(size)
+    usual = tf.logical_and(size > 0.0, other > 0.0)
+    return tf.where(usual, factor * size / tf.where(usual, other, 1.0), 1.0)
+
+
+def update(
+    weight: Any,
+    gradient: Any,
+    rate: Any,
+    decay: float,
+    velocity: Any,
+    momentum: float,
+    coefficient: float,
+) -> tuple[Any, ...]:
+    """See `OptimizerSpec`."""
+    ratio = trust_ratio(weight, lambda size: norm(gradient) + decay * size, coefficient)
+    step = gradient + decay * weight if decay else gradient
+    velocity = momentum * velocity + (rate * ratio) * step
+    return velocity, velocity
+
+
+OPTIMIZER = OptimizerSpec(
+    name="lars",
+    formula="a = momentum a + lr lars_coefficient |w| / (|g| + weight_decay |w|) "
+    "(g + weight_decay w), w -= a, without the ratio of norms for scalars and vectors",
+    update=update,
+    slots=(Slot("momentum", "velocity"),),
+    constants={
+        "momentum": MOMENTUM,
+        "coefficient": Constant("lars_coefficient", 1e-3, "Factor of the trust ratio", above=0),
+    },
+    decoupled=True,
+    refuses_fp16="steps by norms of gradients vanish in fp16",
+    mlperf={
+        "lars_opt_base_learning_rate": "base_rate",
+        "lars_opt_end_learning_rate": "end_rate",
+        "lars_opt_momentum": "momentum",
+        "lars_opt_weight_decay": "weight_decay",
+        "lars_opt_learning_rate_warmup_epochs": "warmup_epochs",
+        "lars_epsilon": 0.0,
+    },
+)

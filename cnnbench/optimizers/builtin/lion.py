@@ -1,0 +1,37 @@
+"""Lion; Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
+
+Defaults are the paper's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+
+
+def update(
+    weight: Any, gradient: Any, rate: Any, decay: float, m: Any, beta1: float, beta2: float
+) -> tuple[Any, ...]:
+    """See `OptimizerSpec`."""
+    import tensorflow as tf
+
+    step = tf.sign(beta1 * m + (1.0 - beta1) * gradient)
+    step = rate * (step + decay * weight if decay else step)
+    return step, beta2 * m + (1.0 - beta2) * gradient
+
+
+OPTIMIZER = OptimizerSpec(
+    name="lion",
+    formula="w -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay w), then "
+    "m = beta2 m + (1 - beta2) g",
+    update=update,
+    slots=(Slot("m", "m"),),
+    constants={
+        "beta1": Constant(
+            "lion_beta1", 0.9, "Weight of the momentum in a step", minimum=0, below=1
+        ),
+        "beta2": Constant("lion_beta2", 0.99, "Decay of the momentum", minimum=0, below=1),
+    },
+    decoupled=True,
+)

@@ -1,0 +1,17 @@
+"""Nesterov's momentum, as tf_cnn_benchmarks has it."""
+
+from cnnbench.optimizers.builtin.sgd import MLPERF
+from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+
+MOMENTUM = Constant("momentum", 0.9, "Momentum", minimum=0, maximum=1)
+
+OPTIMIZER = OptimizerSpec(
+    name="momentum",
+    formula="a = momentum a + g, w -= lr (g + momentum a), which is Nesterov's",
+    operation="ResourceApplyMomentum",
+    slots=(Slot("momentum", "accum"),),
+    constants={"momentum": MOMENTUM},
+    fixed={"use_nesterov": True},
+    mlperf_name="sgd",
+    mlperf={**MLPERF, "sgd_opt_momentum": "momentum"},
+)

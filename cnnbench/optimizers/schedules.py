@@ -1,0 +1,151 @@
+"""Schedules of --init_learning_rate, in plain arithmetic; no TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cnnbench.base import plugins
+from cnnbench.errors import FlagError
+from cnnbench.optimizers.spec import Constant
+
+_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
+
+Schedule: TypeAlias = Callable[[int], float]
+"""The rate of a step, counted from 0."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The steps of a schedule, which is not called for those of the warm-up.
+
+    Attributes:
+      base: the rate after the warm-up.
+      warmup: steps of the warm-up.
+      steps: of the whole run, from global step 0.
+      steps_per_epoch: steps per pass over the examples.
+    """
+
+    base: float
+    warmup: int
+    steps: int
+    steps_per_epoch: float
+
+    def done(self, step: int) -> float:
+        """The share of the steps after the warm-up that lie before this one, at most 1."""
+        return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """A value of --learning_rate_schedule.
+
+    Attributes:
+      about: how the rate falls, for the help.
+      make: makes the schedule of a `Span` and of its constants, by argument; raises FlagError.
+      constants: constants by argument.
+      needs: flags of constants without which the rate is constant.
+    """
+
+    name: str
+    about: str
+    make: Callable[..., Schedule]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plugins.check_name("a schedule", self.name)
+        object.__setattr__(self, "make", plugins.checked(self.make, Callable[[int], float]))
+
+    @property
+    def flags(self) -> dict[str, Constant]:
+        """Its constants by flag."""
+        return {one.flag: one for one in self.constants.values()}
+
+    def missing(self, params: object) -> list[str]:
+        """Those of `needs` that an object with all flags has not."""
+        return [flag for flag in self.needs if not getattr(params, flag)]
+
+    def __call__(self, span: Span, params: object) -> Schedule:
+        """The schedule by the values of its flags, from an object that has all flags."""
+        if self.missing(params):
+            return lambda step: span.base
+        given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
+        return self.make(span, **given)
+
+
+_MINIMUM = Constant(
+    "minimum_learning_rate", 0.0, "Lower limit of a decaying learning rate", minimum=0
+)
+_FACTOR = Constant(
+    "learning_rate_decay_factor",
+    0.0,
+    "Factor on the learning rate at every decay; 0 for no decay",
+    minimum=0,
+)
+_EPOCHS = Constant(
+    "num_epochs_per_decay",
+    0.0,
+    "Epochs between two decays of --init_learning_rate; 0 for no decay",
+    minimum=0,
+)
+
+
+def _cosine(span: Span, floor: float) -> Schedule:
+    """Half a cosine; Loshchilov and Hutter, arXiv:1608.03983."""
+    if floor > span.base:
+        raise FlagError(
+            _MINIMUM.flag, f"{floor:g}", f"must be at most --init_learning_rate={span.base:g}"
+        )
+    half = 0.5 * (span.base - floor)
+    return lambda step: floor + half * (1.0 + math.cos(math.pi * span.done(step)))
+
+
+def _periods(span: Span, factor: float, epochs: float) -> int:
+    """Steps of a period, after which the rate has the factor."""
+    period = int(span.steps_per_epoch * epochs)
+    if period < 1:
+        reason = f"is less than one step; an epoch has {span.steps_per_epoch:.3g} steps"
+        raise FlagError(_EPOCHS.flag, epochs, reason)
+    # Factors above 1 increase the rate.
+    if math.log(factor) * (span.steps // period) > _LARGEST_EXPONENT:
+        reason = f"grows beyond all numbers within {span.steps} steps"
+        raise FlagError(_FACTOR.flag, factor, reason)
+    return period
+
+
+def _staircase(span: Span, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(span, factor, epochs)
+    return lambda step: max(floor, span.base * factor ** (step // period))
+
+
+def _exponential(span: Span, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(span, factor, epochs)
+    return lambda step: max(floor, span.base * factor ** (step / period))
+
+
+_DECAY = {"floor": _MINIMUM, "factor": _FACTOR, "epochs": _EPOCHS}
+BUILT_IN = (
+    ScheduleSpec(
+        name="staircase",
+        about="by --learning_rate_decay_factor every --num_epochs_per_decay epochs, at once",
+        make=_staircase,
+        constants=_DECAY,
+        needs=(_EPOCHS.flag, _FACTOR.flag),
+    ),
+    ScheduleSpec(
+        name="exponential",
+        about="by the same factor, spread over the epochs",
+        make=_exponential,
+        constants=_DECAY,
+        needs=(_EPOCHS.flag, _FACTOR.flag),
+    ),
+    ScheduleSpec(
+        name="cosine",
+        about="along half a cosine to --minimum_learning_rate at the end of the run",
+        make=_cosine,
+        constants={"floor": _MINIMUM},
+    ),
+)
