@@ -137,7 +137,7 @@ class OptimizerParams:
     weight_decay: float = _update(
         4e-5,
         "Factor of the L2 term, half the squared norm of the weights; with "
-        f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, of the decay "
-        "that is a part of the update and not of the loss.",
+        f"--optimizer={', '.join(o.name for o in OPTIMIZERS.values() if o.decoupled)}, of decay as "
+        "a part of the update and not of the loss.",
         minimum=0,
     )

@@ -13,12 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
-from cnnbench.flags.declare import named
-from cnnbench.flags.params import FLAGS
-from cnnbench.flags.roles import RunPart
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, ProfiledSide, Sides
-from cnnbench.judge.metrics.comparable_facts import REDUCING
+from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
     FORWARD,
@@ -34,7 +31,6 @@ from cnnbench.records.step_profile import (
     ProfiledLayer,
 )
 
-_RATES = named(FLAGS, RunPart.LEARNING_RATE)  # change no time
 _FACTS: Mapping[str, tuple[str, ...]] = {
     "threads": (
         *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
@@ -48,15 +44,8 @@ _FACTS: Mapping[str, tuple[str, ...]] = {
     ),
     "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
     "updating": (
-        *(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES),
-        *(
-            "use_fp16",
-            "precision",
-            "fp16_loss_scale",
-            "fp16_enable_auto_loss_scale",
-            "variable_update",
-        ),
-        "variable_consistency",
+        *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
+        *("variable_update", "variable_consistency"),
     ),
     "reducing": (
         *(*REDUCING, "gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes"),

@@ -163,6 +163,10 @@ _PRECISION = ("precision", "fp16_*")
 REDUCING = named(FLAGS, RunPart.ALGORITHM)
 """Flags that choose how gradients are reduced, the fact "all_reduce"."""
 
+_RATES = named(FLAGS, RunPart.LEARNING_RATE)
+UPDATING = tuple(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES)
+"""Flags that choose the operations of an update."""
+
 _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
 

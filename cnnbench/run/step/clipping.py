@@ -16,9 +16,9 @@ def by_value(
     return on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
 
 
-CLIPPINGS: Mapping[
-    str, Callable[[Sequence[tf.Tensor], Sequence[str], float], Sequence[tf.Tensor]]
-] = {"gradient_clip": by_value}
+CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
+    "gradient_clip": by_value
+}
 """By the flag that has the bound: functions of reduced float32 gradients without loss scale, the
 devices of their variables, and the bound, a number.
 """
