@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cnnbench.data.spec import InputSpec
 from cnnbench.flags import FLAGS
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan.exchange import Exchange
 from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.numerics import Numerics

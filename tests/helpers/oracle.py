@@ -1,7 +1,9 @@
 """Training by hand in NumPy, for the network `oracle` of plugins/networks_plugin.py.
 
 It has two scalars A and B and tower t the loss
-c_t A B + wd (A^2 + B^2) / 2, so dA = c_t B + wd A and dB = c_t A + wd B.
+c_t A B + wd (A^2 + B^2) / 2, so dA = c_t B + wd A and dB = c_t A + wd B. Without the L2 loss of
+optimizers that apply decay themselves it ends after c_t A B. `oracle_of_matrices` is the same with
+matrices of one element, whose norms are their absolute values.
 Nothing of cnnbench computes the expected values, but the images come from it.
 """
 
@@ -90,12 +92,82 @@ def adam(
     return w - corrected * slots["m"] / (np.sqrt(slots["v"]) + adam_epsilon)
 
 
+def corrected_moments(g, slots, beta1, beta2, epsilon):  # type: ignore[no-untyped-def]
+    slots["step"] = slots.get("step", 0) + 1
+    slots["m"] = beta1 * slots.get("m", 0.0) + (1 - beta1) * g
+    slots["v"] = beta2 * slots.get("v", 0.0) + (1 - beta2) * g * g
+    first = slots["m"] / (1 - beta1 ** slots["step"])
+    return first / (np.sqrt(slots["v"] / (1 - beta2 ** slots["step"])) + epsilon)
+
+
+def adamw(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    adam_beta1: float = 0.9,
+    adam_beta2: float = 0.999,
+    adam_epsilon: float = 1e-8,
+    decay: float = 0.0,
+) -> np.ndarray:
+    moments = corrected_moments(g, slots, adam_beta1, adam_beta2, adam_epsilon)
+    return w * (1 - rate * decay) - rate * moments
+
+
+def lion(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    lion_beta1: float = 0.9,
+    lion_beta2: float = 0.99,
+    decay: float = 0.0,
+) -> np.ndarray:
+    before = slots.get("m", np.zeros_like(g))
+    slots["m"] = lion_beta2 * before + (1 - lion_beta2) * g
+    return w * (1 - rate * decay) - rate * np.sign(lion_beta1 * before + (1 - lion_beta1) * g)
+
+
+def trusted(w: np.ndarray, divisor: float, factor: float = 1.0) -> float:
+    norm = np.sqrt((w * w).sum())
+    return factor * norm / divisor if w.ndim > 1 and norm > 0 and divisor > 0 else 1.0
+
+
+def lars(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    momentum: float = 0.9,
+    lars_coefficient: float = 0.001,
+    decay: float = 0.0,
+) -> np.ndarray:
+    norms = np.sqrt((g * g).sum()) + decay * np.sqrt((w * w).sum())
+    local = trusted(w, norms, lars_coefficient)
+    slots["momentum"] = momentum * slots.get("momentum", 0.0) + rate * local * (g + decay * w)
+    return w - slots["momentum"]
+
+
+def lamb(
+    w: np.ndarray,
+    g: np.ndarray,
+    rate: float,
+    slots: Slots,
+    adam_beta1: float = 0.9,
+    adam_beta2: float = 0.999,
+    lamb_epsilon: float = 1e-6,
+    decay: float = 0.0,
+) -> np.ndarray:
+    moments = corrected_moments(g, slots, adam_beta1, adam_beta2, lamb_epsilon)
+    step = moments + decay * w
+    return w - rate * trusted(w, np.sqrt((step * step).sum())) * step
+
+
 RULES: dict[str, Callable[..., np.ndarray]] = {
-    "sgd": sgd,
-    "momentum": momentum,
-    "rmsprop": rmsprop,
-    "adam": adam,
+    one.__name__: one for one in (sgd, momentum, rmsprop, adam, adamw, lion, lars, lamb)
 }
+DECOUPLED = ("adamw", "lion", "lars", "lamb")
+"""Optimizers that get weight decay as `decay`."""
 
 
 def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
@@ -110,8 +182,11 @@ def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
     relaxed = flags.get("variable_consistency") == "relaxed"
     copies = towers if apart else 1
     weights = np.array([[1.0, 2.0]] * copies)
-    rule = RULES[flags.get("optimizer", "sgd")]
-    slots: list[Slots] = [{} for _ in range(copies)]
+    optimizer = flags.get("optimizer", "sgd")
+    rule, shape = RULES[optimizer], () if flags.get("model", "oracle") == "oracle" else (1, 1)
+    if optimizer in DECOUPLED:
+        rule, decay = functools.partial(rule, decay=decay), 0.0
+    slots: list[list[Slots]] = [[{}, {}] for _ in range(copies)]
     losses, deferred, before = [], np.zeros((copies, 2)), weights
     for step in range(1, STEPS + 1):
         read = before if flags.get("staged_vars") else weights
@@ -124,7 +199,11 @@ def expected_losses(c: np.ndarray, flags: Mapping[str, Any]) -> list[float]:
         if relaxed:
             grads, deferred = deferred, grads
         before = weights
-        weights = np.array([rule(weights[i], grads[i], RATE, slots[i]) for i in range(copies)])
+        new = np.empty_like(weights)
+        for i, j in np.ndindex(*weights.shape):
+            w, g = weights[i, j].reshape(shape), grads[i, j].reshape(shape)
+            new[i, j] = rule(w, g, RATE, slots[i][j]).item()
+        weights = new
         if mode == LOCAL_SGD and step % LOCAL_SGD_EVERY == 0:
             weights[:] = weights.mean(axis=0)
     return losses

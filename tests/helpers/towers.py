@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.flags import Params
-from cnnbench.optimizers.declared import OPTIMIZERS
+from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.variable_mgr import gradients
 from cnnbench.variable_mgr.aggregation import pipeline

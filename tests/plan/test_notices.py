@@ -74,9 +74,9 @@ TABLE = """
     | MIRRORED --data_dir=x
 --resize_method=area            | OFFICIAL | official_models_imagenet | --data_dir=d
 --nodistort_color_in_yiq        | --data_dir=d | without --distortions | --data_dir=d --distortions
---momentum=0.5                  | --optimizer=rmsprop | --optimizer=momentum | --optimizer=momentum
+--momentum=0.5                  | --optimizer=rmsprop | =lars or momentum | --optimizer=lars
 --rmsprop_decay=0.5             | | --optimizer=rmsprop | --optimizer=rmsprop
---adam_beta1=0.5                | | --optimizer=adam | --optimizer=adam
+--adam_beta1=0.5                | | --optimizer=adam, adamw or lamb | --optimizer=lamb
 --learning_rate_schedule=staircase | --init_learning_rate=1 | --num_epochs_per_decay \
     | --init_learning_rate=1 --num_epochs_per_decay=1 --learning_rate_decay_factor=0.5
 --num_learning_rate_warmup_epochs=5 | | model's own schedule | --init_learning_rate=0

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "clipped gradients have decay": (
         {"gradient_clip": 1.0},
-        {**MEAN, "clip": 1.0},
+        {**MEAN, "clip": {"gradient_clip": 1.0}},
     ),
     "a strategy may reduce": (
         {"variable_update": "mirrored_strategy"},
@@ -46,6 +46,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "a strategy may do everything": ({"variable_update": "central_storage_strategy"}, MEAN),
     "other optimizers take gradients with decay": ({"optimizer": "momentum"}, MEAN),
+    "optimizers may decay weights themselves, alike for a sum": (
+        {"optimizer": "lion", "gradient_reduction": "sum"},
+        {"reduction": "sum", "weight_decay": 0.0, "decoupled_decay": DECAY},
+    ),
     "workers on their own have towers of their own": (ASYNCHRONOUS, MEAN),
     "and their sum": (
         {**ASYNCHRONOUS, "gradient_reduction": "sum"},

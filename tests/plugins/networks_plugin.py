@@ -16,21 +16,28 @@ class Oracle(Small):
     """loss = (4 mean(image) + 1) A B; helpers/oracle.py has its arithmetic."""
 
     name = "oracle"
+    shape: tuple[int, ...] = ()
 
     def build(self, net, images):
         import tensorflow as tf
 
-        a = net.variable("A", (), Initializer.constant(1.0))
-        b = net.variable("B", (), Initializer.constant(2.0))
+        a = net.variable("A", self.shape, Initializer.constant(1.0))
+        b = net.variable("B", self.shape, Initializer.constant(2.0))
 
         def product(x, a, b):
             slope = 4.0 * tf.reduce_mean(x, axis=(1, 2, 3)) + 1.0
-            return tf.tile((slope * a * b)[:, None], [1, net.num_classes])
+            return tf.tile((slope * tf.reshape(a * b, ()))[:, None], [1, net.num_classes])
 
         return net.apply(product, images, a, b, shape=(net.num_classes,))
 
     def loss(self, logits, labels):
         return logits[:, 0]
+
+
+class OracleOfMatrices(Oracle):
+    """The same of variables that have trust ratios of their own."""
+
+    name, shape = "oracle_of_matrices", (1, 1)
 
 
 class Linear(Small):
@@ -343,7 +350,7 @@ class Detector(Classifier):
 
 
 for model in (
-    *(Oracle, Linear, Drift, Faint, Steep, Curved, Rows, Poison, Normal, Odd),
+    *(Oracle, OracleOfMatrices, Linear, Drift, Faint, Steep, Curved, Rows, Poison, Normal, Odd),
     *(FailsToRun, Greedy, Gate, Classifier, Wide, Detector),
 ):
     register_model(model.name, model.dataset, model)

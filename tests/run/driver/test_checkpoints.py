@@ -10,6 +10,7 @@ import tensorflow as tf
 from covering import covering_pairs
 from short_runs import NETWORKS, RATE, build, command
 
+from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.run.driver.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -94,14 +95,15 @@ def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(narrow, sav
     assert dtypes == {"float16" if narrow else "float32"}
 
 
-OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
+UNNAMED = ("sgd", "momentum", "rmsprop", "adam")
+"""The optimizers of earlier versions, which wrote checkpoints without the name."""
 
 
 @pytest.fixture(scope="module")
 def optimized(tmp_path_factory):
     """A run with each optimizer, a step done; where its checkpoints are; the state they hold.
 
-    Checkpoint 2 is as earlier versions wrote them, without the name of the optimizer.
+    Checkpoint 2 is one of `UNNAMED`.
     """
 
     @functools.cache
@@ -118,7 +120,13 @@ def optimized(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "named"), covering_pairs(OPTIMIZERS, OPTIMIZERS, [True, False])
+    ("before", "now", "named"),
+    [
+        *covering_pairs(UNNAMED, UNNAMED, [True, False]),
+        *((name, name, True) for name in OPTIMIZERS if name not in UNNAMED),
+        *(("adam", "adamw", named) for named in (True, False)),
+        ("lars", "momentum", True),
+    ],
 )
 def test_an_optimizer_takes_over_its_own_state_alone(before, now, named, optimized):
     _, path, state = optimized(before)
@@ -131,6 +139,19 @@ def test_an_optimizer_takes_over_its_own_state_alone(before, now, named, optimiz
     for name, slot in target.slots.items():
         for copy in slot.copies:
             assert copy.numpy() == (state[name] if before == now else -7.0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_exactly_as_it_would_have(name, optimized):
+    made, path, _ = optimized(name)
+    trained = []
+    for _ in range(2):
+        made.checkpoints.restore(f"{path}-1")
+        for _ in range(3):
+            made.step(RATE).loss.numpy()
+        parts = (*made.manager.savable_variables().values(), *made.slots.values())
+        trained.append([copy.numpy().tobytes() for part in parts for copy in part.copies])
+    assert trained[0] == trained[1]
 
 
 def test_an_evaluation_asks_for_no_optimizer(optimized):

@@ -86,6 +86,24 @@ def test_a_model_s_own_schedule_is_logged_and_not_its_first_step():
     assert not any(key.startswith("sgd_") for key in found)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "own"),
+    [
+        ("adamw", {"opt_adamw_beta_2": 0.95, "opt_adamw_weight_decay": 0.25}),
+        ("lamb", {"opt_lamb_epsilon": 1e-6, "opt_lamb_weight_decay_rate": 0.25}),
+        ("lars", {"lars_opt_momentum": 0.8, "lars_opt_base_learning_rate": 2.0}),
+        ("lion", {}),
+    ],
+)
+def test_optimizers_have_keys_of_their_own(optimizer, own):
+    lines, _ = planned(
+        **{"model": "lenet", "optimizer": optimizer, "init_learning_rate": 2.0},
+        **{"weight_decay": 0.25, "adam_beta2": 0.95, "momentum": 0.8},
+    )
+    found = values_of(lines)
+    assert found.items() >= {"opt_name": optimizer, "opt_weight_decay": 0.25, **own}.items()
+
+
 def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy():
     lines, log = planned(
         **{"model": "ssd300", "batch_size": 8, "piecewise_learning_rate_schedule": "0;40;1;50;0"},

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from oracle import RULES
+from oracle import DECOUPLED, RULES
 from towers import optimizer_of
 
 from cnnbench.flags import Params
-from cnnbench.optimizers.declared import OPTIMIZERS, OptimizerSpec, Slot
+from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan, make_setup
 from cnnbench.plan.notices import unused_notices
 from cnnbench.run.driver.estimates import estimate
@@ -21,8 +21,10 @@ SHAPES = ((3, 4), (5,), ())
 
 CONSTANTS = {
     **{"momentum": 0.8, "rmsprop_decay": 0.7, "rmsprop_momentum": 0.6, "rmsprop_epsilon": 0.05},
-    **{"adam_beta1": 0.85, "adam_beta2": 0.95, "adam_epsilon": 1e-3},
+    **{"adam_beta1": 0.85, "adam_beta2": 0.95, "adam_epsilon": 1e-3, "lamb_epsilon": 2e-3},
+    **{"lion_beta1": 0.8, "lion_beta2": 0.7, "lars_coefficient": 0.3},
 }
+DECAY = 0.125
 
 
 def make_variables(devices):
@@ -69,17 +71,20 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
         make_variables(devices) for devices in (cpu_devices[:1], cpu_devices[1:4], cpu_devices[7:])
     ]
     start = [v.numpy().astype(np.float64) for v in groups[0]]
+    constants = {flag: CONSTANTS[flag] for flag in OPTIMIZERS[name].flags}
+    decays = [DECAY if name in DECOUPLED and index != 1 else 0.0 for index in range(len(SHAPES))]
     for variables in groups:
         optimizer.create_slots(variables)
+        optimizer.decay([v for v, decay in zip(variables, decays, strict=True) if decay], DECAY)
     gradients = draw_gradients()
     ops = run(optimizer, groups, gradients, RATES)
     slots = optimizer.slot_variables()
-    constants = {flag: CONSTANTS[flag] for flag in OPTIMIZERS[name].flags}
-    for index in range(len(SHAPES)):
+    for index, decay in enumerate(decays):
         weights, state = start[index], {}
+        given = {**constants, "decay": decay} if decay else constants
         for step, rate in zip(gradients, RATES, strict=True):
             gradient = step[index].astype(np.float64)
-            weights = RULES[name](weights, gradient, rate, state, **constants)
+            weights = RULES[name](weights, gradient, rate, state, **given)
         state.pop("step", None)
         for variables in groups:
             variable = variables[index]
@@ -89,10 +94,23 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
                 own = slots[slot, variable.ref()]
                 np.testing.assert_allclose(own.numpy(), value, rtol=2e-5, atol=1e-6)
                 assert own.device == variable.device
-    applies = [op for op in ops if op.type.startswith("ResourceApply")]
+    applies = [op for op in ops if op.type.startswith(("ResourceApply", "AssignSub"))]
     assert [op.device for op in applies] == [v.device for group in groups for v in group]
-    # Nothing but the fused ops, and two advanced powers of each group for Adam.
-    assert len(ops) == len(applies) + (2 * len(groups) if name == "adam" else 0)
+    # Nothing but them, assignments of slots by functions, and powers of each group.
+    spec = OPTIMIZERS[name]
+    own = 0 if spec.operation else len(spec.slots) * len(applies)
+    assert len(ops) == len(applies) + own + len(groups) * len(spec.powers)
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_a_norm_of_zero_makes_a_trust_ratio_of_one(name, cpu_devices):
+    optimizer = optimizer_of(name)
+    variables = [tf.Variable(tf.zeros([2, 2])), tf.Variable(tf.ones([2, 2]))]
+    optimizer.create_slots(variables)
+    gradients = [np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)]
+    run(optimizer, [variables], [gradients], [0.25])
+    for variable, expected in zip(variables, (-0.25, 1.0), strict=True):
+        np.testing.assert_allclose(variable.numpy(), np.full((2, 2), expected), rtol=1e-5)
 
 
 def test_adam_counts_the_steps_of_each_group(cpu_devices):
@@ -121,17 +139,16 @@ def test_constants_are_those_of_the_command_line(name):
     assert all(f"--{flag}" in told for flag in others)
 
 
-def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
+def test_a_declaration_is_all_that_an_optimizer_needs(cpu_devices):
     """Adagrad: s += g^2, w -= lr g / (sqrt(s) + eps), with a flag of another one for eps."""
     spec = OptimizerSpec(
         name="adagrad",
         formula="s += g^2, w -= lr g / (sqrt(s) + epsilon)",
         operation="ResourceApplyAdagradV2",
         slots=(Slot("squares", "accum", 0.1),),
-        constants={"epsilon": "adam_epsilon"},
+        constants={"epsilon": OPTIMIZERS.constants["adam_epsilon"]},
         fixed={"update_slots": True},
     )
-    monkeypatch.setitem(OPTIMIZERS, "adagrad", spec)
     variables = make_variables(cpu_devices[:1])
     weights = [v.numpy().astype(np.float64) for v in variables]
     optimizer = Optimizer(spec, spec.values(Params(**CONSTANTS)))
