@@ -51,7 +51,7 @@ OPTIONAL = {
         ("A variable manager", ("distributed_replicated",), set()),
         ("A variable manager", ("central_storage_strategy",), set()),
         ("A flag", ("allow_nonfinite",), OPTIONAL),
-        ("An optimizer", ("rmsprop", "rmsprop_decay"), set()),
+        ("An optimizer", ("lion", "lion_beta1"), set()),
     ],
 )
 def test_a_recipe_counts_its_files(recipe, words, optional):

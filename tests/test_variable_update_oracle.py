@@ -54,7 +54,7 @@ ONE_TOWER = ("one_device_strategy", "multi_worker_mirrored_strategy")
 
 
 def fits(mode, devices, optimizer, *_):
-    """Each mode has one tower and, if it can, a larger number, which is 8 only for one optimizer."""
+    """Each mode has one tower and, if it can, a larger number, which is 8 of one optimizer only."""
     larger = (2, 3, 8)[MODES.index(mode) % 3]
     if larger == 8 and optimizer != "sgd":
         larger = 2

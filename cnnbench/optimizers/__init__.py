@@ -6,17 +6,16 @@ from cnnbench.optimizers.registry import (
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.schedules import ScheduleSpec, Span
-from cnnbench.optimizers.spec import Constant, OptimizerSpec, Slot
+from cnnbench.optimizers.schedules import ScheduledSteps, ScheduleSpec
+from cnnbench.optimizers.spec import OptimizerSpec, Slot
 
 __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
-    "Constant",
     "OptimizerSpec",
     "ScheduleSpec",
+    "ScheduledSteps",
     "Slot",
-    "Span",
     "register_optimizer",
     "register_schedule",
 ]

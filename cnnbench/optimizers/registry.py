@@ -42,15 +42,13 @@ class Registry(dict[str, S], Generic[S]):
     def register(self, spec: S) -> None:
         """Adds a declaration with a new name; its constants are those of `constants`."""
         if not isinstance(spec, self._kind):
-            raise UsageError(f"a {self._noun} is a {self._kind.__name__}, not {spec!r}")
+            raise UsageError(f"{self._noun}: {spec!r} is no {self._kind.__name__}")
         if spec.name in self:
-            raise UsageError(
-                f"a {self._noun} {spec.name} is registered already; choose another name"
-            )
+            raise UsageError(f"{self._noun} {spec.name} is registered already; choose another name")
         for flag in spec.flags:
             if flag not in self.constants:
                 known = ", ".join(self.constants)
-                raise UsageError(f"{self._noun} {spec.name}: there is no --{flag}; use {known}")
+                raise UsageError(f"{self._noun} {spec.name}: no flag --{flag}; use {known}")
         self[spec.name] = spec
 
     def find(self, name: str) -> S:

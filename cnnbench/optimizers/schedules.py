@@ -18,7 +18,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class Span:
+class ScheduledSteps:
     """The steps of a schedule, which is not called for those of the warm-up.
 
     Attributes:
@@ -44,7 +44,7 @@ class ScheduleSpec:
 
     Attributes:
       about: how the rate falls, for the help.
-      make: makes the schedule of a `Span` and of its constants, by argument; raises FlagError.
+      make: makes the schedule of `ScheduledSteps` and its constants, by argument; raises FlagError.
       constants: constants by argument.
       needs: flags of constants without which the rate is constant.
     """
@@ -68,12 +68,12 @@ class ScheduleSpec:
         """Those of `needs` that an object with all flags has not."""
         return [flag for flag in self.needs if not getattr(params, flag)]
 
-    def __call__(self, span: Span, params: object) -> Schedule:
+    def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
         """The schedule by the values of its flags, from an object that has all flags."""
         if self.missing(params):
-            return lambda step: span.base
+            return lambda step: run.base
         given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
-        return self.make(span, **given)
+        return self.make(run, **given)
 
 
 _MINIMUM = Constant(
@@ -93,40 +93,40 @@ _EPOCHS = Constant(
 )
 
 
-def _cosine(span: Span, floor: float) -> Schedule:
+def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
     """Half a cosine; Loshchilov and Hutter, arXiv:1608.03983."""
-    if floor > span.base:
+    if floor > run.base:
         raise FlagError(
-            _MINIMUM.flag, f"{floor:g}", f"must be at most --init_learning_rate={span.base:g}"
+            _MINIMUM.flag, f"{floor:g}", f"must be at most --init_learning_rate={run.base:g}"
         )
-    half = 0.5 * (span.base - floor)
-    return lambda step: floor + half * (1.0 + math.cos(math.pi * span.done(step)))
+    half = 0.5 * (run.base - floor)
+    return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
 
 
-def _periods(span: Span, factor: float, epochs: float) -> int:
+def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
     """Steps of a period, after which the rate has the factor."""
-    period = int(span.steps_per_epoch * epochs)
+    period = int(run.steps_per_epoch * epochs)
     if period < 1:
-        reason = f"is less than one step; an epoch has {span.steps_per_epoch:.3g} steps"
+        reason = f"is less than one step; an epoch has {run.steps_per_epoch:.3g} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
     # Factors above 1 increase the rate.
-    if math.log(factor) * (span.steps // period) > _LARGEST_EXPONENT:
-        reason = f"grows beyond all numbers within {span.steps} steps"
+    if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
+        reason = f"grows beyond all numbers within {run.steps} steps"
         raise FlagError(_FACTOR.flag, factor, reason)
     return period
 
 
-def _staircase(span: Span, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _periods(span, factor, epochs)
-    return lambda step: max(floor, span.base * factor ** (step // period))
+def _staircase(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(run, factor, epochs)
+    return lambda step: max(floor, run.base * factor ** (step // period))
 
 
-def _exponential(span: Span, floor: float, factor: float, epochs: float) -> Schedule:
-    period = _periods(span, factor, epochs)
-    return lambda step: max(floor, span.base * factor ** (step / period))
+def _exponential(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(run, factor, epochs)
+    return lambda step: max(floor, run.base * factor ** (step / period))
 
 
-_DECAY = {"floor": _MINIMUM, "factor": _FACTOR, "epochs": _EPOCHS}
+_DECAY = {"epochs": _EPOCHS, "factor": _FACTOR, "floor": _MINIMUM}
 BUILT_IN = (
     ScheduleSpec(
         name="staircase",

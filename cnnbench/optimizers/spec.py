@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import GenericAlias
 from typing import Any, NamedTuple
 
 from cnnbench.base import plugins
@@ -95,7 +96,8 @@ class OptimizerSpec:
         if self.decoupled and not self.update:
             raise UsageError(f"optimizer {self.name}: only an update can apply decay")
         if self.update:
-            object.__setattr__(self, "update", plugins.checked(self.update, tuple[Any, ...]))
+            results = GenericAlias(tuple, (Any,) * (1 + len(self.slots)))
+            object.__setattr__(self, "update", plugins.checked(self.update, results))
 
     @property
     def flags(self) -> dict[str, Constant]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES
-from cnnbench.optimizers.schedules import Schedule, Span
+from cnnbench.optimizers.schedules import Schedule, ScheduledSteps
 from cnnbench.plan.length import Length
 from cnnbench.plan.setup import Setup
 from cnnbench.plan.work import Work
@@ -118,8 +118,8 @@ def make_schedule(
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
         schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
     else:
-        span = Span(base, warmup, steps, steps_per_epoch)
-        schedule = SCHEDULES.find(flags.learning_rate_schedule)(span, flags)
+        run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
+        schedule = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
     if not warmup:
         return schedule
     return lambda step: base * step / warmup if step < warmup else schedule(step)

@@ -86,7 +86,7 @@ run --batch_size                             | --batch_size needs a value: write
 run --flagfile                               | --flagfile needs a value
 run --xla=maybe                              | --xla=maybe: must be true or false
 run --num_gpus -1                            | --num_gpus=-1: must be from 1 to 1024
-run --optimizer=lion                         | --optimizer=lion: must be one of momentum, sgd,
+run --optimizer=ftrl                         | --optimizer=ftrl: must be one of adam, adamw, lamb,
 run --variable_update=replicate              | --variable_update=replicate: must be one of parameter
 run --model=resnet49                         | --model=resnet49: unknown
 run --device=gpu --num_gpus=99               | --num_gpus=99: TensorFlow sees

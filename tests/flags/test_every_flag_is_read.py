@@ -6,11 +6,12 @@ from pathlib import Path
 
 from cnnbench.data.spec import InputSpec
 from cnnbench.flags import FLAGS
-from cnnbench.optimizers import OPTIMIZERS
+from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.exchange import Exchange
 from cnnbench.plan.machine import MachinePlan
 from cnnbench.plan.numerics import Numerics
 from cnnbench.plan.place import Place
+from cnnbench.run.step.clipping import CLIPPINGS
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +37,10 @@ NOT_READ = {
 
 
 def _read_anywhere():
-    # AggregationSpec.of and optimizers read flags by names in data.
+    # AggregationSpec.of, optimizers, schedules and clippings read flags by names in data.
     names = {field.name for part in PARTS for field in dataclasses.fields(part)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
-    names |= {flag for optimizer in OPTIMIZERS.values() for flag in optimizer.flags}
+    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             if any(path.is_relative_to(other) for other in NOT_READERS):

@@ -75,6 +75,10 @@ TABLE = """
 --resize_method=area            | OFFICIAL | official_models_imagenet | --data_dir=d
 --nodistort_color_in_yiq        | --data_dir=d | without --distortions | --data_dir=d --distortions
 --momentum=0.5                  | --optimizer=rmsprop | =lars or momentum | --optimizer=lars
+--adam_epsilon=0.5              | | --optimizer=adam or adamw | --optimizer=adamw
+--lamb_epsilon=0.5              | --optimizer=adam | --optimizer=lamb | --optimizer=lamb
+--lars_coefficient=0.5          | | --optimizer=lars | --optimizer=lars
+--lion_beta1=0.5                | | --optimizer=lion | --optimizer=lion
 --rmsprop_decay=0.5             | | --optimizer=rmsprop | --optimizer=rmsprop
 --adam_beta1=0.5                | | --optimizer=adam, adamw or lamb | --optimizer=lamb
 --learning_rate_schedule=staircase | --init_learning_rate=1 | --num_epochs_per_decay \

@@ -253,6 +253,20 @@ def test_one_tower_reduces_nothing(lenet_runs):
     assert all(row.kind != REDUCTION for row in found.rows)
 
 
+def test_optimizers_of_like_operations_are_told_apart_by_their_flag(lenet_runs):
+    profiles, rows = Profiles(lenet_runs(), towers=1), network()
+    update = rows[UPDATES].times(1.0, operations={"AssignSubVariableOp": 12})
+    slower = update.times(2.5)
+    base = profiles.side({**rows, UPDATES: update}, optimizer="lion", lion_beta1=0.9)
+    found = explain(base, profiles.side({**rows, UPDATES: slower}, optimizer="adamw"))
+    (cause,) = found.causes
+    assert (cause.kind, cause.place) == ("copies", "the optimizer's update")
+    clipped = profiles.side({**rows, UPDATES: slower}, optimizer="lion", gradient_clip=1.0)
+    (cause,) = explain(base, clipped).causes
+    assert cause.place == "updates and copies of variables"
+    assert "gradient_clip" in cause.text
+
+
 def test_threads_that_leave_gaps_are_named_before_the_gaps(calm):
     rows = changed(lambda part: part == GAPS, 6.0)
     base = calm.side(num_intra_threads=2)
