@@ -4,9 +4,9 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.groups.optimizer import parse_piecewise
 from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
+from cnnbench.optimizers.schedules import parse_piecewise
 from cnnbench.plan.learning_rate import make_schedule
 
 IMAGENET = 1281167

@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from cnnbench.base.text.numbers import parse_number
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.flags.roles import RunPart
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, Registry
-
-
-@dataclass(frozen=True)
-class PiecewiseSchedule:
-    """A parsed --piecewise_learning_rate_schedule; boundaries are epochs at which rates change."""
-
-    rates: tuple[float, ...]
-    boundaries: tuple[int, ...]
-    source: str = field(default="", compare=False)
-
-
-def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Parses ``LR0;E1;LR1;...;En;LRn``; FlagError names the wrong part."""
-    name = "piecewise_learning_rate_schedule"
-    pieces = [piece.strip() for piece in text.split(";")]
-    if len(pieces) % 2 == 0:
-        raise FlagError(
-            name, text, f"has {len(pieces)} parts; it takes an odd number, as in 0.3;10;0.2;25;0.1"
-        )
-    rates: list[float] = []
-    boundaries: list[int] = []
-    for index, piece in enumerate(pieces):
-        if index % 2 == 0:
-            rates.append(_rate(name, text, piece))
-        else:
-            if not re.fullmatch("[0-9]{1,9}", piece):
-                reason = f"{piece!r} is not an epoch (a whole number of at least 0)"
-                raise FlagError(name, text, reason)
-            boundaries.append(int(piece))
-    if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
-        raise FlagError(name, text, "its epochs must increase from left to right")
-    return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
-
-
-def _rate(name: str, text: str, piece: str) -> float:
-    try:
-        rate = parse_number(piece)
-    except ValueError:
-        rate = -1.0
-    if rate < 0:
-        raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
-    return rate
-
+from cnnbench.optimizers.schedules import PiecewiseSchedule, parse_piecewise
 
 T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)

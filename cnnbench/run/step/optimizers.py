@@ -93,58 +93,36 @@ class Optimizer:
         # update would be an operation in each.
         powers: dict[int, dict[str, tf.Tensor]] = {}
         for gradient, variable in pairs:
-            dtype = variable.dtype
+            # Functions compute in float32.
+            dtype = variable.dtype if self._spec.update is None else tf.float32
             if dtype not in rates:
                 rates[dtype] = tf.cast(learning_rate, dtype)
             number = self._group_of[variable.ref()]
             with tf.device(variable.device):
                 if number not in powers:
-                    powers[number] = {n: _read(power) for n, power in self._groups[number].items()}
-                if self._spec.update is None:
-                    gradient = cast(gradient, dtype)
-                    ops.append(self._apply(gradient, variable, rates[dtype], powers[number]))
-                else:
-                    ops += self._compute(gradient, variable, learning_rate, powers[number])
+                    powers[number] = {
+                        n: tower_variable.read(power) for n, power in self._groups[number].items()
+                    }
+                given = {**powers[number], **self._constants}
+                ops += self._update(cast(gradient, dtype), variable, rates[dtype], given)
         ops.extend(self._advance(powers))
         return [op for op in ops if op is not None]
 
-    def _apply(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        rate: tf.Tensor,
-        powers: Mapping[str, tf.Tensor],
-    ) -> Any:
-        spec = self._spec
-        slots = {s.argument: self._slots[s.name, variable.ref()].handle for s in spec.slots}
-        return getattr(tf.raw_ops, spec.operation)(
-            var=variable.handle,
-            **{spec.rate: rate, spec.gradient: gradient},
-            **slots,
-            **powers,
-            **self._constants,
-        )
-
-    def _compute(
-        self,
-        gradient: tf.Tensor,
-        variable: tf.Variable,
-        rate: tf.Tensor,
-        powers: Mapping[str, tf.Tensor],
+    def _update(
+        self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, given: dict[str, Any]
     ) -> list[Any]:
         spec = self._spec
-        assert spec.update is not None
         slots = {s.argument: self._slots[s.name, variable.ref()] for s in spec.slots}
-        decay = {"decay": self._decay.get(variable.ref(), 0.0)} if spec.decoupled else {}
-        step, *states = spec.update(
-            weight=cast(tower_variable.read(variable), tf.float32),
-            gradient=cast(gradient, tf.float32),
-            rate=rate,
-            **{name: cast(tower_variable.read(slot), tf.float32) for name, slot in slots.items()},
-            **powers,
-            **self._constants,
-            **decay,
-        )
+        if spec.update is None:
+            given |= {name: slot.handle for name, slot in slots.items()}
+            given |= {"var": variable.handle, spec.rate: rate, spec.gradient: gradient}
+            return [getattr(tf.raw_ops, spec.operation)(**given)]
+        for name, slot in slots.items():
+            given[name] = cast(tower_variable.read(slot), tf.float32)
+        if spec.decoupled:
+            given["decay"] = self._decay.get(variable.ref(), 0.0)
+        weight = cast(tower_variable.read(variable), tf.float32)
+        step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **given)
         # Operations: assignments of a strategy's variables depend on where they are called.
         ops = [
             tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
@@ -162,8 +140,3 @@ class Optimizer:
                 with tf.device(power.device):
                     ops.append(power.assign(of_group[name] * base, read_value=False))
         return ops
-
-
-def _read(variable: tf.Variable) -> tf.Tensor:
-    with tf.device(variable.device):
-        return tf.convert_to_tensor(variable)
