@@ -48,7 +48,8 @@ SMALL = {"model_plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "t
 STEPS = {"batch_size": 2, "num_batches": 5, "num_warmup_batches": 0}
 # By optimizer: losses change, but do not magnify how sums are rounded. Adam's update hardly depends
 # on the size of a gradient.
-RATES = {"sgd": 0.01, "momentum": 0.01, "rmsprop": 0.05, "adam": 0.001}
+RATES = {"sgd": 0.01, "momentum": 0.01, "rmsprop": 0.05, "lars": 1.0}
+RATE = 0.001  # of others
 # How much an update changes the loss of a network, whose batch norm magnifies differences.
 CHANGE = 1e-3
 TIMEOUT = 1500.0  # seconds of a run
@@ -105,7 +106,7 @@ def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
     """
     given = flags.get("forward_only") or "init_learning_rate" in flags
     if given or _is_small(flags):
-        return {"init_learning_rate": RATES[flags.get("optimizer", "sgd")], **flags}
+        return {"init_learning_rate": RATES.get(flags.get("optimizer", "sgd"), RATE), **flags}
     own = {name: flags[name] for name in ("model", "data_name") if name in flags}
     same = {**own, "num_batches": 2}
 

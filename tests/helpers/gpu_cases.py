@@ -15,6 +15,7 @@ from covering import covering_pairs
 from cnnbench.errors import UsageError
 from cnnbench.flags import Params
 from cnnbench.models import registry
+from cnnbench.optimizers import OPTIMIZERS as REGISTERED
 from cnnbench.plan import make_setup
 from cnnbench.variable_mgr.all_reduce.registry import names
 
@@ -126,6 +127,7 @@ OPTIMIZERS: Sequence[Flags] = (
     {"optimizer": "momentum", "gradient_clip": 1.0},
     {"optimizer": "rmsprop", "loss_type_to_report": "base_loss"},
     {"optimizer": "adam", "weight_decay": 0.0},
+    *({"optimizer": name} for name, spec in REGISTERED.items() if spec.update),
 )
 MOMENTS: Sequence[Flags] = ({}, {"bn_stats": "mean"}, {"bn_stats": "sync"})
 TOWERS: Sequence[Flags] = ({"num_gpus": 2}, {"num_gpus": 8})
