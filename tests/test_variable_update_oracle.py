@@ -16,6 +16,7 @@ from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.optimizers import OPTIMIZERS
+from cnnbench.run.step.clipping import CLIPPINGS
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
@@ -312,14 +313,21 @@ def test_plain_descent_divides_the_rate_and_no_gradient(mode):
     assert made["sgd"] < made["momentum"]
 
 
-def test_gradients_are_clipped_after_reduction_and_decay():
+CLIPPED = {"gradient_clip": lambda g: np.clip(g, -0.75, 0.75)}
+
+
+def test_every_way_of_clipping_is_known():
+    assert CLIPPED.keys() == CLIPPINGS.keys()
+
+
+@pytest.mark.parametrize("flag", CLIPPED)
+def test_gradients_are_clipped_after_reduction_and_decay(flag):
     c = slopes(2).mean()
     weights, expected = np.array([1.0, 2.0]), []
     for _ in range(STEPS):
         expected.append(c * weights.prod() + 0.5 * (weights @ weights) / 2)
-        gradient = np.clip(c * weights[::-1] + 0.5 * weights, -0.75, 0.75)
-        weights = weights - RATE * gradient
-    losses = run(num_gpus=2, weight_decay=0.5, gradient_clip=0.75, variable_update="replicated")
+        weights = weights - RATE * CLIPPED[flag](c * weights[::-1] + 0.5 * weights)
+    losses = run(num_gpus=2, weight_decay=0.5, variable_update="replicated", **{flag: 0.75})
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 

@@ -202,7 +202,6 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
         on("piecewise_learning_rate_schedule"),
         "cannot go with --piecewise_learning_rate_schedule",
     ),
-    refused(_SCHEDULE, always, _missing_for_decay),
     *(
         refused(
             flag,
@@ -214,6 +213,7 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
         )
         for flag in SCHEDULES.constants
     ),
+    refused(_SCHEDULE, always, _missing_for_decay),
 )
 
 _MACHINE: tuple[Rule[Setup], ...] = (

@@ -6,6 +6,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
+from cnnbench.optimizers import SCHEDULES
 from cnnbench.optimizers.schedules import parse_piecewise
 from cnnbench.plan.learning_rate import make_schedule
 
@@ -186,6 +187,11 @@ def test_rates(name):
     assert [schedule(step) for step in expected] == pytest.approx(
         list(expected.values()), rel=1e-9, abs=1e-9
     )
+
+
+def test_every_schedule_has_rates_by_hand():
+    found = {flags.get("learning_rate_schedule", "staircase") for flags, *_ in RATES.values()}
+    assert found == SCHEDULES.keys()
 
 
 def test_decay_more_often_than_steps_is_refused():

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
+import pytest
+from other_values import other
+
+from cnnbench.errors import FlagError
 from cnnbench.flags import Params
+from cnnbench.flags.params import SPECS
+from cnnbench.optimizers import SCHEDULES
 from cnnbench.plan import make_setup, parse_run
 
 AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
@@ -21,6 +27,21 @@ DURING = (
     "--eval_during_training_at_specified_steps=5,9",
     "--eval_during_training_at_specified_epochs=0.5",
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        (name, flag)
+        for (name, spec), flag in itertools.product(SCHEDULES.items(), SCHEDULES.constants)
+        if flag not in spec.flags
+    ],
+)
+def test_a_schedule_takes_its_own_constants(name, flag):
+    given = {"init_learning_rate": 1.0, "learning_rate_schedule": name, flag: other(SPECS[flag])}
+    given |= {needed: other(SPECS[needed]) for needed in SCHEDULES[name].needs}
+    with pytest.raises(FlagError, match=f"^--{flag}=.*--learning_rate_schedule={name}, which"):
+        make_setup(Params(**given))
 
 
 @pytest.mark.parametrize(
