@@ -48,7 +48,7 @@ def assert_like_the_oracle(losses, expected):
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6 * scale)
 
 
-# A parameter_server_strategy needs other processes; test_workers.py has one.
+# A parameter_server_strategy needs other processes, as test_coordinated.py has them.
 OF_ONE_PROCESS = {one.name: one for one in BUILT_IN if one.processes is not Processes.COORDINATOR}
 MODES = (*OF_ONE_PROCESS, LOCAL_SGD)
 ONE_TOWER = ("one_device_strategy", "multi_worker_mirrored_strategy")

@@ -40,10 +40,11 @@ def of(model, **flags):
 
 
 ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625)
+OF_MATRICES = {**ORACLE, "model": "oracle_of_matrices"}
 # Flags of a run, and towers of a worker.
 BY_HAND = {
     "two towers each": (ORACLE, 2),
-    "one tower each": ({**ORACLE, "check_replica_consistency": 2}, 1),
+    "one tower each": ({**OF_MATRICES, "optimizer": "lamb", "check_replica_consistency": 2}, 1),
     "a sum in two levels, tensor by tensor": (
         {
             **ORACLE,
@@ -64,7 +65,7 @@ BY_HAND = {
         },
         2,
     ),
-    "by a strategy": ({**ORACLE, **BY_STRATEGY}, 1),
+    "by a strategy": ({**OF_MATRICES, "optimizer": "lars", **BY_STRATEGY}, 1),
     "by a strategy, a sum in packs": (
         {
             **ORACLE,

@@ -97,7 +97,7 @@ CIFAR = {
 
 def test_one_worker_trains_as_one_process_does(tmp_path):
     write_random_cifar10(tmp_path / "data", train=24, validation=26)
-    flags = {**CIFAR, "data_dir": str(tmp_path / "data")}
+    flags = {**CIFAR, "data_dir": str(tmp_path / "data"), "optimizer": "lamb"}
     alone = BenchmarkCNN(Params(**flags, train_dir=str(tmp_path / "alone"))).run()
     given = {**flags, "variable_update": "parameter_server_strategy"}
     made = record_of(
