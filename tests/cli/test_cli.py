@@ -128,7 +128,7 @@ def test_help_of_a_run_has_every_flag(argv, full, call):
     assert max(len(line) for line in lines if line.startswith("  ")) <= 80
     text = " ".join(" ".join(lines).split())
     assert "(integer; default 1; at least 1)" in text
-    assert "(string; default sgd; one of momentum, sgd, rmsprop, adam)" in text
+    assert "(string; default sgd; one of adam, adamw, lamb, lars," in text
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
