@@ -49,8 +49,8 @@ def _speeds(generator: Generator, scatter: float, truth: float, number: int) -> 
     return found
 
 
-def _advises(found: Judgement, measured: int) -> bool:
-    return found.needed is not None and not too_many(found.needed - measured)
+def _advises(found: Judgement, measured: int, paired: bool) -> bool:
+    return found.needed is not None and not too_many(found.needed - measured, paired)
 
 
 def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
@@ -73,7 +73,7 @@ def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> t
         return found
 
     found = session(planned)
-    if found.verdict in CLEAR or not _advises(found, len(new)):
+    if found.verdict in CLEAR or not _advises(found, len(new), True):
         return False, found.verdict
     return True, session(found.needed or 0).verdict
 
@@ -84,7 +84,7 @@ def processes(
     """A comparison of as many processes of both sides, and another one with more of each."""
     base, new = (_speeds(generator, scatter, one, planned) for one in (0.0, truth))
     found = judge(base, new, POLICY)
-    if found.verdict in CLEAR or not _advises(found, planned):
+    if found.verdict in CLEAR or not _advises(found, planned, False):
         return False, found.verdict
     more = (found.needed or 0) - planned
     base += _speeds(generator, scatter, 0.0, more)

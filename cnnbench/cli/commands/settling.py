@@ -39,7 +39,7 @@ def settling_pairs(
     """
     result = entry.main
     needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
-    if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result):
+    if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result, comparison.paired):
         return 0
     addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
     if len({address.rpartition(":")[0] for those in addresses for address in those}) > 1:

@@ -26,8 +26,8 @@ from cnnbench.base.stats.rank_tests import outside, smallest_p
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, shift_of
 from cnnbench.judge.compare.sequential import FIRST, STEP, InterimAnalysis, interim_analyses
 
-MANY = 200
-"""Largest number of further pairs, or processes per side, that is useful advice."""
+MOST_PROCESSES, MOST_PAIRS = 100, 200
+"""Largest numbers of further processes per side, and of pairs, that are useful advice."""
 
 _CHANCE = 0.82
 """Chance of a verdict with the number that is advised. Rounded upwards to whole analyses it becomes
@@ -71,7 +71,8 @@ class Continuation:
 
         They are above `measured`, in an experiment that goes on.
         """
-        for pairs in _growing(FIRST if self.planned is None else max(FIRST, measured + 1), STEP):
+        first = FIRST if self.planned is None else max(FIRST, measured + 1)
+        for pairs in _growing(first, STEP, MOST_PAIRS):
             if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
                 yield pairs
 
@@ -120,7 +121,9 @@ def needed(
             for draws in futures
         )
 
-    numbers = _growing(case.fewest + 1, 1) if plan is None else plan.numbers(case.fewest)
+    numbers = (
+        _growing(case.fewest + 1, 1, MOST_PROCESSES) if plan is None else plan.numbers(case.fewest)
+    )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
 
@@ -139,12 +142,12 @@ def half_width(sizes: Sequence[int], alpha: float) -> float:
     return quantile * (math.sqrt(0.5) if pairs else math.sqrt(2.0))
 
 
-def _growing(first: int, step: int) -> Iterator[int]:
-    """Multiples of a step: all up to a useful number, then by a quarter."""
+def _growing(first: int, step: int, useful: int) -> Iterator[int]:
+    """Multiples of a step: all up to a useful number of further ones, then by a quarter."""
     number = step * math.ceil(first / step)
     while number <= _MOST:
         yield number
-        many = number > first + MANY
+        many = number > first + useful
         number = step * math.ceil(number * _GROWTH / step) if many else number + step
 
 

@@ -292,7 +292,7 @@ def advice(comparison: Comparison) -> str:
     of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
     if comparison.new_pairs:
         return f"{of}A new experiment of {comparison.new_pairs} pairs settles it."
-    if not too_noisy(entry.main):
+    if not too_noisy(entry.main, comparison.paired):
         more = _more(entry.main)
         one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
         each = "" if comparison.paired else " of each side"
@@ -314,9 +314,9 @@ def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
     return sorted(found, key=lambda entry: entry.main.judgement.needed is None)
 
 
-def too_noisy(result: MetricResult) -> bool:
-    """Whether the number of further processes is too large to be useful advice."""
-    return words.too_many(_more(result))
+def too_noisy(result: MetricResult, paired: bool) -> bool:
+    """Whether the number of further pairs or processes is too large to be useful advice."""
+    return words.too_many(_more(result), paired)
 
 
 def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
@@ -362,7 +362,7 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        if too_noisy(result):
+        if too_noisy(result, comparison.paired):
             return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}{beside}."
         return f"Undecided: {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:

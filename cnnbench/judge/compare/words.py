@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
-from cnnbench.judge.compare.further import MANY
+from cnnbench.judge.compare.further import MOST_PAIRS, MOST_PROCESSES
 from cnnbench.judge.metrics.registry import Metric
 
 
@@ -79,9 +79,9 @@ def undecided(found: Evidence, certain: bool) -> str:
     return f"the change may be smaller or larger than {margin}"
 
 
-def too_many(more: int) -> bool:
+def too_many(more: int, paired: bool) -> bool:
     """Whether this many further pairs, or processes per side, are not useful advice."""
-    return more > MANY
+    return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
 def outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
@@ -92,7 +92,7 @@ def outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
     name = "pairs" if case.paired else "processes"
     text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
     more = enough - case.fewest
-    if too_many(more):
+    if too_many(more, case.paired):
         return f"{text}: more {name} will not help"
     one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
     return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
