@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median_absolute_deviation
@@ -101,6 +101,23 @@ def _spread(differences: Sequence[float]) -> float:
     return MAD_TO_SIGMA * median_absolute_deviation(differences)
 
 
+def growing_deviations(values: Iterable[float]) -> Iterator[float]:
+    """Sums of the absolute deviations from the median: of the first value, of two, and so on."""
+    cost = 0.0
+    ordered: list[float] = []
+    for size, value in enumerate(values):
+        if size:
+            # The sum of deviations grows by the distance to the median, or, of an
+            # even number of values, to the interval of all medians.
+            low, high = ordered[(size - 1) // 2], ordered[size // 2]
+            if value < low:
+                cost += low - value
+            elif value > high:
+                cost += value - high
+        insort(ordered, value)
+        yield cost
+
+
 def _partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:
     count = len(values)
     best = [math.inf] * (count + 1)
@@ -111,23 +128,10 @@ def _partition(values: Sequence[float], penalty: float, min_segment: int) -> tup
         if best[start] == math.inf:
             continue
         base = best[start] + penalty
-        cost = 0.0
-        ordered: list[float] = []
-        for stop in range(start + 1, count + 1):
-            value = values[stop - 1]
-            size = stop - start - 1
-            if size:
-                # The sum of deviations grows by the distance to the median, or, of an
-                # even number of values, to the interval of all medians.
-                low, high = ordered[(size - 1) // 2], ordered[size // 2]
-                if value < low:
-                    cost += low - value
-                elif value > high:
-                    cost += value - high
-            insort(ordered, value)
-            if size + 1 >= min_segment and base + cost < best[stop]:
-                best[stop] = base + cost
-                origin[stop] = start
+        for size, cost in enumerate(growing_deviations(values[start:]), start=1):
+            if size >= min_segment and base + cost < best[start + size]:
+                best[start + size] = base + cost
+                origin[start + size] = start
     found = []
     stop = origin[count]
     while stop:

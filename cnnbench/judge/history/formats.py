@@ -11,6 +11,7 @@ from typing import ClassVar
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
 from cnnbench.base.text import table as tables
 from cnnbench.base.text.numbers import count
+from cnnbench.judge.history.noise import RecognizedNoise
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
@@ -55,7 +56,7 @@ def _section(found: Trend, metric: Metric, last: int) -> Section:
         contents.append(Text(f"{sign} {step_text(step, metric)}", indent=2, hanging=4))
         if facts := facts_text(step):
             contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
-    if summary := outcome(found):
+    if summary := outcome(found, metric):
         contents.append(Text(f"= {summary}", indent=2, hanging=4))
     return Section.of("", f"{series.configuration} on {series.machine}", contents)
 
@@ -127,17 +128,34 @@ def facts_text(step: LevelChange) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
-def outcome(found: Trend) -> str:
-    """The reason why a series has no steps, and the network before it; "" if there is neither."""
+def outcome(found: Trend, metric: Metric) -> str:
+    """Why a series has no steps, what hides or feigns them, and the network before it; or ""."""
     parts = []
     if not found.enough:
         points = count(len(found.series.points), "point", "points")
         parts = [points, f"steps are looked for from {MIN_SERIES} on"]
     elif not found.steps:
         parts = ["no step"]
+    parts += noise_texts(found, metric)
     if found.series.before:
         parts.append(f"another network before: {found.series.before}, not compared")
     return "; ".join(parts)
+
+
+def noise_texts(found: Trend, metric: Metric) -> list[str]:
+    """Recognized kinds of noise, which need more points for a step and for its place."""
+    texts = []
+    if states := found.noise.states:
+        texts.append(
+            f"noise of two states: {metric.change_text(states.change)} in {states.runs} of "
+            f"{states.total} runs, alternating; a step of about this size needs more points"
+        )
+    if correlation := found.noise.correlation:
+        texts.append(
+            f"neighbouring points are correlated ({correlation:.1f}): a step needs more points, "
+            "and its place is less certain"
+        )
+    return texts
 
 
 _COLUMNS = (
@@ -284,6 +302,7 @@ class SeriesDocument:
       levels: levels in order.
       steps: steps between levels.
       outliers: points far from their level.
+      noise: recognized kinds of noise that are easily taken for steps.
     """
 
     configuration: str
@@ -295,6 +314,7 @@ class SeriesDocument:
     levels: tuple[SeriesLevel, ...]
     steps: tuple[StepDocument, ...]
     outliers: tuple[OutlierDocument, ...]
+    noise: RecognizedNoise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,6 +161,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         for one in found.levels
         for place in (one.start, one.stop - 1)
     ]
+    texts = [formats.step_text(step, metric) for step in found.steps]
     share = metric.unit.startswith("share")
     axis = _axis(points)
     series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
@@ -180,14 +181,13 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         events=tuple(
             ChartEvent(
                 x=step.index - 0.5,
-                label=formats.step_text(step, metric),
+                label=text,
                 mark=_mark(step),
                 gain=not step.worse,
             )
-            for step in found.steps
+            for step, text in zip(found.steps, texts, strict=True)
         ),
-        note="; ".join(formats.step_text(step, metric) for step in found.steps)
-        or formats.outcome(found),
+        note="; ".join(filter(None, (*texts, formats.outcome(found, metric)))),
     )
 
 
@@ -226,7 +226,16 @@ def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Con
     steps = (_step_row(one, step, metric, commit_url) for one in trends for step in one.steps)
     few = [found.series.configuration for found in trends if not found.enough]
     text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
-    return [table(steps) or "No step was found.", Text(text, "unsure") if few else None]
+    noises = [
+        f"{found.series.configuration}: {noise}"
+        for found in trends
+        for noise in formats.noise_texts(found, metric)
+    ]
+    return [
+        table(steps) or "No step was found.",
+        Text(text, "unsure") if few else None,
+        *(Text(noise, "unsure") for noise in _first(noises)),
+    ]
 
 
 def _mark(step: LevelChange) -> str:

@@ -3,18 +3,23 @@
 The points' medians are split by penalised least absolute deviations, as the steps of a run are
 (`cnnbench.base.stats.changepoints`), into segments of at least two points. A point is one value,
 whatever its number of processes, because runs of one session are correlated. For relative metrics,
-logarithms are split. Levels that differ by less than the threshold are joined, the nearest first.
+logarithms are split. Levels are joined if the noise around all levels (`noise`) explains their
+difference, and if they differ by less than the threshold, the nearest first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cnnbench.base.stats.changepoints import change_points, noise
+import numpy as np
+
+from cnnbench.base.stats.changepoints import change_points, growing_deviations, noise
 from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.history.noise import NoisyPoints, RecognizedNoise, inflation
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.registry import Metric
@@ -25,9 +30,9 @@ MIN_POINTS = 2
 MIN_SERIES = 6
 """Fewest points for an estimate of the noise."""
 
-_LEAST_NOISE = 0.002
 _CAUTION = 5.0
 _CREDIBILITY = 0.95
+_CORRELATION_ERRORS = 0.5
 _OUTLYING = 5.0
 """Standard deviations of an outlier from its level."""
 
@@ -100,6 +105,7 @@ class Trend:
     steps: tuple[LevelChange, ...]
     enough: bool
     outliers: Mapping[int, float] = field(default_factory=dict)
+    noise: RecognizedNoise = field(default_factory=RecognizedNoise)
 
     @property
     def setbacks(self) -> tuple[LevelChange, ...]:
@@ -111,10 +117,11 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     """The levels of a series and the steps between them, by default with the metric's threshold."""
     values = [point.value for point in series.points]
     least = metric.threshold if threshold is None else threshold
-    levels = find_levels(values, metric.relative, least)
-    scaled = _scaled(values, metric.relative)
+    runs = [point.values for point in series.points]
+    levels = find_levels(runs, metric.relative, least)
+    noisy = NoisyPoints(runs, metric.relative)
     steps = [
-        _step(series.points, scaled, levels, number, metric, least)
+        _step(series.points, noisy, levels, number, metric, least)
         for number in range(1, len(levels))
     ]
     return Trend(
@@ -122,13 +129,18 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
         levels=tuple(levels),
         steps=tuple(steps),
         enough=len(values) >= MIN_SERIES,
-        outliers=_outliers(values, scaled, levels, metric, least),
+        outliers=_outliers(values, noisy, levels, metric, least),
+        noise=noisy.recognized(_cuts(levels)) if levels else RecognizedNoise(),
     )
+
+
+def _cuts(levels: Sequence[SeriesLevel]) -> list[int]:
+    return [0, *(level.stop for level in levels)]
 
 
 def _outliers(
     values: Sequence[float],
-    scaled: Sequence[float],
+    noisy: NoisyPoints,
     levels: Sequence[SeriesLevel],
     metric: Metric,
     threshold: float,
@@ -139,11 +151,13 @@ def _outliers(
     """
     if len(values) < MIN_SERIES:
         return {}
-    level_of = {index: level for level in levels for index in range(level.start, level.stop)}
-    middles = {level: _middle(scaled, level.start, level.stop) for level in levels}
-    off = [abs(value - middles[level_of[index]]) for index, value in enumerate(scaled)]
+    off = np.abs(noisy.deviations(_cuts(levels))).tolist()
     noise = 1.4826 * median(off) * (1 + _CAUTION / (len(values) - 3))
-    changes = [_change(level_of[i].value, value, metric) for i, value in enumerate(values)]
+    changes = [
+        _change(level.value, value, metric)
+        for level in levels
+        for value in values[level.start : level.stop]
+    ]
     return {
         index: change
         for index, change in enumerate(changes)
@@ -151,57 +165,111 @@ def _outliers(
     }
 
 
-def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[SeriesLevel]:
-    """The levels of finite values in order; those closer than the threshold are joined."""
+def find_levels(
+    points: Sequence[Sequence[float]], relative: bool, threshold: float
+) -> list[SeriesLevel]:
+    """The levels of points in order.
+
+    Levels are joined, the weakest change first, if noise explains the change, and then if it is
+    below the threshold.
+
+    Args:
+      points: finite values of the runs of each point, of which there is at least one.
+    """
+    values = [median(runs) for runs in points]
     if not values:
         return []
-    scaled = _scaled(values, relative)
+    least = math.log1p(threshold) if relative else threshold
+    noisy = NoisyPoints(points, relative)
+    scaled = noisy.values.tolist()
     cuts = [0, len(values)]
     if len(values) >= MIN_SERIES:
         # Few values give a poor estimate of the noise, often too low.
         careful = noise(scaled)[0] * (1 + _CAUTION / (len(values) - 3))
-        least = _LEAST_NOISE if relative else 0.0
-        cuts[1:1] = change_points(scaled, max(careful, least), MIN_POINTS)
-    while len(cuts) > 2:
-        medians = [_middle(scaled, a, b) for a, b in pairwise(cuts)]
-        gaps = [abs(b - a) for a, b in pairwise(medians)]
-        smallest = min(range(len(gaps)), key=gaps.__getitem__)
-        if gaps[smallest] > (math.log1p(threshold) if relative else threshold):
-            break
-        del cuts[smallest + 1]
+        cuts[1:1] = change_points(scaled, max(careful, noisy.least), MIN_POINTS)
+    _join(cuts, scaled, lambda gaps: [_strength(noisy, cuts, gaps, i) for i in range(len(gaps))])
+    # Steps that are each below the threshold, but not together, are no noise around a level.
+    _join(cuts, scaled, lambda gaps: [abs(gap) / (least or sys.float_info.min) for gap in gaps])
     return [SeriesLevel(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
 
 
-def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
-    """The smallest interval that contains the start of a level with 95 % probability.
+def _join(
+    cuts: list[int],
+    values: Sequence[float],
+    strengths: Callable[[Sequence[float]], Sequence[float]],
+) -> None:
+    """Removes the cut with the smallest strength, as long as one is at most 1.
 
-    The level before is values[first:cut], the one after values[cut:stop]. From the posterior with a
-    uniform prior and Laplace noise around the two medians: exp(-deviations / scale).
+    Args:
+      strengths: of changes of level, from their sizes.
     """
-    before, after = _middle(values, first, cut), _middle(values, cut, stop)
-    deviations = [
-        abs(v - (before if i < cut else after)) for i, v in enumerate(values[first:stop], first)
-    ]
-    scale = max(
-        sum(deviations) / len(deviations), 1e-12 * max(map(abs, values[first:stop])), 1e-300
-    )
-    places = range(first + 1, stop)
-    costs = {first: 0.0}
-    # Moving the cut by one place moves one value from a level to the other.
-    for place in places:
-        value = values[place - 1]
-        costs[place] = costs[place - 1] + abs(value - before) - abs(value - after)
-    lowest = min(costs[place] for place in places)
-    weights = {place: math.exp(-(costs[place] - lowest) / scale) for place in places}
+    while len(cuts) > 2:
+        gaps = [b - a for a, b in pairwise(_middle(values, a, b) for a, b in pairwise(cuts))]
+        found = strengths(gaps)
+        weakest = min(range(len(gaps)), key=found.__getitem__)
+        if found[weakest] > 1:
+            break
+        del cuts[weakest + 1]
+
+
+def _strength(noisy: NoisyPoints, cuts: Sequence[int], gaps: Sequence[float], place: int) -> float:
+    """The difference of means of two levels, as a multiple of what noise explains.
+
+    Noise explains 2 sqrt(log n) standard errors, as by Schwarz's criterion with a doubled penalty;
+    of a change that is undone before or after it, the square root of two times as much, because a
+    short disturbance has two changes.
+    """
+    found = noisy.around(cuts, abs(gaps[place]))
+    sizes = (cuts[i + 1] - cuts[i] for i in (place, place + 1))
+    error = found.spread * math.sqrt(sum(1 / size for size in sizes) * inflation(found.correlation))
+    undone = any(gap * gaps[place] < 0 for gap in gaps[max(place - 1, 0) : place + 2])
+    explained = 2 * error * math.sqrt(math.log(len(noisy.values)) * (2 if undone else 1))
+    difference = abs(float(found.means[place + 1] - found.means[place]))
+    return difference / explained if explained else math.inf
+
+
+def likely_starts(noisy: NoisyPoints, cuts: Sequence[int], number: int) -> tuple[int, int]:
+    """The smallest interval that contains the start of a level with at least 95 % probability.
+
+    From the posterior with a uniform prior and Laplace noise, exp(-deviations / scale), with the
+    medians of both levels for each place. The scale is the spread of the points, 1.4 times that of
+    Laplace noise of this spread, or more, up to one at which the points are not nearer to the other
+    level than the posterior assumes: the mean of exp((deviation - deviation from the other level) /
+    scale) is 1 at most (the adjustment coefficient of Cramér and Lundberg, which limits how far a
+    sum of such differences goes astray). The correlation, and half a standard error of it, inflates
+    it.
+    """
+    first, cut, stop = cuts[number - 1 : number + 2]
+    there = noisy.values[first:stop].tolist()
+    gap = median(there[cut - first :]) - median(there[: cut - first])
+    found = noisy.around(cuts, abs(gap))
+    off = noisy.deviations(cuts)
+    nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
+    scale = max(found.spread, 1e-12 * max(map(abs, there)), 1e-300)
+    while scale < abs(gap) and any(
+        np.mean(np.exp(np.minimum(one / scale, 700.0))) > 1 for one in nearer
+    ):
+        scale *= 1.05
+    scale *= inflation(found.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
+    before = [*growing_deviations(there)]
+    after = [*growing_deviations(there[::-1])][::-1]
+    costs = [a + b for a, b in zip(before, after[1:], strict=False)]
+    lowest = min(costs)
+    weights = {
+        place: math.exp(-(cost - lowest) / scale) for place, cost in enumerate(costs, first + 1)
+    }
     total = sum(weights.values())
     low = high = cut
-    while sum(weights[place] for place in range(low, high + 1)) < _CREDIBILITY * total:
+    held = weights[cut]
+    while held < _CREDIBILITY * total:
         left = weights.get(low - 1, 0.0)
         right = weights.get(high + 1, 0.0)
         if left >= right and low - 1 in weights:
             low -= 1
+            held += left
         elif high + 1 in weights:
             high += 1
+            held += right
         else:
             break
     return low, high
@@ -209,7 +277,7 @@ def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> t
 
 def _step(
     points: Sequence[SeriesPoint],
-    scaled: Sequence[float],
+    noisy: NoisyPoints,
     levels: Sequence[SeriesLevel],
     number: int,
     metric: Metric,
@@ -217,7 +285,7 @@ def _step(
 ) -> LevelChange:
     before, after = levels[number - 1], levels[number]
     last_good, first_bad = points[after.start - 1], points[after.start]
-    low, high = likely_starts(scaled, before.start, after.start, after.stop)
+    low, high = likely_starts(noisy, _cuts(levels), number)
     rose = after.value > before.value
     now = _change(before.value, levels[-1].value, metric)
     return LevelChange(
@@ -260,10 +328,6 @@ def _facts(point: SeriesPoint) -> Mapping[str, str]:
 
 def _change(before: float, after: float, metric: Metric) -> float:
     return after / before - 1 if metric.relative else after - before
-
-
-def _scaled(values: Sequence[float], relative: bool) -> list[float]:
-    return [math.log(value) for value in values] if relative else list(values)
 
 
 def _middle(values: Sequence[float], start: int, stop: int) -> float:

@@ -80,6 +80,21 @@ def test_another_network_begins_a_series_of_its_own(call, changed_network, sizes
     assert last["points"][-1]["failed"] == 1
 
 
+def test_a_machine_of_two_states_is_named_and_does_not_fail_the_job(
+    call, lenet_runs, tmp_path, saved
+):
+    run = lenet_runs()
+    states = "FSFFSFFFSFFSSFFFSFFSSS"
+    speeds = [(70.0 if one == "S" else 100.0) + index % 5 / 5 for index, one in enumerate(states)]
+    runs = [run(v, flags={"result_label": f"commit=c{i:02}"}) for i, v in enumerate(speeds)]
+    folder = saved(tmp_path, runs)
+    out = " ".join(call("history", folder, "--fail_on=step").out.split())
+    assert "= no step; noise of two states: -29.9 % in 9 of 22 runs, alternating" in out
+    lasting = [run(68.0, flags={"result_label": f"commit=d{i:02}"}) for i in range(12)]
+    saved(tmp_path, lasting)
+    assert "- worse: -3" in call("history", folder, "--fail_on=step", code=1).out
+
+
 def test_two_networks_of_one_commit_are_not_pooled(call, lenet_runs, tmp_path, saved):
     run, flags = lenet_runs(), {"result_label": "commit=c1"}
     runs = [run(speed, model=SIZES[size], flags=flags) for size, speed in ((0, 100.0), (1, 50.0))]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
@@ -16,6 +17,7 @@ from cnnbench.base.document import Charts
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.formats import csv_text, figures, json_text, table_text
+from cnnbench.judge.history.noise import RecognizedNoise
 from cnnbench.judge.report import exports, render
 from cnnbench.records.subject import Subject
 
@@ -68,6 +70,25 @@ def test_markdown_of_the_page_is_golden(trends):
     markdown = render(page.page(trends, SPEED), "markdown")
     text = markdown.replace(__version__, "VERSION")
     assert text == golden(GOLDEN / "page.md", text)
+
+
+def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
+    speeds = [100.0, 71.0, 101.0, 99.0, 70.0, 100.0, 69.0, 102.0, 98.0, 70.5]
+    found = trend(series_of([by_commit(v, f"c{i}") for i, v in enumerate(speeds)])[0], SPEED)
+    correlated = trend(series_of(by_commit.history([100.0] * 6))[0], SPEED)
+    correlated = replace(correlated, noise=RecognizedNoise(correlation=0.61))
+    text = " ".join(table_text([found, correlated], SPEED).split())
+    states = "-29.9 % in 4 of 10 runs, alternating; a step of about this size needs more points"
+    assert f"= no step; noise of two states: {states}" in text
+    assert "neighbouring points are correlated (0.6): a step needs more points, and its" in text
+    markdown = render(page.page([found], SPEED), "markdown")
+    assert f"noise of two states: {states}" in markdown
+    (series,) = json.loads(json_text([found], SPEED))["series"]
+    assert series["noise"]["states"] == {
+        "runs": 4,
+        "total": 10,
+        "change": pytest.approx(-0.299, abs=1e-3),
+    }
 
 
 def test_table_of_rows(trends):
