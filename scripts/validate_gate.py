@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import neighbour_flag, options_of
-from validation import advice, gates, pauses, races, simulation, slowed_plugin, tables
+from validation import advice, gates, histories, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import Pool, PoolError
@@ -25,6 +25,13 @@ from validation.rules import POLICY
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
+
+PROMISES: Mapping[str, Callable[[int, int], tuple[list[str], list[tables.Requirement]]]] = {
+    "advice": advice.advice,
+    "races": races.races,
+    "history": histories.history,
+}
+"""Simulations besides those of verdicts: takes draws and a seed, gives a table and requirements."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +43,14 @@ class Options:
     )
     minutes: float = flag(0.0, "Add processes to the pool for so long.", minimum=0.0)
     draws: int = flag(
-        2000, "Draws of each simulation, of pauses a quarter; 0 leaves them out.", minimum=0
+        2000,
+        "Draws of each simulation, of pauses and histories a quarter; 0 leaves them out.",
+        minimum=0,
+    )
+    only: str = flag(
+        "all",
+        "The only simulation: advice of inconclusive comparisons, races of tune, steps of history.",
+        choices=("all", *PROMISES),
     )
     gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)
     batch_size: int = flag(16, "Images of a step of the real processes.", minimum=1)
@@ -64,13 +78,6 @@ class Options:
     def busy(self) -> float:
         """CPUs that neighbours keep busy."""
         return float(self.neighbour)
-
-
-PROMISES: Mapping[str, Callable[[int, int], tuple[list[str], list[tables.Requirement]]]] = {
-    "Advice of inconclusive comparisons": advice.advice,
-    "Races of `cnnbench tune`": races.races,
-}
-"""Simulations besides those of verdicts: takes draws and a seed, gives a table and requirements."""
 
 
 def plan_of(options: Options) -> dict[str, Any]:
@@ -112,17 +119,19 @@ def open_pool(options: Options) -> Pool | None:
 def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """All tables, and the exit code."""
     lines, rates, samples, formed, paused, promises = [], [], [], [], [], []
-    if options.draws:
+    if options.draws and options.only == "all":
         rates = list(simulation.all_rates(options.draws, options.seed))
         samples = simulation.degenerate(options.draws, options.seed)
         lines += [f"### Simulated, {options.draws} draws of each", "", *tables.simulated(rates)]
         lines += [*tables.small_samples(samples), ""]
         paused = list(pauses.all_rates(-(-options.draws // 4), options.seed))
         lines += ["### Pauses, slower · same in per cent", "", *tables.of_pauses(paused), ""]
+    if options.draws:
         for title, promised in PROMISES.items():
-            table, requirements = promised(options.draws, options.seed)
-            lines += [f"### {title}", "", *table, ""]
-            promises += requirements
+            if options.only in ("all", title):
+                table, requirements = promised(options.draws, options.seed)
+                lines += [f"### {title.capitalize()}", "", *table, ""]
+                promises += requirements
     rounds = [] if pool is None else pool.rounds()
     if rounds:
         policy = POLICY.replace(threshold=options.threshold / 100)

@@ -15,7 +15,7 @@ import pytest
 import validate_gate
 from forked import until
 from short_runs import run
-from validation import gates, pauses, races, simulation, slowed_plugin, tables
+from validation import gates, histories, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
@@ -347,6 +347,24 @@ def test_races_keep_the_fastest_unless_they_test_at_another_level(level, monkeyp
     monkeypatch.setattr(races, "SIZES", (4,))
     _, (demanded,) = races.races(40, 1)
     assert demanded.met == (level == races.ALPHA), demanded
+
+
+def lasting(generator, count):
+    return 0.3 * np.cumsum(generator.random(count) < 0.1) % 0.6  # states of ten points
+
+
+@pytest.mark.parametrize(("name", "noise"), [("two states, 30 % at x 0.7", None), ("x", lasting)])
+def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys):
+    noises = {"normal": histories.NOISES["normal"], name: noise or histories.NOISES[name]}
+    monkeypatch.setattr(histories, "NOISES", noises)
+    monkeypatch.setattr(histories, "POINTS", (30,))
+    for steps in ("STEPS", "PLACES"):
+        monkeypatch.setattr(histories, steps, ((60, 5, 5),))
+    status = validate_gate.main(["--only=history", "--draws=160"])
+    *_, red, power, places = capsys.readouterr().out.splitlines()
+    assert ("| met |" in red) == (status == 0) == (noise is None), red
+    assert "| yes | met |" in power
+    assert "cells" in places or noise
 
 
 def test_too_few_rounds_make_no_gates():
