@@ -7,18 +7,17 @@ parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
 from __future__ import annotations
 
 import dataclasses
-import math
-import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cnnbench.base import urls
 from cnnbench.base.lock import claim
-from cnnbench.base.text.numbers import parse_integer, parse_number, truth
+from cnnbench.base.text.numbers import Duration
 from cnnbench.errors import FlagError
+from cnnbench.flags import kinds
+from cnnbench.flags.kinds import FlagKind
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.files import refusing
 
@@ -26,45 +25,16 @@ T = TypeVar("T")
 
 _METADATA = "cnnbench.flag"
 
-_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of single values; `largest`: what TensorFlow accepts, for flags without a maximum."""
-
-    type: Any
-    wording: str
-    read: Callable[[str], Any]
-    largest: float = math.inf
-
-
-_SINGLE = {
-    "boolean": _Kind(bool, "true or false", lambda text: _BOOLEANS[text.lower()]),
-    "integer": _Kind(int, "an integer", parse_integer, 2**31 - 1),
-    "number": _Kind(float, "a finite number", parse_number, 3.4028235e38),
-    "string": _Kind(str, "a string", str),
-}
 # An empty string in a script, with quotes that the shell does not remove.
 _EMPTY = ("''", '""')
-_LISTS = {"integers": "integer", "numbers": "number"}
-_KINDS: dict[Any, str] = {
-    **{kind.type: name for name, kind in _SINGLE.items()},
-    tuple[int, ...]: "integers",
-    tuple[float, ...]: "numbers",
-}
-_RANGE: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
-    ("minimum", operator.ge, "at least"),
-    ("above", operator.gt, "greater than"),
-    ("maximum", operator.le, "at most"),
-    ("below", operator.lt, "less than"),
-)
+_BOUNDS = ("minimum", "maximum", "above", "below")
 
 
 def flag(default: Any, help: str, **limits: Any) -> Any:
-    """Declares one flag as a dataclass field; name and type come from the annotation.
+    """Declares one flag as a dataclass field; name and kind come from the annotation.
 
-    None as the default needs an optional type; the limits are attributes of `FlagSpec`.
+    None as the default needs an optional type. A union such as ``int | Duration`` takes values of
+    several kinds. The limits are attributes of `FlagSpec`.
     """
     return dataclasses.field(default=default, metadata={_METADATA: {"help": help, **limits}})
 
@@ -74,17 +44,17 @@ class FlagSpec:
     """A declared flag.
 
     Attributes:
-      kind: boolean, integer, number, string, integers or numbers.
-      type: type of the values that `parser` returns.
+      kind: how values are read, checked and written.
       optional: whether None ("not given") is a value.
       help: effect of the flag, with its unit, in one or two sentences.
       parser: converts text to a value of the annotated type, whose `source` is that text; raises
-        FlagError.
+        FlagError, or ValueError with the reason.
       choices: the allowed strings.
       checked_late: the parser leaves the check to `validate`: plug-ins may add choices, or what is
         valid depends on the task.
       minimum, maximum: inclusive bounds of the value, or of every item of a list.
       above, below: exclusive bounds.
+      fault: the reason why a value within these limits is refused, or "".
       lower: the value is stored in lower case.
       path: "file" or "folder" if the value is a path or a list of paths, with " or URL" if it may
         be a URL of a file system of TensorFlow; "" for other values. Shells complete it.
@@ -93,13 +63,13 @@ class FlagSpec:
       alone: value of a flag with choices that is given without one.
       repeated: the value is the tuple of all given ones; not only the last counts.
       short: a letter that may be written for the name, as in -o FILE.
+      separator: between the items of a list; "" for lists with a flag per item.
       role: its role in the identity of a run.
       part: the parts of a run that it feeds.
     """
 
     name: str
-    kind: str
-    type: Any
+    kind: FlagKind = dataclasses.field(compare=False)
     optional: bool
     default: Any
     help: str
@@ -110,6 +80,7 @@ class FlagSpec:
     maximum: float | None = None
     above: float | None = None
     below: float | None = None
+    fault: Callable[[Any], str] = lambda value: ""
     lower: bool = False
     path: str = ""
     empty_is_none: bool = False
@@ -117,130 +88,72 @@ class FlagSpec:
     alone: str = ""
     repeated: bool = False
     short: str = ""
+    separator: str = ","
     role: Role = Role.IDENTITY
     part: RunPart = RunPart.NONE
-
-    @property
-    def _single(self) -> _Kind:
-        return _SINGLE[_LISTS.get(self.kind, self.kind)]
 
     @property
     def takes_urls(self) -> bool:
         """Whether the value may be a URL."""
         return "URL" in self.path
 
-    @property
-    def _kind_text(self) -> str:
-        is_list = self.kind in _LISTS
-        return f"a comma-separated list of {self.kind}" if is_list else self._single.wording
-
     def parse(self, text: str) -> Any:
         """Converts the text of a command line; does not check the range.
 
         Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
-        if self.kind in _LISTS:
-            parts = text.split(",") if text.strip() else []
-            return tuple(self._read(part.strip(), text) for part in parts)
         if "\0" in text:  # from a flag file; file names cannot have it
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
-        if self.kind == "string" and text in _EMPTY:
-            return None if self.optional and not self.repeated else ""
-        if self.kind == "string" and self.optional and not text.strip():
+        of_text = self.kind.form.startswith("TEXT")
+        if of_text and text in _EMPTY:
+            return None if self.optional and not self.repeated else self.kind.read("")
+        if of_text and self.optional and not text.strip():
             if self.empty_is_none:
                 return None
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
-        value = self.normalise(self._read(text, text))
-        return value if self.parser is None or value is None else self.parser(value)
+        try:
+            return self.normalise(self.kind.read(text))
+        except FlagError:
+            raise
+        except (LookupError, ValueError):
+            raise FlagError(self.name, text, f"must be {self.kind.wording}") from None
 
     def read(self, value: Any) -> Any:
         """Normalises a value given from Python, which may be text as on the command line."""
-        if isinstance(value, str) and (self.parser is not None or self.kind != "string"):
+        if isinstance(value, str) and not self.kind.has(value):
             value = self.parse(value)
         return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
         """Converts a value to the form it is stored in; leaves values of a wrong type alone."""
-        if self.kind in _LISTS and isinstance(value, list | tuple):
-            return tuple(self._as_float(item) for item in value)
-        if isinstance(value, str) and self.kind == "string":
-            if value == "" and self.optional:
-                return None
-            value = urls.without_file_scheme(value) if self.path else value
-            return value.lower() if self.lower else value
-        return self._as_float(value)
+        return None if value == "" and self.optional else self.kind.stored(value)
 
     def check(self, value: Any) -> None:
         """Checks type, choices and range of a normalised value; FlagError states the valid ones."""
         if value is None and self.optional:
             return
-        if self.parser is not None:
-            if not isinstance(value, self.type):
-                raise FlagError(self.name, value, f"must be of the type {self.type.__name__}")
-            return
-        items = value if self.kind in _LISTS or self.repeated else (value,)
-        if not isinstance(items, tuple):
-            raise FlagError(self.name, value, f"must be a list of {self.kind}")
-        for item in items:
-            if reason := self._fault(item):
-                raise FlagError(self.name, self.text(value), reason)
-        if self.choices and value not in self.choices:
-            raise FlagError(self.name, value, f"must be {_one_of(self.choices)}")
-        if self.path and value:
-            with refusing(self.name, value, "used"):
-                claim(value)
+        if not self.kind.has(value):
+            raise FlagError(self.name, self.text(value), f"must be {self.kind.wording}")
+        if reason := self.kind.fault(value) or self.fault(value):
+            raise FlagError(self.name, self.text(value), reason)
+        for path in (value if isinstance(value, tuple) else (value,)) if self.path else ():
+            if path:
+                with refusing(self.name, path, "used"):
+                    claim(path)
 
     def plain(self, value: Any) -> Any:
         """The value as stored in records: parsed values as their original text."""
-        return value.source if self.parser and isinstance(value, self.type) else value
+        return getattr(value, "source", value)
 
     def text(self, value: Any) -> str:
         """The value as written on the command line."""
-        value = self.plain(value)
-        if isinstance(value, bool):
-            return truth(value)
-        if isinstance(value, tuple | list):
-            return ",".join(self.text(item) for item in value)
-        return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+        value = self.kind.stored(value)
+        return self.kind.text(value) if self.kind.has(value) else str(value)
 
     @property
     def range_text(self) -> str:
         """The allowed values in words, or ""."""
-        if self.choices:
-            return _one_of(self.choices)
-        if self.takes_urls:
-            return "a path or a URL"
-        if self.minimum is not None and self.maximum is not None:
-            return f"from {self.minimum:.10g} to {self.maximum:.10g}"
-        bounds = ((getattr(self, name), words) for name, _, words in _RANGE)
-        return " and ".join(f"{words} {bound:.10g}" for bound, words in bounds if bound is not None)
-
-    def _read(self, text: str, whole: str) -> Any:
-        """Parses a value or item; errors show `whole`."""
-        try:
-            return self._single.read(text)
-        except (LookupError, ValueError):
-            raise FlagError(self.name, whole, f"must be {self._kind_text}") from None
-
-    def _fault(self, item: Any) -> str:
-        """The reason why a value or item is refused, or ""."""
-        is_finite = type(item) is not float or math.isfinite(item)
-        if type(item) is not self._single.type or not is_finite:
-            return f"must be {self._kind_text}"
-        if self.path and (reason := urls.fault(item, self.takes_urls)):
-            return reason
-        if (
-            self.maximum is None
-            and isinstance(item, int | float)
-            and abs(item) > self._single.largest
-        ):
-            return f"must not be larger than {self._single.largest:.10g}"
-        bounds = ((getattr(self, name), holds) for name, holds, _ in _RANGE)
-        fits = all(bound is None or holds(item, bound) for bound, holds in bounds)
-        return "" if fits else f"must be {self.range_text}"
-
-    def _as_float(self, value: Any) -> Any:
-        return float(value) if self._single.type is float and type(value) is int else value
+        return self.kind.accepted()
 
 
 def flag_of(group: type, name: str, **changes: Any) -> Any:
@@ -293,19 +206,27 @@ def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagS
 
 def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     limits = field.metadata[_METADATA]
-    optional = False
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        optional = type(None) in typing.get_args(annotation)
-        (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    of = typing.get_args(annotation) if is_union else (annotation,)
+    values = [_kind(one, limits) for one in of if one is not type(None)]
     return FlagSpec(
         name=field.name,
-        kind="string" if {"parser", "repeated"} & limits.keys() else _KINDS[annotation],
-        type=annotation,
-        optional=optional,
+        kind=values[0] if len(values) == 1 else kinds.either(*values),
+        optional=type(None) in of,
         default=field.default,
         **limits,
     )
 
 
-def _one_of(choices: Collection[str]) -> str:
-    return "one of " + ", ".join(choice or "''" for choice in choices)
+def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
+    """The kind of an annotated type, within those of the limits that it has."""
+    if typing.get_origin(of) is tuple:
+        return kinds.items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
+    if of in (int, float):
+        bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
+        return (kinds.integer if of is int else kinds.number)(**bounds)
+    if of is str:
+        return kinds.string(*(limits.get(name, "") for name in ("choices", "lower", "path")))
+    if of is Duration:
+        return kinds.duration()
+    return kinds.boolean() if of is bool else kinds.parsed(of, limits["parser"])

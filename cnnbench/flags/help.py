@@ -18,20 +18,11 @@ from cnnbench.flags.retired import OBSOLETE
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a part of the help."""
 
-_VALUE = {
-    "integer": "N",
-    "number": "X",
-    "string": "TEXT",
-    "integers": "N,N,...",
-    "numbers": "X,X,...",
-}
 _DEFINE: Mapping[str, Callable[..., object]] = {
     "boolean": absl_flags.DEFINE_boolean,
     "integer": absl_flags.DEFINE_integer,
     "number": absl_flags.DEFINE_float,
-    "string": absl_flags.DEFINE_string,
-    "integers": absl_flags.DEFINE_list,
-    "numbers": absl_flags.DEFINE_list,
+    **dict.fromkeys(("integers", "numbers", "strings"), absl_flags.DEFINE_list),
 }
 
 MOST_USED = (
@@ -141,9 +132,13 @@ def xml_help(flags: Iterable[Section]) -> str:
     values = absl_flags.FlagValues()
     for title, specs in flags:
         for spec in specs:
-            define = absl_flags.DEFINE_enum if spec.choices else _DEFINE[spec.kind]
+            define = (
+                absl_flags.DEFINE_enum
+                if spec.choices
+                else _DEFINE.get(spec.kind.name, absl_flags.DEFINE_string)
+            )
             limits: dict[str, Any] = {"enum_values": list(spec.choices)} if spec.choices else {}
-            if spec.kind in ("integer", "number"):
+            if spec.kind.name in ("integer", "number"):
                 limits = {"lower_bound": spec.minimum, "upper_bound": spec.maximum}
             default = None if spec.default is None else spec.text(spec.default)
             # Sub-commands of data share flags.
@@ -167,12 +162,12 @@ def _default_text(spec: FlagSpec) -> str:
 
 
 def _entry(spec: FlagSpec, width: int) -> str:
-    if spec.kind == "boolean":
+    if spec.kind.name == "boolean":
         head = f"  --[no]{spec.name}"
     else:
         short = f"-{spec.short}, " if spec.short else ""
-        head = f"  {short}--{spec.name}={_VALUE[spec.kind]}"
-    facts = [spec.kind, f"default {_default_text(spec)}", spec.range_text]
+        head = f"  {short}--{spec.name}={spec.kind.form}"
+    facts = [spec.kind.name, f"default {_default_text(spec)}", spec.range_text]
     body = f"{spec.help} ({'; '.join(fact for fact in facts if fact)})"
     indent = " " * 6
     return head + "\n" + textwrap.fill(body, width, initial_indent=indent, subsequent_indent=indent)
@@ -194,7 +189,7 @@ def _row(spec: FlagSpec) -> str:
     default = _default_text(spec)
     cells = [
         f"`--{spec.name}`",
-        spec.kind,
+        spec.kind.name,
         default if default in ("not set", "empty") else f"`{default}`",
         spec.help,
         spec.range_text,

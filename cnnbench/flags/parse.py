@@ -108,7 +108,7 @@ def split(
     before, behind = split_at_dashes(argv)
     flags = absl_flags.FlagValues()
     for name, spec in specs.items():
-        switch = spec.kind == "boolean" or spec.alone != ""
+        switch = spec.kind.name == "boolean" or spec.alone != ""
         flags[name] = absl_flags.MultiFlag(
             _TEXT, None, name, None, "", short_name=spec.short or None, boolean=switch
         )
@@ -163,7 +163,9 @@ def _values(texts: Mapping[str, Sequence[str]], specs: Mapping[str, FlagSpec]) -
         spec = specs[name]
         *_, last = every = texts[name]
         last = spec.alone if spec.alone and last == "true" else last
-        given[name] = tuple(map(spec.parse, every)) if spec.repeated else spec.parse(last)
+        given[name] = spec.parse(last)
+        if spec.repeated:
+            given[name] = tuple(itertools.chain.from_iterable(map(spec.parse, every)))
         if not spec.checked_late:
             spec.check(given[name])
     return given
@@ -190,7 +192,7 @@ def _read(
 def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) -> str:
     words = ["--", *argv]
     switch = words[words.index(argument) - 1].lstrip("-") if argument in argv else ""
-    if switch not in specs or specs[switch].kind != "boolean":
+    if switch not in specs or specs[switch].kind.name != "boolean":
         return f"stray argument {argument!r}: flags are written --flag=value"
     said = argument.lower()
     value = said if said in ("true", "false") else f"true or --{switch}=false"
@@ -208,7 +210,7 @@ def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
     flag, space, value = name.partition(" ")
     if space and flag in known:  # a line of a flag file is one word
         return f"--{name}: a value in the same word follows an =, write --{flag}={value.strip()}"
-    switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
+    switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")
     close = nearest(name, [*known, *switches])
     of_runs = ACCEPTED.keys() <= known.keys()
     listed = "cnnbench run --help lists those of runs" if of_runs else "--help lists the others"

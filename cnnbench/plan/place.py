@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 
-from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, is_address, split_hosts
+from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, split_hosts
 from cnnbench.base.jobs.resolve import EVALUATOR, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import named
@@ -63,7 +63,6 @@ def _each_runs_a_step(wanted: _Wanted) -> bool:
 
 _IN_SEVERAL = names_of(lambda other: other.processes is not Processes.ONE)
 _RULES: tuple[Rule[_Wanted], ...] = (
-    refused("rendezvous", lambda p: not is_address(p.params.rendezvous or ""), "is no host:port"),
     needed(
         "job_name",
         lambda p: not p.params.job_name and _addresses(p),

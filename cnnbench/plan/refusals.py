@@ -7,11 +7,8 @@ modes of --variable_update, and `cnnbench.plan.network` those that need network 
 from __future__ import annotations
 
 import itertools
-import re
 from functools import partial
 
-from cnnbench.base.text import labels
-from cnnbench.errors import FlagError
 from cnnbench.flags.declare import named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, check_fp16
@@ -23,10 +20,7 @@ from cnnbench.plan.setup import Setup
 from cnnbench.plan.work import Work
 from cnnbench.records.files import refuse_shared
 
-# Such a factor and its inverse are both normal numbers in float32.
-_LARGEST_LOSS_SCALE = 2.0**126
 _SMALLEST_FP16 = 2.0**-14  # the smallest normal number
-_SMALLEST_PEAK = 1e9  # FLOP/s; smaller values are meant as GFLOP/s or TFLOP/s
 
 # What is read, or made as a folder, comes before the files that are written at different times.
 # Folders of logs and caches may be shared, and a prefix is no file.
@@ -51,17 +45,6 @@ def refuse_contradictions(setup: Setup) -> None:
     refuse((*JOB, *of_mode(setup.place.mode), *ASYNCHRONOUS, *_REFUSALS), setup)
 
 
-def check_labels(text: str | None) -> None:
-    """Raises FlagError for a malformed --result_label."""
-    try:
-        (text or "").encode()
-        labels.parse(text or "")
-    except UnicodeEncodeError:
-        raise FlagError(labels.FLAG, text, "must be text in UTF-8") from None
-    except ValueError as error:
-        raise FlagError(labels.FLAG, text, str(error)) from None
-
-
 # Conditions on several flags, and checks that raise errors or return reasons.
 
 
@@ -80,14 +63,8 @@ def _missing_for_decay(p: Setup) -> str:
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _indices(p: Setup) -> list[str]:
-    return [piece.strip() for piece in p.params.gpu_indices.split(",")]
-
-
-def _check_quiet(p: Setup) -> None:
-    from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
-
-    parse_quiet(p.params.quiet_conditions)
+def _named_gpus(p: Setup) -> int:
+    return len(p.params.gpu_indices.split(","))
 
 
 def _check_files(p: Setup) -> None:
@@ -135,21 +112,6 @@ _WORK: tuple[Rule[Setup], ...] = (
         "needs --gpu_thread_mode=gpu_private or gpu_shared",
     ),
     refused("eval", off("train_dir"), "needs --train_dir, the folder of the checkpoints"),
-    refused(
-        "train_dir",
-        lambda p: not (p.params.train_dir or "").isprintable(),
-        "must be printable UTF-8, as TensorFlow takes it",
-    ),
-    refused(
-        "train_dir",
-        lambda p: set(p.params.train_dir or "") & set("*?[]\\"),
-        "must be without * ? [ ] and \\, which TensorFlow takes for a pattern",
-    ),
-    refused(
-        "peak_flops",
-        lambda p: 0 < (p.params.peak_flops or 0) < _SMALLEST_PEAK,
-        "must be 0 or at least 1e9; it is in FLOP/s, as 312e12",
-    ),
     *(
         excluded(",".join(pair), _ONE_OF_TWO)
         for pair in itertools.combinations(EVAL_DURING_TRAINING, 2)
@@ -174,11 +136,6 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
         "precision",
         lambda p: p.params.precision == "int8" and not p.numerics.frozen,
         "needs --forward_only and --freeze_when_forward_only: kernels are fixed",
-    ),
-    refused(
-        "fp16_loss_scale",
-        lambda p: not 1 / _LARGEST_LOSS_SCALE <= p.numerics.loss_scale <= _LARGEST_LOSS_SCALE,
-        "must be from 2^-126 to 2^126; 128 is usual",
     ),
     refused("fp16_vars", lambda p: p.params.precision != "fp16", "needs --precision=fp16"),
     refused(
@@ -219,24 +176,12 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
 _MACHINE: tuple[Rule[Setup], ...] = (
     refused(
         "gpu_indices",
-        lambda p: not all(re.fullmatch("[0-9]{1,9}", index) for index in _indices(p)),
-        "must be whole numbers with commas, as in 0,1,3,2",
-    ),
-    refused(
-        "gpu_indices",
-        lambda p: len({*map(int, _indices(p))}) != len(_indices(p)),
-        "must name every GPU once",
-    ),
-    refused(
-        "gpu_indices",
-        lambda p: len(_indices(p)) != p.params.num_gpus,
-        lambda p: f"names {len(_indices(p))} GPUs, but {p.place.names.towers}={p.params.num_gpus}",
+        lambda p: _named_gpus(p) != p.params.num_gpus,
+        lambda p: f"names {_named_gpus(p)} GPUs, but {p.place.names.towers}={p.params.num_gpus}",
     ),
 )
 
 _OUTPUT: tuple[Rule[Setup], ...] = (
-    refused("quiet_conditions", always, _check_quiet),
-    refused(labels.FLAG, always, lambda p: check_labels(p.params.result_label)),
     refused(
         OF_WARM_UP,
         lambda p: (

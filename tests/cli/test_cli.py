@@ -155,10 +155,10 @@ def test_help_in_xml(command, call):
     kinds = {"boolean": "bool", "integer": "int", "number": "float"}
     for spec in FLAGS:
         flag = found[spec.name]
-        if spec.kind in ("integer", "string") and spec.default is not None:
+        if spec.kind.name in ("integer", "string") and spec.default is not None:
             assert flag.findtext("default") == spec.text(spec.default)
         assert [one.text or "" for one in flag.iter("enum_value")] == list(spec.choices)
-        assert flag.findtext("type") == kinds.get(spec.kind, flag.findtext("type"))
+        assert flag.findtext("type") == kinds.get(spec.kind.name, flag.findtext("type"))
         assert spec.help in flag.findtext("meaning")
 
 

@@ -79,7 +79,7 @@ def test_parsed_values_are_recorded_as_they_were_written():
         ({"variable_update": "horovod"}, "one of parameter_server"),
         ({"cross_replica_sync": 2}, "true or false"),
         ({"cross_replica_sync": None}, "true or false"),
-        ({"eval_during_training_at_specified_steps": 5}, "a list of integers"),
+        ({"eval_during_training_at_specified_steps": 5}, "list of integers"),
         ({"eval_during_training_at_specified_steps": (1, 0)}, "at least 1"),
         ({"eval_during_training_at_specified_steps": (1, "2")}, "list of integers"),
         ({"all_reduce_spec": 3}, "of the type AllReduceSpec"),

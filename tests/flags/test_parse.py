@@ -237,13 +237,13 @@ def test_every_flag_can_be_given_at_its_default():
 def test_obsolete_flags_change_nothing_and_say_what_to_use_instead():
     for spec in OBSOLETE:
         values = {"boolean": not spec.default, "integer": 3, "number": 1, "string": "FP16"}
-        text = spec.text(values[spec.kind])
+        text = spec.text(values[spec.kind.name])
         parsed = parse_run([f"--{spec.name}={text}"])
         assert (parsed.params, parsed.explicit_flags) == (Params(), (spec.name,))
         told = f"--{spec.name}={text} has no meaning in TensorFlow 2. {spec.help}"
         assert parsed.notices == (told,)
         with pytest.warns(UserWarning, match="has no meaning") as caught:
-            params = Params(**{spec.name: values[spec.kind]}, num_gpus=2)
+            params = Params(**{spec.name: values[spec.kind.name]}, num_gpus=2)
         assert [str(one.message) for one in caught] == [told]
         assert caught[0].filename == __file__
         assert params == Params(num_gpus=2)

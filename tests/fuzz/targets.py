@@ -107,9 +107,9 @@ def flags(generator: random.Random, folder: Path) -> None:
             return spec_text(generator)
         if spec.choices and generator.random() < 0.8:
             return str(generator.choice(list(spec.choices)))
-        if spec.kind == "boolean" and generator.random() < 0.9:
+        if spec.kind.name == "boolean" and generator.random() < 0.9:
             return generator.choice(("true", "false", "1", "0"))
-        if spec.kind in ("integer", "number", "integers", "numbers"):
+        if spec.kind.name in ("integer", "number", "integers", "numbers"):
             count = 1 if generator.random() < 0.8 else generator.randint(2, 4)
             return ",".join(generator.choice(_NUMBERS) for _ in range(count))
         return generator.choice((*_TEXTS, *_NUMBERS))

@@ -34,7 +34,7 @@ COMPANIONS = {
 }
 """What a flag needs to have an effect."""
 
-NUMERIC = {spec.name: spec.kind for spec in FLAGS if spec.kind in VALUES}
+NUMERIC = {spec.name: spec.kind.name for spec in FLAGS if spec.kind.name in VALUES}
 
 
 @pytest.mark.parametrize("name", NUMERIC)

@@ -30,6 +30,18 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
+def fault(text: str) -> str:
+    """The reason why a text for new records is refused, or ""."""
+    try:
+        text.encode()
+        parse(text)
+    except UnicodeEncodeError:
+        return "must be text in UTF-8"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The labels in the configuration of a record; empty if absent or invalid."""
     text = config.get(FLAG)

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 NONE = "-"
 """Stands for a missing value."""
@@ -115,6 +116,26 @@ def parse_bytes(text: str) -> int | None:
         return None
     size: int = int(match.group(1)) * 1024 ** " KMGT".index(match.group(2) or " ")
     return size
+
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A positive time; `source` is its text, such as "500ms", "10s", "2m" or "1.5h"."""
+
+    seconds: float
+    source: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """Reads a number with its unit; raises ValueError."""
+        match = re.fullmatch("([0-9.]{1,12})(ms|s|m|h)", text.strip())
+        seconds = parse_number(match[1]) * _SECONDS[match[2]] if match else 0.0
+        if not seconds:
+            raise ValueError(text)
+        return cls(seconds, text)
 
 
 def counted(names: Iterable[object]) -> str:

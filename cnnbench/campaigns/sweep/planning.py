@@ -136,7 +136,7 @@ def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
         return ",".join("".join(_substituted(item)) for item in node.items)
     # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
     spec = flags_of(entry.command).get(name)
-    if node.kind == "boolean" and spec is not None and spec.kind == "boolean":
+    if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
         return "true" if node.is_true else "false"
     return "".join(_substituted(node))
 

@@ -160,13 +160,13 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     if last.startswith("-") and "=" not in last and last != "--":
         spec = named.get(last.lstrip("-"))
         is_negation = last.lstrip("-").removeprefix("no") in flags
-        if not (spec.kind == "boolean" if spec else is_negation):
+        if not (spec.kind.name == "boolean" if spec else is_negation):
             yield from _values(spec, word, "")
             return
     if word.startswith("-"):
         for spec in flags.values():
             switch = (f"--{spec.name}", f"--no{spec.name}")
-            for text in switch if spec.kind == "boolean" else (f"--{spec.name}=",):
+            for text in switch if spec.kind.name == "boolean" else (f"--{spec.name}=",):
                 if text.lstrip("-").startswith(word.lstrip("-")):
                     yield text, spec.help.partition(". ")[0].rstrip(".")
     elif not previous:

@@ -52,9 +52,14 @@ class SideFlags:
     a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
     b_checkout: str | None = flag(None, "The same for side B.", path="folder")
     a_env: tuple[str, ...] | None = flag(
-        None, "Environment variable of side A, NAME=VALUE; may be repeated.", repeated=True
+        None,
+        "Environment variable of side A, NAME=VALUE; may be repeated.",
+        repeated=True,
+        separator="",
     )
-    b_env: tuple[str, ...] | None = flag(None, "Environment variable of side B.", repeated=True)
+    b_env: tuple[str, ...] | None = flag(
+        None, "Environment variable of side B.", repeated=True, separator=""
+    )
 
     @property
     def variables(self) -> dict[str, dict[str, str]]:

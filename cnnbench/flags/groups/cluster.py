@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from cnnbench.base.jobs.job import is_address
 from cnnbench.flags.declare import flag
 from cnnbench.flags.roles import Role, RunPart
 
@@ -70,6 +71,7 @@ class ClusterParams:
         None,
         "host:port on which the process of rank 0 hands out the addresses of --cluster=mpi, where "
         "mpi4py is not installed.",
+        fault=lambda address: "" if is_address(address) else "is no host:port",
     )
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(

@@ -50,6 +50,10 @@ class ModelParams:
         "With fp16: factor on the loss before gradients are taken and divided out of them "
         "afterwards; 128 for every model if not given. The first one, if it is automatic.",
         above=0,
+        # Such a factor and its inverse are both normal numbers in float32.
+        fault=lambda scale: (
+            "" if 2.0**-126 <= scale <= 2.0**126 else "must be from 2^-126 to 2^126; 128 is usual"
+        ),
     )
     fp16_vars: bool = flag(
         False,

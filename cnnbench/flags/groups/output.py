@@ -5,8 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from cnnbench.base.text import labels
+from cnnbench.base.text.numbers import Duration
 from cnnbench.flags.declare import flag
 from cnnbench.flags.roles import Role, RunPart
+
+
+def _fault_of_conditions(text: str) -> str:
+    from cnnbench.machine.checks import parse_quiet  # late: its imports take 15 ms
+
+    parse_quiet(text)
+    return ""
+
+
+def _fault_of_checkpoints(folder: str) -> str:
+    if not folder.isprintable():
+        return "must be printable UTF-8, as TensorFlow takes it"
+    if set(folder) & set("*?[]\\"):
+        return "must be without * ? [ ] and \\, which TensorFlow takes for a pattern"
+    return ""
+
 
 _output = partial(flag, role=Role.OUTPUT)
 _display = partial(flag, role=Role.DISPLAY)
@@ -19,7 +37,12 @@ _profile = partial(flag, role=Role.PROFILE)
 class OutputParams:
     """Printed, recorded, saved and traced output."""
 
-    display_every: int = _display(10, "Steps between two lines of progress.", minimum=1)
+    display_every: int | Duration = flag(
+        10,
+        "Steps between two lines of progress, or the time after which the next step prints one.",
+        minimum=1,
+        role=Role.DISPLAY,
+    )
     display_perf_ewma: float | None = _display(
         None,
         "Weight of the newest step in the printed speed (moving average); "
@@ -40,16 +63,19 @@ class OutputParams:
         None,
         "Labels of the run in its record, as key=value,key=value; cnnbench history makes "
         "a point of each commit=... .",
+        fault=labels.fault,
     )
     quiet_conditions: str = _display(
         "",
         "Measuring conditions not to warn about, comma-separated (docs/conditions.md lists "
         "them), or all; the record has them nevertheless.",
+        fault=_fault_of_conditions,
     )
     train_dir: str | None = flag(
         None,
         "Folder for checkpoints: resumed from and saved to when training, read by --eval.",
         path="folder or URL",
+        fault=_fault_of_checkpoints,
         role=Role.PLACE,
     )
     export_dir: str | None = _output(

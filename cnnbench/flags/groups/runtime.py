@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +11,13 @@ from cnnbench.flags.roles import Role, RunPart
 
 MOST_THREADS = 4096
 """Largest pool: TensorFlow starts all threads at once, and crashes if the system has too few."""
+
+
+def _fault_of_indices(text: str) -> str:
+    pieces = [piece.strip() for piece in text.split(",") if text]
+    if not all(re.fullmatch("[0-9]{1,9}", piece) for piece in pieces):
+        return "must be whole numbers with commas, as in 0,1,3,2"
+    return "must name every GPU once" if len({*map(int, pieces)}) < len(pieces) else ""
 
 
 _tunable = partial(flag, part=RunPart.TUNABLE)
@@ -36,6 +44,7 @@ class RuntimeParams:
     gpu_indices: str = flag(
         "",
         "Numbers of the GPUs to use in ring order, comma-separated; 0,1,2,... if empty.",
+        fault=_fault_of_indices,
         role=Role.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
     )
@@ -102,5 +111,9 @@ class RuntimeParams:
         "of one GPU, or of the whole CPU whatever --num_gpus is; 312e12 are 312 TFLOP/s. 0 leaves "
         "the share out, and with it the second or two that measuring a CPU takes.",
         minimum=0,
+        # Smaller values are meant as GFLOP/s or TFLOP/s.
+        fault=lambda peak: (
+            "must be 0 or at least 1e9; it is in FLOP/s, as 312e12" if 0 < peak < 1e9 else ""
+        ),
         role=Role.UNTIMED,
     )

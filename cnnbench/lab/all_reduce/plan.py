@@ -41,7 +41,6 @@ from cnnbench.plan import Setup, make_setup
 from cnnbench.plan.exchange import check_all_reduce
 from cnnbench.plan.notices import INDIFFERENT_TO_MEMORY
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
-from cnnbench.plan.refusals import check_labels
 from cnnbench.plan.rules import Rule, always, idle
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
@@ -121,7 +120,6 @@ def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
     """Resolves everything that can be refused without a device; `names` as for `make_setup`."""
-    check_labels(params.result_label)
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")

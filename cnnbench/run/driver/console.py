@@ -9,16 +9,40 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from cnnbench.base.stats.descriptive import Speed
+from cnnbench.base.text.numbers import Duration
 from cnnbench.base.text.terminal import LineWriter
 
 _RULE = "-" * 64
 # Names of the two metrics of tf_cnn_benchmarks; others have their own names.
 _TITLES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
 _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
+
+
+class DisplayInterval:
+    """Steps after which a line of progress is due.
+
+    Args:
+      every: number of steps, or the time since the line before (at first, since this object was
+        made) after which the next step prints one.
+    """
+
+    def __init__(self, every: int | Duration) -> None:
+        self._every = every
+        self._last = time.monotonic()
+
+    def is_over(self, step: int) -> bool:
+        """Whether a line is due after this step, counted from 1; the next interval then begins."""
+        if not isinstance(self._every, Duration):
+            return step % self._every == 0
+        now = time.monotonic()
+        is_over = now - self._last >= self._every.seconds
+        self._last = now if is_over else self._last
+        return is_over
 
 
 class Console:

@@ -17,7 +17,7 @@ from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.parts import Evaluation
-from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
@@ -88,19 +88,17 @@ class Evaluator:
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         check = 1
+        shown, interval = 0, DisplayInterval(self._plan.outputs.display_every)
         for batch in range(1, self._plan.length.num_eval_batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [_counted(of_tower) for of_tower in collected if of_tower]
-            if batch % self._plan.outputs.display_every == 0:
+            if interval.is_over(batch):
                 now = time.perf_counter()
-                towers = self._manager.num_towers
-                images = (
-                    towers * self.inputs.spec.batch_per_device * self._plan.outputs.display_every
-                )
-                console.evaluation_row(batch, images / (now - window))
-                window = now
+                images = self._manager.num_towers * self.inputs.spec.batch_per_device
+                console.evaluation_row(batch, images * (batch - shown) / (now - window))
+                shown, window = batch, now
             if batch == check:
                 check += interrupts.check((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start

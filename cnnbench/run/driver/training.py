@@ -29,7 +29,7 @@ from cnnbench.records.files import writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
@@ -174,6 +174,7 @@ class Training:
             with self._context.watch:
                 self._before_loop = self.global_step
                 self._timer = LoopTimer()
+                self._display = DisplayInterval(plan.outputs.display_every)
                 try:
                     loop.run(steps, self._step_done, self._pause_due, self._pause)
                     # With several processes this would contact a master, or lost processes.
@@ -313,7 +314,7 @@ class Training:
         self._last = values
         self._check_stop(values)
         self._check_loss(step, values.loss)
-        if step == 1 or step % self._plan.outputs.display_every == 0:
+        if self._display.is_over(step) or step == 1:
             speed = self._speed.current()
             self._console.row(step, speed, values.loss, values.metrics)
             for observer in self._observers:

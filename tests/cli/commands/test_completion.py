@@ -38,7 +38,7 @@ def test_commands_and_flags_are_those_that_there_are(proposed):
     flags = set(proposed("--"))
     for spec in FLAGS:
         switch = {f"--{spec.name}", f"--no{spec.name}"}
-        assert (switch if spec.kind == "boolean" else {f"--{spec.name}="}) <= flags
+        assert (switch if spec.kind.name == "boolean" else {f"--{spec.name}="}) <= flags
     assert proposed("run", "-data_d") == ["--data_dir="]
 
 

@@ -2,21 +2,24 @@
 
 import contextlib
 import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from short_runs import TINY
 
 from cnnbench import BenchmarkCNN
 from cnnbench.base.stats.descriptive import Speed
+from cnnbench.base.text.numbers import Duration
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.run.driver import describe
-from cnnbench.run.driver.console import Console
+from cnnbench.run.driver import console, describe
+from cnnbench.run.driver.console import Console, DisplayInterval
 from cnnbench.run.runtime.tensorflow import Devices
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -191,7 +194,7 @@ def test_path_that_the_encoding_lacks_is_escaped():
 
 WRITER = """
 import sys
-from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.console import Console, DisplayInterval
 out = Console()
 for _ in range(2000):
     out.lines("Done with training")
@@ -209,3 +212,23 @@ def test_reader_that_goes_away_does_not_end_the_run():
     process.stderr.close()
     assert errors == b"still running\n"
     assert process.wait() == 0
+
+
+def test_lines_are_due_after_some_steps_or_some_time(monkeypatch):
+    now = iter([0.0, 9.9, 10.0, 19.9, 25.0, 25.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    timed = DisplayInterval(Duration.parse("10s"))
+    assert [timed.is_over(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
+    counted = DisplayInterval(2)
+    assert [counted.is_over(step) for step in (1, 2, 3, 4)] == [False, True, False, True]
+
+
+def test_a_run_with_lines_by_time_prints_and_records_it(call, tmp_path):
+    flags = {**TINY, "num_batches": 3, "result_json": tmp_path / "r.json"}
+    steps = {}
+    for every in ("0.001ms", "2h"):
+        out = call(**{**flags, "display_every": every}).out
+        steps[every] = re.findall(r"^(\d+)\timages/sec", out, re.MULTILINE)
+        record = json.loads((tmp_path / "r.json").read_text())
+        assert record["config"]["display_every"] == every
+    assert steps == {"0.001ms": ["1", "2", "3"], "2h": ["1"]}
