@@ -284,8 +284,8 @@ _machine = functools.cache(environment.collect)
 
 
 @functools.cache
-def _subject(folder, *plugins, of_work=repository.of_work):
-    return of_work(dict(zip(repository.PLUGINS, plugins, strict=True)))
+def _subject(folder, *files, of_work=repository.of_work):
+    return of_work(dict(files))
 
 
 @functools.cache
@@ -306,7 +306,7 @@ def quick_start(monkeypatch):
     draw = synthetic.synthetic_rows
 
     def subject(flags):
-        return _subject(os.getcwd(), *map(flags.get, repository.PLUGINS))
+        return _subject(os.getcwd(), *plugins.files(flags))
 
     for owner, name, value in (
         *brief(),

@@ -1,10 +1,14 @@
-"""Plug-in files and entry points that register models, data sets and variable managers."""
+"""Plug-in files and entry points that register objects of the kinds in `_REGISTRIES`.
+
+A new kind is a call of `add_kind` in the module of its table, which is named there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import importlib
 import inspect
 import linecache
 import mmap
@@ -12,7 +16,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -29,13 +33,27 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 
+FLAG = "plugin"
+"""The flag of files that register objects of any kinds."""
+
+FLAGS = (FLAG, "model_plugin", "dataset_plugin", "variable_mgr_plugin")
+"""Flags that name plug-in files; all but the first want an object of their kind."""
+
+# Imported before a plug-in is loaded, so that what it adds can be told from what was there.
+_REGISTRIES = (
+    "cnnbench.data.open",
+    "cnnbench.models.registry",
+    "cnnbench.variable_mgr.registry",
+    "cnnbench.variable_mgr.all_reduce.registry",
+)
+
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of object that plug-ins register.
 
     Attributes:
-      flag: names a file that registers such objects.
+      flag: names a file that registers such objects, or the objects themselves.
       noun: for messages.
       call: the function that registers one.
       table: all registered objects by key.
@@ -216,6 +234,22 @@ def _place(code: types.CodeType, line: int) -> str:
     return f"{code.co_filename}:{line}: {name if name.endswith('>') else f'{name}()'}"
 
 
+def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Flag and path of each plug-in file that values of flags name."""
+    values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
+    return tuple(
+        (flag, path)
+        for flag, given in values
+        for path in ([given] if type(given) is str else given)
+    )
+
+
+def load_all(flags: Mapping[str, Any]) -> None:
+    """Loads the plug-in files that flags name, before what they register is looked up."""
+    for flag, path in files(flags):
+        load(path, flag)
+
+
 def load(path: str, flag: str) -> tuple[Any, ...]:
     """Runs a plug-in file, which registers objects; returns the keys of those of the flag's kind.
 
@@ -226,7 +260,6 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
       UsageError: no such file, the file raises, registers nothing of the kind, or registers a name
         that is taken.
     """
-    kind = _kinds[flag]
     source = read_file(path, _MOST_MIB, flag)
     file = Path(os.path.realpath(path))
     digest, name = _sha256(source), f"--{flag}={path}"
@@ -242,9 +275,12 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
         _files[file], digests[name] = (name, added), digest
-    keys = _files[file][1].get(flag, ())
+    wanted = [kind for kind in _kinds.values() if flag in (FLAG, kind.flag)]
+    keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
     if not keys:
-        raise FlagError(flag, path, f"registers no {kind.noun}; call {kind.call}")
+        noun = "nothing" if flag == FLAG else f"no {wanted[0].noun}"
+        calls = " or ".join(kind.call for kind in wanted)
+        raise FlagError(flag, path, f"registers {noun}; call {calls}")
     return keys
 
 
@@ -291,9 +327,11 @@ def _loading(name: str) -> Iterator[Added]:
     """
     for prepare in before_loading:
         prepare()
+    for module in _REGISTRIES:
+        importlib.import_module(module)
     for kind in _kinds.values():
         kind.prepare()
-    before = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
+    known = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
     added: Added = {}
     try:
         with reported(UsageError, name), running(name):
@@ -302,11 +340,10 @@ def _loading(name: str) -> Iterator[Added]:
         for flag, kind in _kinds.items():
             table = kind.table()
             table.clear()
-            table.update(before.get(flag, {}))
+            table.update(known[flag])
         raise
     for flag, kind in _kinds.items():
-        known = before.get(flag, {})
-        added[flag] = tuple(key for key in kind.table() if key not in known)
+        added[flag] = tuple(key for key in kind.table() if key not in known[flag])
         _origins.update({(flag, key): name for key in added[flag]})
 
 

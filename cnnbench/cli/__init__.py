@@ -146,14 +146,11 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
     from cnnbench.flags.help import all_sections, command_help, overview, run_help, xml_help
     from cnnbench.flags.params import SPECS
     from cnnbench.flags.parse import split
-    from cnnbench.variable_mgr import registry
 
     if command != DEFAULT_COMMAND:
         about, flags, *end = _module(command).HELP
         return xml_help(flags) if _XML in asked else command_help(about, flags, *end)
-    plugin = registry.PLUGIN_FLAG
-    for path in split(argv, {plugin: SPECS[plugin]})[0].get(plugin, ()):
-        registry.load_plugin(path)  # its modes are choices of a flag
+    plugins.load_all(split(argv, {name: SPECS[name] for name in plugins.FLAGS})[0])
     if _XML in asked:
         return xml_help(all_sections())
     names = [word for word in argv[:2] if word != "help"]

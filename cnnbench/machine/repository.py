@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench import version
+from cnnbench.base import plugins
 from cnnbench.base.text.labels import labels_of
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
-PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
-"""Flags with a file whose repository is measured."""
 
 # Those of `git rev-parse --local-env-vars` of all versions, and of its options before a command
 # that hooks inherit. GIT_CONFIG_COUNT is not among them: as GIT_CONFIG_GLOBAL it configures every
@@ -135,7 +134,7 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
     repository, cnnbench is measured, whose commit is a fact of the environment.
     """
     found = Subject()
-    for plugin in filter(os.path.isfile, filter(None, map(flags.get, PLUGINS))):
+    for plugin in filter(os.path.isfile, (path for _, path in plugins.files(flags))):
         file = Path(plugin).resolve()
         found = of_folder(file.parent)
         if found.revision is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from cnnbench.base import plugins
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url, place
-from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
+from cnnbench.data.dataset import Dataset, find_dataset
 from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import FLAGS, Params
@@ -43,7 +43,6 @@ class NetworkPlan:
       spec: variables and FLOPs of the network.
       examples: elements of an example of the data set, with resolved sizes.
       backbone: path of the checkpoint from which the backbone of the model is read, or None.
-      plugins: files that register model and data set, or None for each.
     """
 
     dataset: Dataset
@@ -51,19 +50,14 @@ class NetworkPlan:
     spec: ModelSpec
     examples: tuple[Element, ...]
     backbone: str | None
-    plugins: tuple[str | None, str | None]
 
     @classmethod
     def resolved(cls, setup: Setup) -> NetworkPlan:
-        """The network that the flags name; loads plug-ins.
+        """The network that the flags name.
 
         FlagError for unknown names, unreachable URLs, and what network or data set lack.
         """
         flags = setup.params
-        if flags.dataset_plugin:
-            load_plugin(flags.dataset_plugin)
-        if flags.model_plugin:
-            registry.load_plugin(flags.model_plugin)
         _check_urls(flags)
         dataset = find_dataset(flags.data_name, flags.data_dir, flags.model)
         model = registry.get_model(flags.model, dataset.name)
@@ -75,7 +69,6 @@ class NetworkPlan:
             spec=declare(model, dataset.num_classes),
             examples=resolve(dataset.elements, model, dataset.num_classes),
             backbone=flags.backbone_model_path,
-            plugins=(flags.model_plugin, flags.dataset_plugin),
         )
         refuse(_RULES, SetupWithNetwork(**vars(setup), network=network))
         return network

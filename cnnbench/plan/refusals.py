@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
+from cnnbench.base import plugins
 from cnnbench.flags.declare import named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.params import FLAGS, check_fp16
+from cnnbench.flags.params import FLAGS, SPECS, check_fp16
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.refusals_of_modes import ASYNCHRONOUS, EXCHANGE, JOB, STRATEGIES, of_mode
@@ -73,8 +74,8 @@ def _check_files(p: Setup) -> None:
         for flag in _PATHS
         # A folder, which may be that of the checkpoints.
         if flag != "trace_file" or p.params.use_chrome_trace_format
-        for given in [getattr(p.params, flag) or ""]
-        for path in (given.split(",") if flag == "profile_layers" else [given])
+        for given in [SPECS[flag].text(getattr(p.params, flag) or "")]
+        for path in (given.split(",") if flag in ("profile_layers", plugins.FLAG) else [given])
         if path
     )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
+from cnnbench.base import plugins
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.plan.notices import unused_notices
@@ -47,12 +48,10 @@ def make_setup(
 ) -> Setup:
     """Checks each value by itself, then values against each other; FlagError names the wrong one.
 
-    Loads the plug-in that may register the mode of --variable_update. `names` are what refusals
-    call the flags of a job.
+    Loads plug-ins. `names` are what refusals call the flags of a job.
     """
     params = with_job_from_env(params, environ)
-    if params.variable_mgr_plugin:
-        registry.load_plugin(params.variable_mgr_plugin)
+    plugins.load_all(vars(params))
     for spec in FLAGS:
         value = getattr(params, spec.name)
         if value is not spec.default:

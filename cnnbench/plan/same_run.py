@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.urls import is_url
 from cnnbench.flags.declare import FlagSpec, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
@@ -21,7 +22,10 @@ from cnnbench.plan.place import ADDRESSES
 KEY_LENGTH = 12
 """Digits of digests that identify runs."""
 
-_PATHS = [one.name for one in FLAGS if one.path and one.role in (Role.PLACE, Role.PLUGIN)]
+_PATHS = [
+    *(one.name for one in FLAGS if one.path and one.role is Role.PLACE),
+    *(name for name in plugins.FLAGS if name != plugins.FLAG),
+]
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
 _OWN = {
@@ -41,11 +45,12 @@ def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in _PATHS:
         if found.get(name) and not is_url(found[name]):
             found[name] = os.path.abspath(found[name])
-    for name in named(FLAGS, Role.PLUGIN):
-        if found.get(name):
-            with contextlib.suppress(OSError):
-                text = Path(found[name]).read_bytes()
-                found[f"{name} digest"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
+    for name, path in plugins.files(found):
+        with contextlib.suppress(OSError):
+            text = Path(path).read_bytes()
+            number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
+            found[f"{name} digest{number}"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
+    found[plugins.FLAG] = [*map(os.path.abspath, found.get(plugins.FLAG) or ())]
     return found
 
 

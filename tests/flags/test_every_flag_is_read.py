@@ -4,6 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+from cnnbench.base import plugins
 from cnnbench.data.spec import InputSpec
 from cnnbench.flags import FLAGS
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
@@ -40,7 +41,7 @@ def _read_anywhere():
     # AggregationSpec.of, optimizers, schedules and clippings read flags by names in data.
     names = {field.name for part in PARTS for field in dataclasses.fields(part)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
-    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS}
+    names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *plugins.FLAGS}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             if any(path.is_relative_to(other) for other in NOT_READERS):

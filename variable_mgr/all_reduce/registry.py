@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from cnnbench.base import plugins
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms, limits
 
@@ -51,9 +52,11 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
     """Decorator that registers the constructor of an algorithm as `name`."""
 
     def decorate(factory: _Factory) -> _Factory:
-        known = _factories.setdefault(name, factory)
-        if known is not factory:
+        plugins.check_name("an all-reduce algorithm", name)
+        is_built_in = factory.__module__ == f"{algorithms.__name__}.{name}"
+        if name in names() and (name in _factories or not is_built_in):
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
+        _factories[name] = factory
         return factory
 
     return decorate
@@ -83,3 +86,14 @@ def create(name: str, context: ReduceContext) -> Algorithm:
     if name not in _factories:
         raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
     return _factories[name](context)
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag="all_reduce_spec",
+        noun="all-reduce algorithm",
+        call="cnnbench.variable_mgr.all_reduce.register(name)",
+        table=lambda: _factories,
+        prepare=lambda: None,  # those of cnnbench are found by their files
+    )
+)

@@ -111,7 +111,7 @@ def exchange_seconds(
 ) -> tuple[dict[int, float], str]:
     """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
     params = setup.params
-    _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
+    _, shapes = model_gradients(params.model, params.data_name)
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, setup.exchange.aggregation
     model = Interconnect(link)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE
 from cnnbench.base.text.numbers import number
 from cnnbench.base.text.progress import Reporter
@@ -26,7 +27,6 @@ from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, s
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.metrics.speed import throughput
-from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.load import record_of
 from cnnbench.records.subject import Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
@@ -196,9 +196,7 @@ class Campaign:
         subject = record.subject or Subject()
         # Another version of cnnbench may say less about changes.
         version = record.environment.get("cnnbench_version")
-        place = repr(
-            (command.folder, version, subject.repository, *map(record.config.get, PLUGINS))
-        )
+        place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
             self.changed = f"the code in {subject.repository} was changed while it was measured"

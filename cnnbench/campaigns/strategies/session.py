@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -85,8 +86,7 @@ def make_plan(
       weights_steps: after which weights are compared; 0: never.
     """
     _refuse(given)
-    if given.get(registry.PLUGIN_FLAG):
-        registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
+    plugins.load_all(given)
     if not on_gpu and given.get("device", "auto") == "auto":
         given = {**given, "device": "cpu"}  # modes that need GPUs are then left out
     args = args_of(given)

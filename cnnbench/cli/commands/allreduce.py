@@ -29,7 +29,7 @@ _MEASURED_WITH = ("predict", *(spec.name for spec in (*WITHOUT_EFFECT, *ALL_REDU
 # The flags of --predict, and those for measurements that it uses, too.
 _PREDICTED_FROM = (
     *(spec.name for spec in PREDICT_FLAGS),
-    *("model", "data_name", "model_plugin", "dtype", "wire_dtype", "all_reduce_spec"),
+    *("model", "data_name", "model_plugin", "plugin", "dtype", "wire_dtype", "all_reduce_spec"),
     *("all_reduce_group_size", "gradient_repacking", "agg_small_grads_max_bytes"),
     *("agg_small_grads_max_group", "gradient_bucket_bytes", "result_json", "result_csv"),
 )

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cnnbench.base import plugins
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.data.dataset import SUBSETS, detect, find_dataset, load_plugin
+from cnnbench.data.dataset import SUBSETS, detect, find_dataset
 from cnnbench.data.image_folder import scan
 from cnnbench.data.make_ratings import make_ratings
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.models.registry import datasets
 from cnnbench.run.runtime.native import filtered_stderr
 
@@ -112,6 +114,7 @@ class CheckFlags:
     data_name: str | None = flag(
         None, "Data set; found out from the files if not given.", known=datasets
     )
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
     num_classes: int | None = flag(
         None, "Labels must be below; what the data set says if not given.", minimum=1
@@ -196,8 +199,7 @@ def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
 
 
 def _check(folder: str, options: CheckFlags) -> None:
-    if options.dataset_plugin:
-        load_plugin(options.dataset_plugin)
+    plugins.load_all(vars(options))
     named = find_dataset(options.data_name, None) if options.data_name else None
     try:
         dataset = named or detect(folder)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from cnnbench.base import plugins
 from cnnbench.base.text.table import csv_of, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
-from cnnbench.data.dataset import find_dataset, load_plugin
+from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.models import registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
@@ -25,6 +26,7 @@ from cnnbench.records.codec import encode
 class ModelsFlags:
     """Flags of the command."""
 
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     model_plugin: str | None = flag_of(ModelParams, "model_plugin")
     data_name: str | None = flag_of(DataParams, "data_name")
     dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
@@ -79,8 +81,7 @@ _COLUMNS: dict[str, Callable[[Listed], str]] = {
 }
 
 _ABOUT = """\
-Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
-                       [--format=table|csv|json]
+Usage: cnnbench models [--data_name=NAME] [--plugin=FILE] [--format=table|csv|json]
 
 Lists the models by data set: image size in pixels, default batch size per device, trainable
 parameters, GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step, and
@@ -94,10 +95,7 @@ HELP = (_ABOUT, [("Flags", specs_of(ModelsFlags))])
 def main(argv: Sequence[str]) -> int:
     """Prints the models of each data set."""
     options = ModelsFlags(**parse_flags(argv, specs_of(ModelsFlags)))
-    if options.dataset_plugin:
-        load_plugin(options.dataset_plugin)
-    if options.model_plugin:
-        registry.load_plugin(options.model_plugin)
+    plugins.load_all(vars(options))
     names = registry.datasets()
     if options.data_name:
         names = (find_dataset(options.data_name, None).name,)

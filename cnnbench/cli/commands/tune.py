@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
@@ -42,7 +43,6 @@ from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.tune import OPEN, TuneDocument
-from cnnbench.variable_mgr import registry
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -184,8 +184,7 @@ def _question(
     facts: Mapping[str, Any],
     argv: Sequence[str],
 ) -> TuneQuestion:
-    if of_runs.get(registry.PLUGIN_FLAG):
-        registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
+    plugins.load_all(of_runs)
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     if not on_gpu and of_runs.get("device", "auto") == "auto":
         # So that candidates that need GPUs are dropped, and do not fail.

@@ -54,6 +54,7 @@ class AllReduceParams:
         part=RunPart.ROWS,
     )
     model_plugin: str | None = flag_of(ModelParams, "model_plugin", part=RunPart.ROWS)
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     dtype: str = flag(
         "float32",
         "Number format of the tensors.",
@@ -236,17 +237,13 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
     )
 
 
-def model_gradients(
-    name: str, data_name: str | None, plugin: str | None = None
-) -> tuple[Model, tuple[tuple[int, ...], ...]]:
+def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tuple[int, ...], ...]]:
     """A model and the shapes of its gradients, in the order of its trainable variables.
 
     Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
     """
     from cnnbench.data.dataset import find_dataset  # late: its imports take 30 ms
 
-    if plugin:
-        registry.load_plugin(plugin)
     dataset = find_dataset(data_name, None, name)
     model = registry.get_model(name, dataset.name)
     spec = declare(model, dataset.num_classes)

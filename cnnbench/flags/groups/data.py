@@ -37,7 +37,7 @@ class DataParams:
     )
     dataset_plugin: str | None = flag(
         None,
-        "Python file that registers data sets of your own, and models for them if you like.",
+        "As --plugin, for a file that registers data sets.",
         path="file",
         role=Role.PLUGIN,
     )

@@ -19,7 +19,7 @@ class ModelParams:
     model: str = flag("trivial", "Network to run; `cnnbench models` lists them.", known=all_names)
     model_plugin: str | None = flag(
         None,
-        "Python file that registers models of your own; it is imported before the run.",
+        "As --plugin, for a file that registers models.",
         path="file",
         role=Role.PLUGIN,
     )

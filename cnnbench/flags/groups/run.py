@@ -173,6 +173,14 @@ class RunParams:
     allow_nonfinite: bool = flag(
         False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
     )
+    plugin: tuple[str, ...] = flag(
+        (),
+        "Python file that registers networks, data sets, modes, all-reduce algorithms, optimizers, "
+        "schedules or metrics of your own; it is loaded before flags are checked. May be repeated.",
+        path="file",
+        repeated=True,
+        role=Role.PLUGIN,
+    )
     check_replica_consistency: int = flag(
         0,
         "Compare the copies of every variable and optimizer slot on all devices bit by bit, before "

@@ -41,8 +41,7 @@ class VariableUpdateParams:
     )
     variable_mgr_plugin: str | None = flag(
         None,
-        "Python file that registers a --variable_update of your own; it is imported before the "
-        "flags are checked.",
+        "As --plugin, for a file that registers modes of --variable_update.",
         path="file",
         role=Role.PLUGIN,
     )

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cnnbench.base import plugins
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
@@ -120,6 +121,7 @@ def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
     """Resolves everything that can be refused without a device; `names` as for `make_setup`."""
+    plugins.load_all(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
@@ -158,7 +160,7 @@ def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
             raise FlagError("model_plugin", params.model_plugin, reason)
         return parse_sizes(params.sizes or _DEFAULT_SIZES, params.dtype)
     named = () if params.sizes is None else parse_sizes(params.sizes, params.dtype)
-    _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
+    _, shapes = model_gradients(params.model, params.data_name)
     return (*named, Workload(params.model, shapes))
 
 

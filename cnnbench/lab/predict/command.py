@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Content, Table, TableCell, Text, terminal
 from cnnbench.base.text.numbers import NONE, binary, number, percent
@@ -71,6 +72,7 @@ def main(given: Mapping[str, Any]) -> int:
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
+    plugins.load_all(vars(sent))
     for name, others in _COMPANIONS.items():
         if name in given and not any(given.get(other) is not None for other in others):
             needed = " or ".join(f"--{other}" for other in others)
@@ -145,7 +147,7 @@ def _model(params: PredictParams) -> Interconnect:
 
 def _step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
     name = sent.model or _DEFAULT_MODEL
-    model, shapes = model_gradients(name, sent.data_name, sent.model_plugin)
+    model, shapes = model_gradients(name, sent.data_name)
     seconds, batch = params.step_seconds, params.batch_size
     if params.record is not None:
         if seconds is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.base import plugins
 from cnnbench.base.jobs.job import Task
 from cnnbench.data import InputSource, make_input
 from cnnbench.data.distributed import InputDistribution
@@ -184,8 +185,8 @@ class Assembly:
         plan = self.plan
         host = HostMetrics(plan.network.model)
         if plan.input.metrics_in_process:
-            named = (plan.params.model, plan.network.dataset.name)
-            host = InProcess(*named, *plan.network.plugins)
+            files = plugins.files(vars(plan.params))
+            host = InProcess(plan.params.model, plan.network.dataset.name, files)
         layout = runtime.data_format(plan.numerics.data_format, self.devices.kind)
         return Evaluator(plan, manager, self.inputs("validation"), layout, host)
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import name_of
-from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.machine import repository
 from cnnbench.models import registry
@@ -61,13 +60,11 @@ class InProcess(HostMetrics):
 
     Args:
       model, dataset: names by which the process finds the model.
-      model_plugin, dataset_plugin: files that it loads before, if any.
+      files: flags and paths of plug-ins, which it loads before.
     """
 
-    def __init__(
-        self, model: str, dataset: str, model_plugin: str | None, dataset_plugin: str | None
-    ) -> None:
-        self._named = (model, dataset, model_plugin, dataset_plugin)
+    def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
+        self._named = (model, dataset, files)
         # A thread of its own waits for the process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
@@ -121,13 +118,11 @@ def main(parent: int) -> None:
     # Output of plug-ins is kept out of the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    (model, dataset, model_plugin, dataset_plugin), rows = pickle.load(sys.stdin.buffer)
+    (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
     try:
         with plugins.reported(BenchmarkError):
-            if dataset_plugin:
-                load_plugin(dataset_plugin)
-            if model_plugin:
-                registry.load_plugin(model_plugin)
+            for flag, path in files:
+                plugins.load(path, flag)
             metrics = _computed(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
