@@ -1,27 +1,20 @@
-"""Models by name: the built-in ones, plug-in files and installed entry points."""
+"""Models by name: those of `cnnbench.models.networks`, of plug-in files and of entry points."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError, UsageError
+from cnnbench.models import networks
 from cnnbench.models.model import Model
 
 ENTRY_POINT_GROUP = "cnnbench.models"
-
-# Each of these modules registers its models when imported. A new network is a new module and
-# a line here.
-BUILTIN_MODULES = (
-    *("trivial", "lenet", "alexnet", "overfeat", "vgg", "inception", "nasnet"),
-    *("resnet", "official_resnet", "resnet_cifar", "densenet"),
-    *("efficientnet", "convnext", "regnet", "vit", "swin"),
-    *("ncf", "ssd", "deepspeech"),
-)
 
 Key = tuple[str, str]  # (dataset, name)
 
@@ -103,8 +96,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 @functools.cache
 def _load_builtin() -> None:
-    for module in BUILTIN_MODULES:
-        importlib.import_module(f"cnnbench.models.{module}")
+    for module in pkgutil.iter_modules(networks.__path__):
+        importlib.import_module(f"{networks.__name__}.{module.name}")
 
 
 def _all() -> Iterable[Key]:

@@ -27,7 +27,7 @@ from cnnbench.data.imagenet import (
 )
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, padded, require
-from cnnbench.models.ssd import MAX_BOXES, overlaps
+from cnnbench.models.networks.ssd import MAX_BOXES, overlaps
 
 PREFIX = "coco-"
 

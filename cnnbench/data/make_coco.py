@@ -17,7 +17,7 @@ from cnnbench.data.coco import PREFIX, CocoObject, serialize
 from cnnbench.data.image_folder import check_name
 from cnnbench.data.make_imagenet import write_images
 from cnnbench.errors import DataError, UsageError
-from cnnbench.models.ssd import MAX_BOXES
+from cnnbench.models.networks.ssd import MAX_BOXES
 
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80

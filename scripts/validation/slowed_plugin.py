@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from cnnbench.models import Model, Network, T, register_model
-from cnnbench.models.lenet import LeNet
+from cnnbench.models.networks.lenet import LeNet
 
 NAME = "slowed_lenet"
 VARIABLE = "EXTRA_ROWS"

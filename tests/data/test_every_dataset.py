@@ -38,9 +38,9 @@ from cnnbench.data.coco import CocoObject
 from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
 from cnnbench.models import register_model
-from cnnbench.models.deepspeech import DeepSpeech2
-from cnnbench.models.ncf import NeuMF
-from cnnbench.models.ssd import SSD300
+from cnnbench.models.networks.deepspeech import DeepSpeech2
+from cnnbench.models.networks.ncf import NeuMF
+from cnnbench.models.networks.ssd import SSD300
 
 EVERY = pytest.mark.parametrize("name", SMALL)
 SUBSETS = ("train", "validation")

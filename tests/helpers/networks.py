@@ -13,9 +13,9 @@ import tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.models import LearningRateSpec, Model, get_model, registry
 from cnnbench.models.declaration import declare
-from cnnbench.models.efficientnet import B0, MOBILE
 from cnnbench.models.graph import GraphNetwork
-from cnnbench.models.regnet import Line
+from cnnbench.models.networks.efficientnet import B0, MOBILE
+from cnnbench.models.networks.regnet import Line
 
 CUT = {
     "mobilenet": {"image_size": 32, "stages": (*MOBILE[:2], MOBILE[2]._replace(blocks=1))},

@@ -12,7 +12,7 @@ from short_runs import build
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.nasnet import NasnetCell, NasNetCifar10, Size
+from cnnbench.models.networks.nasnet import NasnetCell, NasNetCifar10, Size
 from cnnbench.plan import make_plan
 
 

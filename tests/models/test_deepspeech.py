@@ -15,7 +15,7 @@ from networks import forward
 from residual_networks import InOrder, relative_error
 
 from cnnbench.models import declare, get_model
-from cnnbench.models.deepspeech import frames_left
+from cnnbench.models.networks.deepspeech import frames_left
 
 A, B, C = 1, 2, 3
 

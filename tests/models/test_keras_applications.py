@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import BatchNorm, get_model
-from cnnbench.models.inception import InceptionV3
-from cnnbench.models.nasnet import NasNet, NasnetCell, Size
+from cnnbench.models.networks.inception import InceptionV3
+from cnnbench.models.networks.nasnet import NasNet, NasnetCell, Size
 
 CLASSES = 7
 KERAS_NORM = BatchNorm(decay=0.9, epsilon=1.001e-5, scale=True)

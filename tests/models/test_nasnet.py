@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from residual_networks import InOrder, relative_error
 
-from cnnbench.models.nasnet import NasNet, NasNetCifar10, Size
+from cnnbench.models.networks.nasnet import NasNet, NasNetCifar10, Size
 
 # Pairs to add, in order: an operation and the state it takes. States 0 and 1 are the inputs of the
 # cell, the following ones the sums. What no pair takes is the output.

@@ -13,7 +13,7 @@ from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
-from cnnbench.models.ncf import NeuMF, ranks_of_rated
+from cnnbench.models.networks.ncf import NeuMF, ranks_of_rated
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Interrupts
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from networks import CUT, cut, forward
 
 from cnnbench.errors import UsageError
-from cnnbench.models import declare, get_model
+from cnnbench.models import declare, get_model, model_names
 from cnnbench.models.declaration import ShapeNetwork
-from cnnbench.models.nasnet import Size
+from cnnbench.models.networks.nasnet import Size
 
 CLASSES = {"imagenet": 1001, "cifar10": 11, "coco": 81}
 
@@ -91,14 +91,31 @@ TABLE = {
     ("resnet152", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v1.5", "imagenet"): (60_194_857, 224, 32, 0.128),
     ("resnet152_v2", "imagenet"): (60_139_369, 224, 32, 0.128),
+    # timm's for 1000 classes, of which it has no multiply-adds at this size but for the first.
+    ("resnet50_d", "imagenet"): (25_576_264 + 2_049, 224, 64, 0.128, 4.35),
+    ("resnet101_d", "imagenet"): (44_568_392 + 2_049, 224, 32, 0.128),
+    ("resnet152_d", "imagenet"): (60_212_040 + 2_049, 224, 32, 0.128),
     # By hand: 19 convolutions of 2.36 million, of which two take half as many channels.
     ("resnet20", "cifar10"): (269_787, 32, 128, 0.1, 0.04055),
     ("resnet20_v2", "cifar10"): (269_467, 32, 128, 0.1),
-    ("resnet32", "cifar10"): (464_219, 32, 128, 0.1),
+    # Each further block of every stage adds 97,216 parameters, of v2 97,104.
+    **{
+        (f"resnet{6 * blocks + 2}{version}", "cifar10"): (least + blocks * each, 32, 128, 0.1)
+        for version, least, each in (("", -21_861, 97_216), ("_v2", -21_845, 97_104))
+        for blocks in (5, 7, 9)
+    },
     ("resnet110", "cifar10"): (1_728_027, 32, 128, 0.1),
     ("resnet110_v2", "cifar10"): (1_726_027, 32, 128, 0.1),
     ("densenet40_k12", "cifar10"): (357_491, 32, 64, 0.1),
     ("densenet100_k12", "cifar10"): (2_217_411, 32, 64, 0.1),
+    # By hand: the stem, 32 layers of each block (norm, 3 x 3 convolution), two transitions of
+    # 784 and 816 channels to 48, the last norm and layer.
+    ("densenet100_k24", "cifar10"): (
+        448 + (218 * (12_416 + 2 * 13_440) + 3 * 768) + 50 * (784 + 816) + 96 + 1_632 + 817 * 11,
+        32,
+        64,
+        0.1,
+    ),
     # By hand: 3072 + 1, 4096 + 4096, 4096 * 11 + 11.
     ("trivial", "cifar10"): (3_073 + 8_192 + 45_067, 32, 32, 0.005),
     # By hand: two 5 x 5 convolutions with biases, 8 * 8 * 64 to 384 to 192 to 11.
@@ -109,6 +126,13 @@ TABLE = {
         0.1,
     ),
 }
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_every_network_has_a_row_here():
+    """But for those in test_resnet.py; the other data sets have tests of their own."""
+    names = {(name, dataset) for dataset in CLASSES for name in model_names(dataset)}
+    assert {one for one in names if not one[0].startswith("official_")} == set(TABLE)
 
 
 @pytest.mark.parametrize(("name", "dataset"), TABLE)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from residual_networks import Layers
 
 from cnnbench.models import get_model
-from cnnbench.models.regnet import VARIANTS, stages
+from cnnbench.models.networks.regnet import VARIANTS, stages
 
 
 # Blocks and widths of each stage: Radosavovic et al., table 10.

@@ -32,6 +32,20 @@ class ForCifar10(ResNet):
         return tf.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [half, half]])
 
 
+class VersionD(ResNet):
+    """With three convolutions in the stem, and pooled shortcuts."""
+
+    def stem(self, images):
+        x = images
+        for i, stride in enumerate((2, 1, 1)):
+            x = tf.nn.relu(self.norm(self.conv(x, f"conv{i}", stride), f"batchnorm{i}"))
+        return tf.nn.max_pool2d(x, 3, 2, "SAME")
+
+    def shortcut(self, x, active, at, stride, project):
+        pooled = tf.nn.avg_pool2d(x, stride, stride, "SAME")
+        return super().shortcut(pooled, pooled, at, 1, project)
+
+
 FEW = (2, 2, 1, 1)  # blocks
 V2 = {"preactivation": True, "scale": False}
 OFFICIAL_V2 = {"preactivation": True, "norms_stem": False}
@@ -46,6 +60,7 @@ CIFAR10 = {"scale": False, "projects": (False, False)}
         ("resnet50_v1.5", (1, 2, 1), {"training": True}),
         ("resnet50_v2", (2, 1, 1), V2),
         ("resnet50_v2", (2, 1, 1), {**V2, "training": True}),
+        ("resnet50_d", (1, 2, 1), {"training": True}),
         ("official_resnet18", (2, 1), {}),
         ("official_resnet18_v2", (2, 1), OFFICIAL_V2),
         ("official_resnet50", (1, 2, 1), {}),
@@ -60,7 +75,7 @@ def test_it_equals_the_reference(name, strides, options, check_logits):
     if not small:
         # Odd and even extents below it: 20, 10, 5, 3, 2.
         model.image_size, model.blocks = 40, FEW
-    reference = ForCifar10 if small else ResNet
+    reference = ForCifar10 if small else VersionD if name.endswith("_d") else ResNet
     check_logits(
         model,
         lambda values: reference(values, model.blocks, strides, **options),

@@ -14,8 +14,9 @@ import tensorflow as tf
 from networks import forward
 from residual_networks import InOrder
 
-from cnnbench.models import declare, get_model, ssd
-from cnnbench.models.ssd import SSD300
+from cnnbench.models import declare, get_model
+from cnnbench.models.networks import ssd
+from cnnbench.models.networks.ssd import SSD300
 
 
 def default_boxes():

@@ -16,7 +16,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
 from cnnbench.models import registry
 from cnnbench.models.elements import grouped, of_role, resolve
-from cnnbench.models.nasnet import NasNet
+from cnnbench.models.networks.nasnet import NasNet
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -17,8 +17,8 @@ from typing import Any
 from cnnbench.models.elements import IMAGE, Element
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
+from cnnbench.models.networks.resnet import ResNet
 from cnnbench.models.registry import register_model
-from cnnbench.models.resnet import ResNet
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 from cnnbench.models.window import Padding
 

@@ -2,7 +2,7 @@
 
 It strides in a block's first 3 x 3 convolution. The first block of every stage has a projection,
 also where the number of channels stays. v2 normalises nothing before its first pooling. Those
-models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.models.resnet`.
+models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.models.networks.resnet`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import dataclasses
 import itertools
 from typing import Literal
 
+from cnnbench.models.networks.resnet import BLOCKS, ResNet
 from cnnbench.models.registry import register_variants
-from cnnbench.models.resnet import BLOCKS, ResNet
 from cnnbench.models.spec import BatchNorm
 
 

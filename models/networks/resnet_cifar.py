@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 
 from cnnbench.models.network import Activation, Network, T
+from cnnbench.models.networks.resnet import ResNet, Version
 from cnnbench.models.registry import register_variants
-from cnnbench.models.resnet import ResNet, Version
 from cnnbench.models.spec import LearningRateSpec
 
 DEPTHS = (20, 32, 44, 56, 110)

@@ -1,0 +1,1 @@
+"""The networks of cnnbench: each module registers its own when it is imported."""
