@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -96,8 +95,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 @functools.cache
 def _load_builtin() -> None:
-    for module in pkgutil.iter_modules(networks.__path__):
-        importlib.import_module(f"{networks.__name__}.{module.name}")
+    for module in plugins.modules_of(networks):
+        importlib.import_module(f"{networks.__name__}.{module}")
 
 
 def _all() -> Iterable[Key]:

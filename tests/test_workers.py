@@ -24,7 +24,7 @@ from worker_runs import (
 
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.data.imagenet import serialize
-from cnnbench.lab.predict.workload import Tensor
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.usefixtures("quick_start")

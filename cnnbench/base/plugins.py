@@ -284,6 +284,21 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     return keys
 
 
+def modules_of(package: types.ModuleType) -> list[str]:
+    """Names of the modules of a package, such as a folder of algorithms; imports none of them.
+
+    Raises:
+      BenchmarkError: the folder cannot be read, which `pkgutil` takes for an empty one.
+    """
+    (folder,) = package.__path__
+    try:
+        found = {path.stem for path in Path(folder).iterdir() if path.suffix == ".py"}
+    except OSError as error:
+        reason = f"{folder}: cannot be read: {error.strerror}"
+        raise BenchmarkError(f"{reason}; reinstall cnnbench") from None
+    return sorted(found - {"__init__"})
+
+
 def load_entry_points(group: str) -> None:
     """Loads installed entry points once: modules that register on import, or functions."""
     if group in _groups:

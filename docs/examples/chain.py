@@ -7,9 +7,24 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
+from cnnbench.variable_mgr.all_reduce.cost import (
+    Formula,
+    NodeLayout,
+    ReductionPhase,
+    Tensor,
+    ring_lap,
+    star_of,
+)
 
 
-@register("chain")
+def _path(tensor: Tensor, layout: NodeLayout, shards: int) -> list[ReductionPhase]:
+    """n - 1 hops that add, then a message from the last device to each of the others."""
+    moved = (layout.devices - 1) * tensor.bytes
+    hops = ring_lap(layout, 1, moved) + ReductionPhase(added=moved)
+    return [hops, star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)]
+
+
+@register("chain", cost=Formula(_path))
 class Chain:
     """Tensor i begins on device i mod n."""
 

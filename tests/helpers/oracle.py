@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 from short_runs import RATE
 
-from cnnbench.lab.predict.formulas import FORMULAS, NodeLayout
+from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
+from cnnbench.variable_mgr.all_reduce.cost import NodeLayout
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"

@@ -196,8 +196,8 @@ def registered(monkeypatch) -> Iterator[dict[str, Any]]:
     for name in all_reduce.names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     known = set(sys.modules)
-    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    yield registry._factories
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    yield registry._registered
     for name in set(sys.modules) - known:
         if name.startswith(algorithms.__name__):
             del sys.modules[name]

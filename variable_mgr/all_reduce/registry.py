@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.all_reduce import algorithms, limits
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+    from cnnbench.variable_mgr.all_reduce.cost import Formula
 
 
 class Algorithm(Protocol):
@@ -45,47 +45,53 @@ def runs_together(algorithm: Algorithm) -> bool:
 Factory: TypeAlias = "Callable[[ReduceContext], Algorithm]"
 _Factory = TypeVar("_Factory", bound=Factory)
 
-_factories: dict[str, Factory] = {}
+_registered: dict[str, tuple[Factory, Formula | None]] = {}
 
 
-def register(name: str) -> Callable[[_Factory], _Factory]:
-    """Decorator that registers the constructor of an algorithm as `name`."""
+def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Factory]:
+    """Decorator that registers the constructor of an algorithm as `name`.
+
+    Args:
+      cost: for ``cnnbench allreduce --predict``; None where it has no prediction, or for those in
+        `cnnbench.lab.predict.formulas`.
+    """
 
     def decorate(factory: _Factory) -> _Factory:
         plugins.check_name("an all-reduce algorithm", name)
         is_built_in = factory.__module__ == f"{algorithms.__name__}.{name}"
-        if name in names() and (name in _factories or not is_built_in):
+        known, _ = _registered.get(name, (factory if is_built_in else None, None))
+        if name in names() and known is not factory:
             raise UsageError(f"all-reduce algorithm {name!r} is already registered")
-        _factories[name] = factory
+        _registered[name] = factory, cost
         return factory
 
     return decorate
 
 
 def names() -> tuple[str, ...]:
-    """Names of all algorithms, sorted; imports none of them.
-
-    Raises:
-      BenchmarkError: the folder of the algorithms cannot be read.
-    """
-    (folder,) = algorithms.__path__
-    try:
-        # `pkgutil.iter_modules` takes an unreadable folder for an empty one.
-        files = {path.stem for path in Path(folder).iterdir() if path.suffix == ".py"}
-    except OSError as error:
-        reason = f"{folder}: cannot be read: {error.strerror}"
-        raise BenchmarkError(f"{reason}; reinstall cnnbench") from None
-    return tuple(sorted((_factories.keys() | files) - {"__init__"}))
+    """Names of all algorithms, sorted; imports none of them."""
+    return tuple(sorted({*_registered, *plugins.modules_of(algorithms)}))
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
     """Makes the algorithm `name`; raises ValueError if it cannot work with the context."""
     limits.check(name, context)
-    if name not in _factories and name in names():
+    factory, _ = _find(name)
+    return factory(context)
+
+
+def costs(but: Container[str] = ()) -> dict[str, Formula]:
+    """Costs by name of the algorithms that are registered with one; imports them, but for some."""
+    found = {name: _find(name)[1] for name in names() if name not in but}
+    return {name: cost for name, cost in found.items() if cost is not None}
+
+
+def _find(name: str) -> tuple[Factory, Formula | None]:
+    if name not in _registered and name in names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
-    if name not in _factories:
+    if name not in _registered:
         raise UsageError(f"no module registers an all-reduce algorithm {name!r}")
-    return _factories[name](context)
+    return _registered[name]
 
 
 plugins.add_kind(
@@ -93,7 +99,7 @@ plugins.add_kind(
         flag="all_reduce_spec",
         noun="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",
-        table=lambda: _factories,
+        table=lambda: _registered,
         prepare=lambda: None,  # those of cnnbench are found by their files
     )
 )

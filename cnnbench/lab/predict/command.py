@@ -25,7 +25,7 @@ from cnnbench.flags.groups.all_reduce import (
     parse_specs,
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
-from cnnbench.lab.predict.formulas import FORMULAS
+from cnnbench.lab.predict.formulas import formulas
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.lab.predict.predict import (
@@ -38,7 +38,6 @@ from cnnbench.lab.predict.predict import (
 )
 from cnnbench.lab.predict.workload import (
     NotPredictedError,
-    Tensor,
     TrainingStep,
     gradient_tensors,
     packing_text,
@@ -48,6 +47,7 @@ from cnnbench.records.load import load_run
 from cnnbench.records.prediction import Prediction
 from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
@@ -84,7 +84,7 @@ def main(given: Mapping[str, Any]) -> int:
     model = _model(params)
     if params.inter_link is None:
         _warn_of_domain(params.link, device_counts[-1])
-    every = (*FORMULAS, *(_TWO_LEVELS if model.inter_link is not None else ()))
+    every = (*formulas(), *(_TWO_LEVELS if model.inter_link is not None else ()))
     specs = parse_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,

@@ -19,12 +19,20 @@ Whole lists of tensors and specs: `cnnbench.lab.predict.interconnect`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.workload import Tensor
+from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce.cost import (
+    Formula,
+    NodeLayout,
+    Path,
+    PathOf,
+    ReductionPhase,
+    Tensor,
+    ring_lap,
+    star_of,
+)
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
 # its protocol for large messages ("Simple", whose latencies the presets of links have).
@@ -35,101 +43,10 @@ _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
 _LL_BYTES = 4
 
-# Adding reads two bytes and writes one, copying reads one and writes one.
-_COPY_TO_ADD = 2 / 3
-
-
-@dataclass(frozen=True)
-class NodeLayout:
-    """Assignment of devices to nodes; device d is in node d // per_node.
-
-    The devices of a node have a link each; between nodes they share one link. With `per_node` 1
-    every device has a network link of its own.
-    """
-
-    devices: int
-    per_node: int = 1
-
-    @property
-    def nodes(self) -> int:
-        """Nodes, the last of which may be smaller."""
-        return math.ceil(self.devices / self.per_node)
-
-    @property
-    def near(self) -> int:
-        """Devices of a full node."""
-        return min(self.per_node, self.devices)
-
-
-@dataclass(frozen=True)
-class ReductionPhase:
-    """Part of a reduction that waits for the part before.
-
-    Messages and bytes are those that pass the busiest device one after another, within its node
-    (near) and through the link of its node (far). Near and far bytes move at the same time,
-    latencies add up.
-
-    Attributes:
-      near_messages, far_messages: number of consecutive latencies.
-      near_bytes, far_bytes: consecutive bytes in one direction.
-      added: bytes added on the busiest device.
-      copied: bytes copied within the memory of the busiest device.
-      fixed: further seconds.
-    """
-
-    near_messages: float = 0.0
-    near_bytes: float = 0.0
-    far_messages: float = 0.0
-    far_bytes: float = 0.0
-    added: float = 0.0
-    copied: float = 0.0
-    fixed: float = 0.0
-
-    def __add__(self, other: ReductionPhase) -> ReductionPhase:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return ReductionPhase(*(one + two for one, two in pairs))
-
-    def times(self, count: float) -> ReductionPhase:
-        """Every field times a number."""
-        return ReductionPhase(*(count * value for value in vars(self).values()))
-
-    def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase."""
-        return (
-            self.near_messages * near.alpha
-            + self.far_messages * far.alpha
-            + max(self.near_bytes * near.beta, self.far_bytes * far.beta)
-            + (self.added + _COPY_TO_ADD * self.copied) * near.gamma
-            + self.fixed
-        )
-
-
-Path = Sequence[ReductionPhase]
-
-
-PathOf = Callable[[Tensor, NodeLayout, int], Path]
-
-
-@dataclass(frozen=True)
-class Formula:
-    """The cost of one algorithm.
-
-    Attributes:
-      path: phases of one tensor, of (tensor, layout, shards).
-      busy: phases for which one tensor occupies a device, where shorter than the path.
-      roots: number of devices over which successive tensors rotate, of (layout, shards).
-      or_paths: alternatives that the algorithm takes where they are faster.
-    """
-
-    path: PathOf
-    busy: PathOf | None = None
-    roots: Callable[[NodeLayout, int], int] = lambda layout, shards: 1
-    or_paths: tuple[PathOf, ...] = ()
-
 
 def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every other device sends to the root, which adds and sends the sum to each of them."""
-    star = _star(layout.near - 1, layout.devices - layout.near, tensor.bytes)
+    star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
     return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
@@ -138,7 +55,7 @@ def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
     near = min(layout.near, half)
-    gather = _star(near - 1, half - near, size)
+    gather = star_of(near - 1, half - near, size)
     across = _message(layout.nodes > 1, size)
     return (
         gather + ReductionPhase(added=(half - 1) * size),
@@ -157,7 +74,7 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     count, size = tensor.chunks(layout.devices * shards)
     at_once = max(1.0, count / layout.devices)
     moved = (layout.devices - 1) * at_once * size
-    lap = _lap(layout, at_once, moved)
+    lap = ring_lap(layout, at_once, moved)
     return _there_and_back(lap, moved, tensor, count)
 
 
@@ -275,7 +192,7 @@ def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = T
     count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
     # A gatherer receives its shard from every device; a device sends to every gatherer.
-    gatherer = _star(near, far, size)
+    gatherer = star_of(near, far, size)
     sender = _messages(layout.nodes > 1, count, tensor.bytes)
     move = gatherer if near + far >= count else sender
     return _there_and_back(move, (layout.devices - 1) * size, tensor, count)
@@ -284,7 +201,7 @@ def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = T
 def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's ring cuts a tensor of any size into n chunks, and joins without a copy."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = _lap(layout, 1, moved)
+    lap = ring_lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
@@ -311,7 +228,7 @@ def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """TensorFlow's ring: n chunks per subdivision for any size; the input is copied first."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
-    lap = _lap(layout, shards, moved)
+    lap = ring_lap(layout, shards, moved)
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
 
 
@@ -334,15 +251,6 @@ def _low_latency(path: PathOf) -> PathOf:
     return small
 
 
-def _lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """n-1 hops of `at_once` messages each; as many hops leave a node as there are nodes."""
-    hops = layout.devices - 1
-    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
-    return ReductionPhase(
-        at_once * (hops - far), moved if far < hops else 0, at_once * far, moved if far else 0
-    )
-
-
 def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
     """Messages of `size` bytes in all, of which the share `leaving` leaves its node."""
     near = 1 - leaving
@@ -358,11 +266,6 @@ def _there_and_back(move: ReductionPhase, added: float, tensor: Tensor, chunks: 
 
 def _join(tensor: Tensor, chunks: int) -> ReductionPhase:
     return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
-
-
-def _star(near: int, far: int, size: float) -> ReductionPhase:
-    """One device receives from others, or sends to them: `near` in its node, `far` in others."""
-    return ReductionPhase(near, near * size, far, far * size)
 
 
 def _messages(far: bool, count: float, size: float) -> ReductionPhase:
@@ -396,8 +299,13 @@ FORMULAS: dict[str, Formula] = {
 """Formulas by the name of the algorithm in a spec; docs/cost_model.md has their sources."""
 
 
+def formulas() -> dict[str, Formula]:
+    """`FORMULAS`, which need no TensorFlow, and those that other algorithms are registered with."""
+    return {**FORMULAS, **registry.costs(FORMULAS)}
+
+
 SPREAD = Formula(
-    lambda tensor, layout, shards: (_star(layout.devices - 1, 0, tensor.bytes),),
+    lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),
     roots=lambda layout, shards: layout.devices,
 )
 """The last step of two levels: (m-1)(alpha + s beta), on one of m devices of a node in turn."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.lab.predict.formulas import (
-    FORMULAS,
     SPREAD,
+    formulas,
+)
+from cnnbench.lab.predict.workload import NotPredictedError, sent, total_bytes
+from cnnbench.records.codec import one_of
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import (
     Formula,
+    Link,
     NodeLayout,
     Path,
     ReductionPhase,
+    Tensor,
 )
-from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.workload import NotPredictedError, Tensor, sent, total_bytes
-from cnnbench.records.codec import one_of
-from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
 
@@ -67,7 +70,7 @@ class Interconnect:
     def _one_level(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
     ) -> Path:
-        formula = FORMULAS.get(name)
+        formula = formulas().get(name)
         if formula is None:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:

@@ -11,12 +11,11 @@ gamma the memory traffic of the contemporary GPU. docs/cost_model.md has the sou
 from __future__ import annotations
 
 import dataclasses
-import math
-from dataclasses import dataclass
 
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.all_reduce.cost import Link
 
 _GIGA = 1e9
 _MICRO = 1e-6
@@ -39,34 +38,6 @@ _H100_SXM_MEMORY = 3350 * _GIGA
 
 # Bytes that memory moves for one byte added: two read, one written.
 _TRAFFIC_OF_ADDING = 3
-
-
-@dataclass(frozen=True)
-class Link:
-    """The connection of one device with the others.
-
-    Attributes:
-      name: name of the preset, or the parameters as given.
-      alpha: seconds per message.
-      beta: seconds per byte, in one direction, of one device.
-      gamma: seconds per byte added.
-    """
-
-    name: str
-    alpha: float
-    beta: float
-    gamma: float
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second in one direction, of one device."""
-        return math.inf if self.beta == 0 else 1 / self.beta
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: alpha {self.alpha / _MICRO:.3g} us, "
-            f"bandwidth {self.bandwidth / _GIGA:.4g} GB/s, gamma {self.gamma * _GIGA:.3g} ns/B"
-        )
 
 
 # Alpha, bandwidth, and that of the memory of the contemporary GPU.

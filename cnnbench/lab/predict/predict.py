@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep, packing_text
+from cnnbench.lab.predict.workload import NotPredictedError, TrainingStep, packing_text
 from cnnbench.records.prediction import Prediction, Predictions
 from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
 _SMALLEST, _DOUBLINGS = 1024, 20  # 1 KiB to 1 GiB

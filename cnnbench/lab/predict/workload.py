@@ -7,40 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.variable_mgr.sizes import (
     DTYPE_BYTES,
     LINE_BYTES,
     buckets_of,
     buffer_sizes,
-    chunk_size,
     groups_of_small,
 )
 
 
 class NotPredictedError(ValueError):
     """No prediction is available for this algorithm or these devices."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor as sent, of elements of `itemsize` bytes."""
-
-    elements: int
-    itemsize: int = 4
-
-    @property
-    def bytes(self) -> int:
-        """Size of all elements."""
-        return self.elements * self.itemsize
-
-    def chunks(self, most: int) -> tuple[int, int]:
-        """Number and bytes of the chunks, at most `most`, as the algorithms cut them.
-
-        The last one may have fewer bytes.
-        """
-        size = chunk_size(self.elements, most, self.itemsize)
-        count = max(1, math.ceil(self.elements / size))
-        return count, min(size, self.elements) * self.itemsize
 
 
 @dataclass(frozen=True)

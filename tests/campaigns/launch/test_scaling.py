@@ -7,8 +7,8 @@ import pytest
 from cnnbench.campaigns.launch import scaling
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.lab.predict.links import Link
 from cnnbench.plan import make_setup
+from cnnbench.variable_mgr.all_reduce.cost import Link
 
 
 @pytest.fixture

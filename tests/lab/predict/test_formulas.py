@@ -2,11 +2,11 @@
 
 import pytest
 
-from cnnbench.lab.predict.formulas import FORMULAS, ReductionPhase
+from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.workload import NotPredictedError, Tensor
+from cnnbench.lab.predict.workload import NotPredictedError
 from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import Link, ReductionPhase, Tensor
 from cnnbench.variable_mgr.all_reduce.registry import names
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.predict import (
     FastestRange,
     fastest,
     fastest_by_size,
     predict,
 )
-from cnnbench.lab.predict.workload import Tensor, TrainingStep
+from cnnbench.lab.predict.workload import TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.cost import Link, Tensor
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
