@@ -1,59 +1,169 @@
-"""docs/extending.md says how many files a new part touches; here they are counted in the sources.
+"""Performs the recipes of docs/extending.md in a copy of the checkout.
 
-A file counts if it names a part of that kind that is there, outside docstrings.
+What a recipe changes is its block of ``diff``, and what it adds a file of docs/examples. Its check
+passes in the copy, and fails where one of the files is left out.
 """
 
 from __future__ import annotations
 
-import io
 import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from tokenize import generate_tokens
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
-def files_naming(*words):
-    """The source files with one of these words as a name or a text; a docstring is one text."""
-    found = set()
-    for top in ("cnnbench", "models", "variable_mgr"):
-        for file in (ROOT / top).rglob("*.py"):
-            text = file.read_text(encoding="utf-8")
-            if any(word in text for word in words):
-                tokens = generate_tokens(io.StringIO(text).readline)
-                if any(token.string.strip("\"'") in words for token in tokens):
-                    found.add(str(file.relative_to(ROOT)))
-    return found
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe of the page.
+
+    Attributes:
+      check: program that passes where the recipe was performed.
+      adds: new files, each with the example that it is a copy of.
+    """
+
+    heading: str
+    check: str
+    adds: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def section(self):
+        return EXTENDING.partition(f"\n## {self.heading}\n")[2].partition("\n## ")[0]
+
+    @property
+    def changes(self):
+        """The hunks of each file that is changed, in lines."""
+        block = re.search(r"^```diff\n(.*?)^```", self.section, re.MULTILINE | re.DOTALL)
+        files = (text.split("\n", 1) for text in (block[1] if block else "").split("+++ ")[1:])
+        return {name: [hunk.splitlines() for hunk in text.split("@@\n")] for name, text in files}
+
+    def perform(self, tree, without=""):
+        for name in self.adds.keys() - {without}:
+            shutil.copy(ROOT / "docs" / "examples" / self.adds[name], tree / name)
+        for name in self.changes.keys() - {without}:
+            text = (tree / name).read_text(encoding="utf-8")
+            for hunk in self.changes[name]:
+                old, new = (
+                    "".join(f"{line[1:]}\n" for line in hunk if line[:1] != sign) for sign in "+-"
+                )
+                assert text.count(old) == 1, f"{self.heading}: {name} has no or several {old}"
+                text = text.replace(old, new)
+            (tree / name).write_text(text, encoding="utf-8")
 
 
-def touched(recipe):
-    """How many files a recipe says that it touches."""
-    section = TEXT.partition(f"\n## {recipe}\n")[2].partition("\n## ")[0]
-    found = re.search(r"Touches\s+(\d+)\s+files?", section)
-    assert found is not None, recipe
-    return int(found[1])
-
-
-# Where a recipe sends what not every new part has.
-OPTIONAL = {
-    "cnnbench/plan/refusals.py",
-    "cnnbench/plan/notices.py",
-    "cnnbench/judge/metrics/comparable_facts.py",
-}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words", "optional"),
-    [
-        ("A variable manager", ("distributed_replicated",), set()),
-        ("A variable manager", ("central_storage_strategy",), set()),
-        ("A flag", ("allow_nonfinite",), OPTIONAL),
-        ("An optimizer", ("lion", "lion_beta1"), set()),
-    ],
+RECIPES = (
+    Recipe(
+        "A flag",
+        "from cnnbench.flags.help import markdown\n"
+        "from cnnbench.plan import parse_run\n"
+        "from test_every_flag_is_read import test_every_flag_is_read\n"
+        "assert not parse_run(['--noprint_total']).outputs.print_total\n"
+        "assert '| `--print_total` | boolean | `true` |' in markdown()\n"
+        "test_every_flag_is_read()\n",
+    ),
+    Recipe(
+        "A flag of packing",
+        "from cnnbench.plan import parse_run\n"
+        "flags = ['--variable_update=replicated', '--num_gpus=2', '--reverse_gradients']\n"
+        "packing = parse_run(flags).exchange.aggregation\n"
+        "assert str(packing) == 'reverse'\n"
+        "from cnnbench.variable_mgr.aggregation.pipeline import make_stages\n"
+        "(stage,) = make_stages(packing, ('a', 'b'), None)\n"
+        "sent, inverse = stage([[1, 2], [3, 4]])\n"
+        "assert (sent, inverse(sent)) == ([[2, 1], [4, 3]], [[1, 2], [3, 4]])\n",
+    ),
+    Recipe(
+        "A model",
+        "from cnnbench.models import document, get_model\n"
+        "assert get_model('tiny', 'imagenet').name == 'tiny'\n"
+        "assert '| tiny | imagenet |' in document.table()\n",
+        {"models/networks/tiny.py": "tiny_plugin.py"},
+    ),
+    Recipe(
+        "A data set",
+        "from cnnbench.data import find_dataset\n"
+        "assert find_dataset('faces', None).num_classes == 11\n"
+        "assert find_dataset(None, '/data/faces').name == 'faces'\n",
+    ),
+    Recipe(
+        "An all-reduce algorithm",
+        "from cnnbench.lab.predict.formulas import formulas\n"
+        "from cnnbench.variable_mgr.all_reduce import names\n"
+        "assert 'chain' in names()\n"
+        "assert 'chain' in formulas()\n",
+        {"variable_mgr/all_reduce/algorithms/chain.py": "chain.py"},
+    ),
+    Recipe(
+        "A variable manager",
+        "from cnnbench.flags.help import run_help\n"
+        "from cnnbench.variable_mgr.modes import BUILT_IN\n"
+        "assert 'local_sgd: towers train alone' in ' '.join(run_help().split())\n"
+        "from importlib.util import find_spec\n"
+        "for mode in BUILT_IN:\n"
+        "    assert find_spec('cnnbench.variable_mgr' + mode.manager.partition(':')[0])\n",
+        {"variable_mgr/local_sgd.py": "local_sgd_plugin.py"},
+    ),
 )
-def test_a_recipe_counts_its_files(recipe, words, optional):
-    files = files_naming(*words) - optional
-    assert len(files) == touched(recipe), sorted(files)
+
+
+@pytest.fixture
+def copy_of(tmp_path):
+    """copy_of(name): a new copy of the checkout without its other tests."""
+
+    def copied(name):
+        for folder in ("cnnbench", "configs", "docs", "models", "variable_mgr", "tests/flags"):
+            shutil.copytree(ROOT / folder, tmp_path / name / folder, ignore=_CACHES)
+        return tmp_path / name
+
+    return copied
+
+
+_CACHES = shutil.ignore_patterns("__pycache__")
+
+
+def started(check, tree):
+    """The process of a check, which imports from its working directory.
+
+    No check computes with TensorFlow, which takes seconds to load.
+    """
+    code = (
+        "import sys\n"
+        "from unittest.mock import MagicMock\n"
+        "sys.modules['tensorflow'] = MagicMock()\n"
+        "sys.path.insert(1, 'tests/flags')\n"
+    )
+    command = [sys.executable, "-c", code + check]
+    return subprocess.Popen(command, cwd=tree, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
+def test_a_recipe_names_every_file_that_it_needs(recipe, copy_of):
+    files = [*recipe.changes, *recipe.adds]
+    assert files
+    running = {}
+    for left_out in ("", *files):
+        tree = copy_of(left_out.replace("/", "_") or "all")
+        recipe.perform(tree, left_out)
+        running[left_out] = started(recipe.check, tree)
+    errors = {left_out: process.communicate()[1] for left_out, process in running.items()}
+    assert [left_out for left_out, process in running.items() if process.returncode == 0] == [""], (
+        errors[""]
+    )
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
+def test_a_recipe_counts_the_files_that_it_changes(recipe):
+    said = re.search(r"Touches\s+(no|\d+)\s+files?", recipe.section)
+    assert said is not None
+    assert said[1] == (str(len(recipe.changes)) if recipe.changes else "no")
+
+
+def test_every_recipe_is_performed():
+    headings = re.findall(r"^## (A.*)$", EXTENDING, re.MULTILINE)
+    assert {*headings} - {"A path"} == {recipe.heading for recipe in RECIPES}

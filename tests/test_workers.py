@@ -24,8 +24,8 @@ from worker_runs import (
 
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.data.imagenet import serialize
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
 from cnnbench.records.run import RunRecord
+from cnnbench.variable_mgr.all_reduce.cost import Tensor
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
