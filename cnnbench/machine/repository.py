@@ -128,26 +128,23 @@ def why_missing(folder: str | Path | None = None) -> str:
 
 
 def of_work(flags: Mapping[str, Any]) -> Subject:
-    """Repository of a measurement: that of its plug-in, else of the working directory.
+    """Repository of a measurement: that of its first plug-in in one, else of the working directory.
 
-    A plug-in that its repository does not track differs from the commit. Where neither is in a
+    A plug-in that this repository does not track differs from the commit. Where neither is in a
     repository, cnnbench is measured, whose commit is a fact of the environment.
     """
-    found = Subject()
-    for plugin in filter(os.path.isfile, (path for _, path in plugins.files(flags))):
-        file = Path(plugin).resolve()
-        found = of_folder(file.parent)
-        if found.revision is not None:
-            try:
-                git("ls-files", "--error-unmatch", "--", file.name, folder=file.parent)
-            except GitError:
-                content = file.read_bytes() if os.access(file, os.R_OK) else b""
-                changes = _digest(found.changes or "", content)
-                found = replace(found, dirty=True, changes=changes)
+    files = [Path(path).resolve() for _, path in plugins.files(flags) if os.path.isfile(path)]
+    found, folder = Subject(), None
+    for folder in (*(file.parent for file in files), None):
+        found = of_folder(folder)
         if found != Subject():
             break
-    else:
-        found = of_folder()
+    for file in files if folder is not None and found.revision is not None else ():
+        try:
+            git("ls-files", "--error-unmatch", "--", str(file), folder=folder)
+        except GitError:
+            content = file.read_bytes() if os.access(file, os.R_OK) else b""
+            found = replace(found, dirty=True, changes=_digest(found.changes or "", content))
     unknown = of_cnnbench().unknown if found == Subject() else found.unknown
     return replace(found, unknown=None if "commit" in labels_of(flags) else unknown)
 

@@ -1,4 +1,4 @@
-"""Local SGD: cnnbench --variable_mgr_plugin=docs/examples/local_sgd_plugin.py, and with it
+"""Local SGD: cnnbench --plugin=docs/examples/local_sgd_plugin.py, and with it
 --variable_update=local_sgd. Towers train alone; every EVERY steps their weights become the mean.
 """
 

@@ -1,4 +1,4 @@
-"""A complete data set with a model: cnnbench --dataset_plugin=docs/examples/npz_dataset_plugin.py.
+"""A complete data set with a model: cnnbench --plugin=docs/examples/npz_dataset_plugin.py.
 
 --data_dir holds train.npz and validation.npz, each with `images`, uint8 [n, 16, 16, 3], and
 `labels`, integers [n] from 0 to 9.

@@ -1,4 +1,4 @@
-"""A complete model: cnnbench --model_plugin=docs/examples/tiny_plugin.py --model=tiny."""
+"""A complete model: cnnbench --plugin=docs/examples/tiny_plugin.py --model=tiny."""
 
 from cnnbench.models import LearningRateSpec, Model, Network, T, register_model
 

@@ -1,4 +1,4 @@
-"""Two inputs, two outputs: cnnbench --dataset_plugin=docs/examples/weather_plugin.py.
+"""Two inputs, two outputs: cnnbench --plugin=docs/examples/weather_plugin.py.
 
 --model=forecast --data_name=weather tells from 24 hours of measurements and the number of the
 station whether it will rain and how warm it will be. Without --data_dir the data is synthetic;

@@ -220,6 +220,17 @@ def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
     assert of_folder(nets).dirty is False
 
 
+def test_each_of_several_plugins_counts(nets, git, tmp_path):
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(name)
+    tracked, *others = (str(nets / "net.py"), *(str(tmp_path / n) for n in ("one.py", "two.py")))
+    found = [of_work({"plugin": (tracked, *others[:count])}) for count in range(3)]
+    assert {one.revision for one in found} == {git(nets, "rev-parse", "HEAD")}
+    assert [one.dirty for one in found] == [False, True, True]
+    assert len({one.changes for one in found}) == 3
+    assert of_work({"plugin": [*others, tracked]}) == found[2]
+
+
 def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
     names = git(tmp_path, "rev-parse", "--local-env-vars").split()
     assert "GIT_INDEX_FILE" in names
