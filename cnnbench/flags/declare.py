@@ -150,11 +150,6 @@ class FlagSpec:
         value = self.kind.stored(value)
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
-    @property
-    def range_text(self) -> str:
-        """The allowed values in words, or ""."""
-        return self.kind.accepted()
-
 
 def flag_of(group: type, name: str, **changes: Any) -> Any:
     """Declares a flag of another dataclass again, with changes of default, limits or help."""
@@ -224,7 +219,7 @@ def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
         return kinds.items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
     if of in (int, float):
         bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
-        return (kinds.integer if of is int else kinds.number)(**bounds)
+        return kinds.numeric(of, **bounds)
     if of is str:
         return kinds.string(*(limits.get(name, "") for name in ("choices", "lower", "path")))
     if of is Duration:

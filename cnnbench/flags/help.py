@@ -167,7 +167,7 @@ def _entry(spec: FlagSpec, width: int) -> str:
     else:
         short = f"-{spec.short}, " if spec.short else ""
         head = f"  {short}--{spec.name}={spec.kind.form}"
-    facts = [spec.kind.name, f"default {_default_text(spec)}", spec.range_text]
+    facts = [spec.kind.name, f"default {_default_text(spec)}", spec.kind.accepted()]
     body = f"{spec.help} ({'; '.join(fact for fact in facts if fact)})"
     indent = " " * 6
     return head + "\n" + textwrap.fill(body, width, initial_indent=indent, subsequent_indent=indent)
@@ -192,7 +192,7 @@ def _row(spec: FlagSpec) -> str:
         spec.kind.name,
         default if default in ("not set", "empty") else f"`{default}`",
         spec.help,
-        spec.range_text,
+        spec.kind.accepted(),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -58,30 +58,18 @@ def boolean() -> FlagKind:
     )
 
 
-def integer(**bounds: float) -> FlagKind:
-    """Integers within bounds; without a maximum within those of TensorFlow."""
+def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
+    """Integers or finite numbers within bounds; without a maximum within those of TensorFlow."""
+    whole = of is int
     return FlagKind(
-        name="integer",
-        form="N",
-        wording="an integer",
-        has=lambda value: type(value) is int,
-        read=parse_integer,
-        fault=lambda value: _excess(value, bounds, 2**31 - 1),
-        accepted=lambda: _range(bounds),
-    )
-
-
-def number(**bounds: float) -> FlagKind:
-    """Finite numbers within bounds, stored as float."""
-    return FlagKind(
-        name="number",
-        form="X",
-        wording="a finite number",
-        has=lambda value: type(value) is float and math.isfinite(value),
-        read=parse_number,
-        stored=lambda value: float(value) if type(value) is int else value,
+        name="integer" if whole else "number",
+        form="N" if whole else "X",
+        wording="an integer" if whole else "a finite number",
+        has=lambda value: type(value) is of and (whole or math.isfinite(value)),
+        read=parse_integer if whole else parse_number,
+        stored=lambda value: of(value) if type(value) is int else value,
         text=lambda value: str(value).removesuffix(".0"),
-        fault=lambda value: _excess(value, bounds, 3.4028235e38),
+        fault=lambda value: _excess(value, bounds, 2**31 - 1 if whole else 3.4028235e38),
         accepted=lambda: _range(bounds),
     )
 

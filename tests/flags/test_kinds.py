@@ -55,4 +55,4 @@ def test_what_no_kind_takes_is_refused(value, reason):
 def test_the_help_has_both_kinds():
     assert EVERY.kind.name == "integer or duration"
     assert EVERY.kind.form == "N|TIME"
-    assert EVERY.range_text == "at least 1, or a duration such as 500ms, 10s or 2m"
+    assert EVERY.kind.accepted() == "at least 1, or a duration such as 500ms, 10s or 2m"
