@@ -290,13 +290,12 @@ def modules_of(package: types.ModuleType) -> list[str]:
     Raises:
       BenchmarkError: the folder cannot be read, which `pkgutil` takes for an empty one.
     """
-    (folder,) = package.__path__
     try:
-        found = {path.stem for path in Path(folder).iterdir() if path.suffix == ".py"}
+        files = [path for folder in package.__path__ for path in Path(folder).iterdir()]
     except OSError as error:
-        reason = f"{folder}: cannot be read: {error.strerror}"
+        reason = f"{error.filename}: cannot be read: {error.strerror}"
         raise BenchmarkError(f"{reason}; reinstall cnnbench") from None
-    return sorted(found - {"__init__"})
+    return sorted({path.stem for path in files if path.suffix == ".py"} - {"__init__"})
 
 
 def load_entry_points(group: str) -> None:

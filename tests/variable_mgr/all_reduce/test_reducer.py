@@ -27,7 +27,7 @@ def test_every_file_registers_the_name_it_bears(make_context):
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch, call):
     monkeypatch.setattr(registry.algorithms, "__path__", [str(tmp_path / "gone")])
-    monkeypatch.setattr(registry, "_factories", {})
+    monkeypatch.setattr(registry, "_registered", {})
     flags = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
     err = call(*flags, "--all_reduce_spec=copy", code=4).err
     reason = f"{tmp_path}/gone: cannot be read: No such file or directory; reinstall cnnbench"
