@@ -45,6 +45,7 @@ _REGISTRIES = (
     "cnnbench.models.registry",
     "cnnbench.variable_mgr.registry",
     "cnnbench.variable_mgr.all_reduce.registry",
+    "cnnbench.optimizers.registry",
 )
 
 

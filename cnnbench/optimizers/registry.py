@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -66,8 +65,8 @@ class Registry(dict[str, S], Generic[S]):
 
 
 def _modules() -> Iterable[OptimizerSpec]:
-    for module in pkgutil.iter_modules(builtin.__path__):
-        yield importlib.import_module(f"{builtin.__name__}.{module.name}").OPTIMIZER
+    for module in plugins.modules_of(builtin):
+        yield importlib.import_module(f"{builtin.__name__}.{module}").OPTIMIZER
 
 
 OPTIMIZERS = Registry("optimizer", "optimizer", OptimizerSpec, _modules())
