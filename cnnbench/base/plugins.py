@@ -59,6 +59,7 @@ class Kind:
       call: the function that registers one.
       table: all registered objects by key.
       prepare: fills the table with those of cnnbench.
+      further: other tables with some of the objects.
     """
 
     flag: str
@@ -66,6 +67,19 @@ class Kind:
     call: str
     table: Callable[[], dict[Any, Any]]
     prepare: Callable[[], None]
+    further: tuple[dict[Any, Any], ...] = ()
+
+    @property
+    def tables(self) -> tuple[dict[Any, Any], ...]:
+        """All tables with registered objects."""
+        return (self.table(), *self.further)
+
+    def remove(self, key: Any) -> None:
+        """Removes an object, if it is there."""
+        gone = self.table().get(key)
+        for table in self.tables:
+            for one in [one for one, found in table.items() if found is gone]:
+                del table[one]
 
 
 _kinds: dict[str, Kind] = {}
@@ -330,7 +344,7 @@ def forget(file: Path) -> None:
     digests.pop(name, None)
     for flag, keys in added.items():
         for key in keys:
-            _kinds[flag].table().pop(key, None)
+            _kinds[flag].remove(key)
             _origins.pop((flag, key), None)
 
 
@@ -346,19 +360,19 @@ def _loading(name: str) -> Iterator[Added]:
         importlib.import_module(module)
     for kind in _kinds.values():
         kind.prepare()
-    known = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
+    known = {flag: [dict(table) for table in kind.tables] for flag, kind in _kinds.items()}
     added: Added = {}
     try:
         with reported(UsageError, name), running(name):
             yield added
     except BaseException:
         for flag, kind in _kinds.items():
-            table = kind.table()
-            table.clear()
-            table.update(known[flag])
+            for table, before in zip(kind.tables, known[flag], strict=True):
+                table.clear()
+                table.update(before)
         raise
     for flag, kind in _kinds.items():
-        added[flag] = tuple(key for key in kind.table() if key not in known[flag])
+        added[flag] = tuple(key for key in kind.table() if key not in known[flag][0])
         _origins.update({(flag, key): name for key in added[flag]})
 
 

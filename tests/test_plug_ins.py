@@ -1,0 +1,110 @@
+"""Files of --plugin: the examples of all kinds, in the commands that have the flag."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from forked import execute
+from short_runs import TINY
+
+from cnnbench.base import plugins
+from cnnbench.campaigns.processes.child import Command
+from cnnbench.errors import FlagError
+
+DOCS = Path(__file__).parents[1] / "docs"
+EXTENDING = (DOCS / "extending.md").read_text(encoding="utf-8")
+EXAMPLES = DOCS / "examples"
+
+
+def named(*names):
+    return ",".join(str(EXAMPLES / f"{name}.py") for name in names)
+
+
+def test_every_kind_is_documented_with_an_example():
+    rows = re.findall(
+        r"^\| ([\w -]+) \| `(cnnbench[\w.]+)` \| `--\w+`.* \|(.*) \|$", EXTENDING, re.M
+    )
+    plugins.load(named("chain"), plugins.FLAG)
+    kinds = {kind.call.partition("(")[0]: kind.flag for kind in plugins._kinds.values()}
+    assert {call for _, call, _ in rows} == kinds.keys()
+    for _, call, cell in rows:
+        for example in re.findall(r"\(examples/(\w+)\.py\)", cell):
+            path = str(EXAMPLES / f"{example}.py")
+            plugins.load(path, plugins.FLAG)
+            assert plugins._files[Path(path)][1][kinds[call]], example
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_a_run_takes_names_of_several_files(call, tmp_path):
+    files = named("tiny_plugin", "local_sgd_plugin"), named("signum_plugin", "polynomial_plugin")
+    words = [f"--plugin={file}" for file in files]
+    flags = {
+        **TINY,
+        **{"data_name": "imagenet", "model": "tiny", "num_gpus": 2, "batch_size": 2},
+        **{"variable_update": "local_sgd", "optimizer": "signum", "init_learning_rate": 0.1},
+        **{"learning_rate_schedule": "polynomial", "result_json": tmp_path / "r.json"},
+    }
+    err = call(*words, **flags).err
+    assert "no effect" not in err
+    config = json.loads((tmp_path / "r.json").read_text())["config"]
+    assert config["plugin"] == [path for file in files for path in file.split(",")]
+
+
+@pytest.mark.usefixtures("quick_start")
+def test_commands_take_names_of_plug_ins(call, tmp_path):
+    reductions = ("--device=cpu", "--num_gpus=3", "--sizes=4K", "--num_batches=1", "--progress=off")
+    chain = f"--plugin={named('chain')}"
+    out = call("allreduce", *reductions, chain, "--all_reduce_spec=chain/copy").out
+    assert re.search(r"float32 +3 +chain/copy +-", out)
+    predicted = ("--predict", "--model=lenet", "--link=hdr", "--devices=8")
+    assert re.search(r"# devices .* chain\b", call("allreduce", *predicted, chain).out)
+    assert " tiny " in call("models", f"--plugin={named('tiny_plugin')}").out
+    words = ("--plugin", named("local_sgd_plugin"), "--plugin", named("signum_plugin"))
+    text = " ".join(call("run", "--help", *words).out.split())
+    assert "signum" in text
+    assert "local_sgd" in text
+
+
+def test_a_job_takes_names_of_plug_ins(tmp_path):
+    flags = {
+        **TINY,
+        **{"plugin": named("tiny_plugin", "signum_plugin"), "data_name": "imagenet"},
+        **{"model": "tiny", "optimizer": "signum", "batch_size": 2, "num_batches": 2},
+        **{"variable_update": "collective_all_reduce", "result_json": tmp_path / "r.json"},
+    }
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    job = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", *words]
+    execute(Command(words=job, log=tmp_path / "log"), 300)
+    assert "error" not in (tmp_path / "log").read_text()
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["config"]["optimizer"] == "signum"
+    assert record["model"]["name"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "registers nothing; call cnnbench.models.register_model"),
+        ("1 / 0", "ZeroDivisionError"),
+        (
+            "from cnnbench.variable_mgr.all_reduce import register\nregister('xring')(print)",
+            "all-reduce algorithm 'xring' is already registered",
+        ),
+    ],
+)
+def test_a_file_without_use_is_refused(text, reason, call, tmp_path):
+    (tmp_path / "own.py").write_text(text)
+    assert reason in call(f"--plugin={tmp_path}/own.py", code=2).err
+
+
+def test_what_an_edited_file_no_longer_registers_is_gone(tmp_path):
+    text = (EXAMPLES / "chain.py").read_text()
+    for name in ("one", "two"):
+        (tmp_path / "own.py").write_text(text.replace('"chain"', f'"{name}"'))
+        assert plugins.load(str(tmp_path / "own.py"), plugins.FLAG) == (name,)
+    with pytest.raises(FlagError, match=r"--model_plugin=.*: registers no model; call"):
+        plugins.load(str(tmp_path / "own.py"), "model_plugin")
