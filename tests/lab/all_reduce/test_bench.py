@@ -70,7 +70,7 @@ def algorithm(monkeypatch):
         def factory(context):
             return lambda tensors, index: function(tensors, context.devices, index)
 
-        monkeypatch.setitem(registry._factories, name, factory)
+        monkeypatch.setitem(registry._registered, name, (factory, None))
 
     return add
 
