@@ -88,7 +88,7 @@ def test_a_job_takes_names_of_plug_ins(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "registers nothing; call cnnbench.models.register_model"),
+        ("", "registers nothing; call cnnbench.data.register_dataset"),
         ("1 / 0", "ZeroDivisionError"),
         (
             "from cnnbench.variable_mgr.all_reduce import register\nregister('xring')(print)",

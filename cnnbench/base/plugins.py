@@ -294,7 +294,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
     if not keys:
         noun = "nothing" if flag == FLAG else f"no {wanted[0].noun}"
-        calls = " or ".join(kind.call for kind in wanted)
+        calls = " or ".join(sorted(kind.call for kind in wanted))
         raise FlagError(flag, path, f"registers {noun}; call {calls}")
     return keys
 
