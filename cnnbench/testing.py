@@ -81,11 +81,9 @@ class Result:
         return self.records[0]
 
     def value(self, metric: str) -> float:
-        """The median over processes of a metric of `cnnbench compare`.
+        """The median over processes of a metric of `cnnbench compare --metrics`, in its unit.
 
-        Metrics are throughput (images/sec), memory (bytes), startup (seconds), accuracy and
-        cpu_time (seconds of CPU per step). KeyError for another one, ValueError if no process
-        measured it.
+        docs/metrics.md lists them. KeyError for another one, ValueError if no process measured it.
         """
         found = METRICS[metric].values(self.records)
         values = [value for value in found if value is not None]

@@ -28,6 +28,7 @@ from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, computed_of, json_key
 from cnnbench.records.explanation import Explanation
+from cnnbench.records.metric import SUMMARY, Summary, load_metrics
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import StepProfile
@@ -117,6 +118,10 @@ def _form(
         return {"type": "object", "additionalProperties": _form(arguments[1], definitions) or True}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [one.value for one in hint]}
+    if hint is Summary:
+        definitions["number"] = _NUMBER
+        definitions[hint.__name__] = _metrics()
+        return {"$ref": f"#/$defs/{hint.__name__}"}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         name = hint.__name__
         if name not in definitions:
@@ -124,6 +129,23 @@ def _form(
             definitions[name] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     raise TypeError(f"{hint!r} has no JSON Schema")
+
+
+def _metrics() -> dict[str, Json]:
+    """The schema of a summary; plug-ins may add metrics."""
+    load_metrics()
+    value: dict[str, Json] = {"anyOf": [{"$ref": "#/$defs/number"}, {"type": "null"}]}
+    text: dict[str, Json] = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    return {
+        "description": _summary(Summary),
+        "type": "object",
+        "properties": {
+            key: {"description": metric.about, **(value if metric.unit else text)}
+            for key, metric in SUMMARY.items()
+        },
+        "required": [key for key, metric in SUMMARY.items() if metric.always],
+        "additionalProperties": value,
+    }
 
 
 def _summary(cls: Any) -> str:

@@ -12,7 +12,7 @@ import fcntl
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
 
@@ -34,6 +34,7 @@ from cnnbench.records.files import (
     write_text,
     writing_output,
 )
+from cnnbench.records.metric import SUMMARY, load_metrics
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -109,13 +110,19 @@ class CsvTable:
     Rows are written with one call under a lock. The next writer removes a row that a killed process
     left incomplete: cells have no line breaks, and the last cell of a row is the schema number.
     Files of earlier versions, which lack columns, are continued without these.
-
-    The last of the columns, which are the header of new files, is the schema number.
     """
 
-    def __init__(self, columns: Sequence[str], schema: int) -> None:
-        self.columns = tuple(columns)
+    def __init__(self, columns: Sequence[str], schema: int, more: Collection[str] = ()) -> None:
+        """A table of some columns, the last of which is the schema number, and `more` before it."""
+        self._columns = columns
         self._schema = schema
+        self._more = more
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The header of new files."""
+        *first, last = self._columns
+        return (*first, *(name for name in self._more if name not in first), last)
 
     def prepare(self, path: str) -> tuple[str, ...]:
         """Checks that rows can be appended later, and returns the columns that the file lacks."""
@@ -319,7 +326,8 @@ _ALL_REDUCE = {
     "subject_changes": "subject.changes",
 }
 
-RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema)
+load_metrics()
+RUNS = CsvTable((*_RUN, "schema"), RunRecord.schema, SUMMARY)
 REDUCTIONS = CsvTable((*_ALL_REDUCE, "schema"), AllReduceRecord.schema)
 
 
@@ -333,14 +341,15 @@ def run_row(record: RunRecord) -> dict[str, object]:
         "error": None if error is None else f"{error.type}: {error.message}",
         "command": shlex.join(record.command),
     }
+    summary = record.summary()
     sources = {
         "record": record,
-        "summary": record.summary(),
+        "summary": summary,
         "evaluation": record.evaluations[-1] if record.evaluations else None,
         "computed": computed,
         "subject": subject_of(record.subject, record.config, record.ab),
     }
-    return {name: _value(sources, path) for name, path in _RUN.items()}
+    return {**summary, **{name: _value(sources, path) for name, path in _RUN.items()}}
 
 
 def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, ClassVar
 
-from cnnbench.base.stats import descriptive
 from cnnbench.base.stats.steady_state import SteadyState, steady_state
 from cnnbench.records.codec import (
     ABSENT,
@@ -22,6 +20,7 @@ from cnnbench.records.codec import (
     one_of,
     started,
 )
+from cnnbench.records.metric import Summary, summary_of
 from cnnbench.records.parts import (
     AMOUNTS,
     AbPlace,
@@ -46,60 +45,6 @@ from cnnbench.records.subject import Subject
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Statistics derived from a record; None where its measurements do not give them.
-
-    Attributes:
-      images_per_sec: global batch over mean step time.
-      images_per_sec_median: global batch over median step time.
-      images_per_sec_uncertainty: standard error of the speeds of the steps.
-      images_per_sec_jitter: 1.4826 times the median absolute deviation of these speeds.
-      total_images_per_sec: images of the timed loop over its whole wall time.
-      achieved_flops_per_sec: images_per_sec times FLOPs per image, of the forward
-        pass in forward-only runs, else of training.
-      mfu: achieved over peak; None where it would be above 1, so that the peak must be wrong.
-      peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as in `measured`.
-      input_wait_fraction: share of the timed loop spent waiting for input.
-      input_images_per_sec: examples per second of the input pipeline alone.
-      energy_joules: energy of processors and GPUs in the timed loop, as far as known.
-      joules_per_image: energy_joules over the images of the timed loop.
-      energy_source: the counters in energy_joules.
-      time_to_accuracy_seconds: wall time from the start of the timed loop to the end of the first
-        evaluation that reached the target; None without one.
-      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: percentiles of the time from
-        fetching a batch to its result, while no other batch runs; None for runs that are not
-        forward-only, the last also for fewer than 100 batches.
-      cpu_seconds_per_step: mean CPU time of this process in a timed step.
-      busy_cpus: CPU time of this process over wall time, both of the timed loop.
-      images_per_cpu_second: global batch over cpu_seconds_per_step, in evaluation runs images over
-        the CPU time of the loop; None in jobs of several processes.
-    """
-
-    images_per_sec: float | None
-    images_per_sec_uncertainty: float | None
-    images_per_sec_jitter: float | None
-    total_images_per_sec: float | None
-    achieved_flops_per_sec: float | None
-    mfu: float | None
-    peak_flops_per_sec: float | None
-    peak_flops_source: str | None
-    input_wait_fraction: float | None
-    peak_memory_bytes: int | None
-    energy_joules: float | None
-    joules_per_image: float | None
-    energy_source: str | None
-    input_images_per_sec: float | None = field(default=None, metadata=OPTIONAL)
-    time_to_accuracy_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    latency_p50_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    latency_p90_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    latency_p99_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    cpu_seconds_per_step: float | None = field(default=None, metadata=OPTIONAL)
-    busy_cpus: float | None = field(default=None, metadata=OPTIONAL)
-    images_per_cpu_second: float | None = field(default=None, metadata=OPTIONAL)
-    images_per_sec_median: float | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,75 +156,7 @@ class RunRecord(Document):
     @computed
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
-        speed = middle = None
-        if self.batch is not None and self.step_seconds:
-            speed = descriptive.speed(self.batch.global_, self.step_seconds)
-            middle = self.batch.global_ / descriptive.median(self.step_seconds)
-        measured = self.measured
-        flops = self.flops_per_image()
-        achieved = speed.mean * flops if speed is not None and flops is not None else None
-        joules = _sum(measured.cpu_energy_joules, measured.gpu_energy_joules)
-        return Summary(
-            images_per_sec=None if speed is None else speed.mean,
-            images_per_sec_median=middle,
-            images_per_sec_uncertainty=None if speed is None else speed.uncertainty,
-            images_per_sec_jitter=None if speed is None else speed.jitter,
-            total_images_per_sec=_ratio(measured.loop_images, measured.loop_seconds),
-            achieved_flops_per_sec=achieved,
-            mfu=share_of_peak(achieved, measured.peak_flops_per_sec),
-            peak_flops_per_sec=measured.peak_flops_per_sec,
-            peak_flops_source=measured.peak_flops_source,
-            input_wait_fraction=_ratio(measured.input_wait_seconds, measured.loop_seconds),
-            input_images_per_sec=(
-                self.input_stages[-1].examples_per_sec if self.input_stages else None
-            ),
-            peak_memory_bytes=measured.peak_memory_bytes,
-            energy_joules=joules,
-            joules_per_image=_ratio(joules, measured.loop_images),
-            energy_source=measured.energy_source,
-            time_to_accuracy_seconds=self._time_to_accuracy(),
-            **self._latencies(),
-            **self._cpu_time(),
-        )
-
-    def _latencies(self) -> dict[str, float | None]:
-        seconds = self.latency_seconds
-        # The time of a step on a GPU is the distance between two completions, of steps launched
-        # one ahead.
-        if not seconds and (self.placement is None or self.placement.kind == "cpu"):
-            seconds = self.step_seconds
-        if not self.config.get("forward_only") or not seconds:
-            return {}
-        return {
-            "latency_p50_seconds": descriptive.nearest_rank(seconds, 0.5),
-            "latency_p90_seconds": descriptive.nearest_rank(seconds, 0.9),
-            "latency_p99_seconds": descriptive.p99(seconds),
-        }
-
-    def _cpu_time(self) -> dict[str, float | None]:
-        measured = self.measured
-        per_step = fmean(self.step_cpu_seconds) if self.step_cpu_seconds else None
-        loop = _sum(measured.loop_user_seconds, measured.loop_system_seconds)
-        images: float | None = None
-        if self.cluster is None and self.step_seconds:
-            images = _ratio(None if self.batch is None else self.batch.global_, per_step)
-        elif self.cluster is None:
-            images = _ratio(measured.loop_images, loop)
-        return {
-            "cpu_seconds_per_step": per_step,
-            "busy_cpus": _ratio(loop, measured.loop_seconds),
-            "images_per_cpu_second": images,
-        }
-
-    def _time_to_accuracy(self) -> float | None:
-        target, top_1 = self.target, self.config.get("stop_at_top_1_accuracy")
-        # Otherwise it was not requested, or the document was made by hand.
-        if target is None and isinstance(top_1, (int, float)):
-            target = Target(metric="top_1", value=top_1)
-        if target is None:
-            return None
-        reached = (e for e in self.evaluations if target.reached(e.value_of(target.metric)))
-        return next((evaluation.wall_seconds for evaluation in reached), None)
+        return summary_of(self)
 
     def condition(self, name: str) -> float | None:
         """A quantity of the machine over the timed loop, see `Conditions`; None if unknown."""
@@ -302,21 +179,6 @@ class RunRecord(Document):
         if self.config.get("forward_only"):
             return self.model.forward_flops_per_image
         return self.model.training_flops_per_image
-
-
-def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
-    """MFU; None where it is unknown, or above 1, which shows that the peak is wrong."""
-    share = _ratio(achieved, peak)
-    return None if share is None or share > 1 else share
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:

@@ -27,9 +27,9 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare.disturbance import turn_means
 from cnnbench.judge.metrics.registry import CPU_TIME
-from cnnbench.judge.metrics.speed import throughput
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import take
+from cnnbench.records.metrics.figures import throughput
 from validation import slowed_plugin
 
 BASES = ("base 1", "base 2")

@@ -66,6 +66,11 @@ def test_latencies_of_forward_only_runs(record):
     fewer = replace(run, step_seconds=hundred[:99]).summary()
     assert fewer.latency_p90_seconds == pytest.approx(0.091)
     assert fewer.latency_p99_seconds is None
+    for share in (50, 90, 99):  # of training steps too
+        for found, of in ((run.summary(), hundred), (fewer, hundred[:99])):
+            expected = sorted(of)[math.ceil(share / 100 * len(of)) - 1]
+            expected = None if share == 99 and len(of) < 100 else expected
+            assert found[f"step_p{share}_seconds"] == expected
 
 
 def test_latencies_of_steps_launched_ahead_are_of_batches_by_themselves(record):
@@ -140,7 +145,7 @@ def test_summary_worked_by_hand(record):
 def test_summary_of_a_run_that_never_started_is_unknown_not_zero(runs):
     nothing = dict.fromkeys(("model", "placement", "batch"))
     record = runs(None, error=("FlagError", "no"), **nothing)
-    assert set(dataclasses.asdict(record.summary()).values()) == {None}
+    assert set(record.summary().values()) == {None}
     assert RunRecord.from_json(record.to_json()) == record
 
 

@@ -61,6 +61,7 @@ _HOPELESS = (
     Verdict.CHANGED_WORK,
     Verdict.NOT_COMPARABLE,
     Verdict.MISSING,
+    Verdict.NOT_MEASURED,
 )
 
 _PAIRS_PER_REPEAT = 4

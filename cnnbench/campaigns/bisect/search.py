@@ -92,6 +92,7 @@ _TO_CHANGED_WORK = {
     Verdict.CHANGED_WORK: BAD,
     Verdict.FAILED: SKIP,
     Verdict.NOT_COMPARABLE: SKIP,
+    Verdict.NOT_MEASURED: SKIP,
 }
 
 

@@ -16,10 +16,10 @@ from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import integer, percent
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import model_gradients
-from cnnbench.judge.metrics.speed import throughputs
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
 from cnnbench.plan import Setup
+from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.cost import Link
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec

@@ -26,8 +26,8 @@ from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.judge.metrics.speed import throughput
 from cnnbench.records.load import record_of
+from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.subject import Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 

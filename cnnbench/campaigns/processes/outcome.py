@@ -21,10 +21,10 @@ from cnnbench.base.text.messages import fatal_message, notice_line
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended, end_of
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.judge.metrics.speed import throughput
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
+from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 

@@ -11,10 +11,10 @@ from cnnbench.base.document import Text, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
-from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.judge.report.results import FEWEST, INTERVAL, ProcessValues
 from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
+from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 from cnnbench.records.strategies import (
     APART,

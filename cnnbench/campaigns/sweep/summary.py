@@ -20,8 +20,9 @@ from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.judgement import processes_to_find
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
-from cnnbench.judge.metrics.speed import median_step_text, throughputs
+from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 
 _REPORTED = "in reports"

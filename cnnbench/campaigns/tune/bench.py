@@ -40,8 +40,8 @@ from cnnbench.flags.declare import named
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.speed import throughput, throughputs
 from cnnbench.machine.cpu import Memory
+from cnnbench.records.metrics.figures import throughput, throughputs
 from cnnbench.records.run import RunRecord
 
 FEWEST_PAIRS, MOST_PAIRS = 6, 16

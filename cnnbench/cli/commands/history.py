@@ -61,7 +61,7 @@ class HistoryFlags:
     """Flags of the command."""
 
     metric: str = flag(
-        "throughput", "What to follow; the last four are of all-reduces.", choices=tuple(HISTORY)
+        "throughput", "What to follow; docs/metrics.md explains the metrics.", choices=HISTORY
     )
     by: str = flag(
         "commit",
@@ -83,8 +83,8 @@ class HistoryFlags:
     )
     threshold: float | None = flag(
         None,
-        "Smallest step that counts, in per cent (points, for accuracies); if not given 3, for "
-        "memory 5, for start-up 20, for accuracies 0.5.",
+        "Smallest step that counts, in per cent (points, for accuracies); if not given, that of "
+        "the metric in docs/metrics.md, such as 3 for throughput.",
         minimum=0.0,
         below=1000.0,
     )

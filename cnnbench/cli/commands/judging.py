@@ -30,22 +30,23 @@ class JudgingFlags:
 
     threshold: float | None = flag(
         None,
-        "Smallest change of throughput and cpu_time that counts, in per cent; 3 if not given.",
+        "Smallest change that counts, in per cent, of throughput and other metrics without a "
+        "threshold of their own; 3 if not given.",
         minimum=0.0,
         below=100.0,
     )
     alpha: float | None = flag(
         None,
-        "Two-sided level of the tests of throughput and cpu_time, all configurations together, of "
-        "runs and of all-reduces; 0.04 if not given.",
+        "Two-sided level of the tests of throughput and other metrics without a threshold of their "
+        "own, all configurations together, of runs and of all-reduces; 0.04 if not given.",
         above=0.0,
         below=1.0,
     )
     metrics: str = flag(
         ",".join(DEFAULT_METRICS),
         "What to judge, comma-separated; the first is what the comparison is about. Of "
-        "all-reduces throughput is the bus bandwidth, startup the time to build. cpu_time, the CPU "
-        "time of a step, is judged only where it is named.",
+        "all-reduces throughput is the bus bandwidth, startup the time to build. docs/metrics.md "
+        "lists all metrics of runs, such as cpu_time and step_p99_seconds.",
         known=lambda: METRICS,
     )
     allow_different: str = flag(

@@ -24,8 +24,8 @@ from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, judged
-from cnnbench.judge.metrics.speed import throughput
+from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, SPEEDS, Metric, judged
+from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 
 _FACTS_NAMED = 3
@@ -111,7 +111,9 @@ def draft_of(
         return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     like = aa_runs.get(base.configuration.key)
     of_aa = () if like is None else like.records
-    samples, partial = _samples(*kept, metrics, of_aa, policy, paired)
+    # Whoever names metrics asks for them; of the usual ones some runs have no accuracy.
+    lacking = Verdict.INCONCLUSIVE if tuple(names) == DEFAULT_METRICS else Verdict.NOT_MEASURED
+    samples, partial = _samples(*kept, metrics, of_aa, policy, paired, lacking)
     with_cpu_time = None
     if samples:
         with_cpu_time = disturbance.cpu_time_cases(samples[0], *kept, of_aa, policy)
@@ -136,8 +138,12 @@ def _samples(
     of_aa: Sequence[Measurement],
     policy: Policy,
     paired: bool,
+    verdict: Verdict,
 ) -> tuple[list[TwoSamples], list[tuple[TwoSamples, Judgement]]]:
-    """Samples of metrics that all runs have, and judged samples of those that only some have."""
+    """Samples of metrics that all runs have, and of others with `verdict`.
+
+    Metrics that no run has are among them only if it is that they were not measured.
+    """
     samples, partial = [], []
     for metric in metrics:
         sides = values_of(metric, base, new)
@@ -151,8 +157,8 @@ def _samples(
         lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:
             samples.append(case)
-        elif case.base or case.new:
-            partial.append((case, Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)))
+        elif case.base or case.new or verdict is Verdict.NOT_MEASURED:
+            partial.append((case, Judgement(verdict=verdict, reason=lacking)))
     return samples, partial
 
 
@@ -171,8 +177,10 @@ def _outcome(
     sides = (("BASE", base), ("NEW", new))
     failures = [found for side, group in sides if (found := _failure(side, group))]
     lacking = [found for side, group in sides if (found := _lacking(side, group, metric))]
-    if failures or lacking:
-        return Verdict.FAILED, "; ".join(failures or lacking[:1])
+    if failures:
+        return Verdict.FAILED, "; ".join(failures)
+    if lacking:
+        return Verdict.NOT_MEASURED, lacking[0]
     blocking = [one for one in unlike if one.blocks]
     if blocking:
         if answer := _changed_work(base, new, metric, blocking):

@@ -154,9 +154,9 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
 
 def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     """Floor and margin of a case with at least one value of the base, see `Evidence`."""
-    threshold, base = getattr(policy, case.metric.constant), median(case.base)
-    if case.metric.unit == "bytes" and base > 0:
-        threshold = max(threshold, policy.memory_bytes / base)
+    threshold, base = policy.threshold_of(case.metric), median(case.base)
+    if case.metric.least and base > 0:
+        threshold = max(threshold, case.metric.least / base)
     floor = max(threshold, case.noise or 0.0)
     limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
     return floor, min(floor, limit)

@@ -55,6 +55,7 @@ class Verdict(enum.Enum):
     SLOWER = "slower"
     SAME = "same"
     INCONCLUSIVE = "inconclusive"
+    NOT_MEASURED = "not measured"
     NOT_COMPARABLE = "not comparable"
     MISSING = "missing"
     FAILED = "failed"
@@ -63,7 +64,12 @@ class Verdict(enum.Enum):
     @property
     def undecided(self) -> bool:
         """Whether the verdict is open and nothing failed."""
-        return self in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.MISSING)
+        return self in (
+            Verdict.INCONCLUSIVE,
+            Verdict.NOT_MEASURED,
+            Verdict.NOT_COMPARABLE,
+            Verdict.MISSING,
+        )
 
     def word(self, metric: Metric) -> str:
         """The verdict in the words of a metric."""
@@ -163,7 +169,7 @@ def processes_needed(
 ) -> int:
     """Fewest processes per side (or pairs) that can prove one change among several tests."""
     needed = policy.min_processes
-    alpha = share * metric.alpha(policy)
+    alpha = share * policy.alpha_of(metric)
     while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
@@ -204,7 +210,7 @@ def _judged(
     policy: Policy,
     plan: Continuation | None,
 ) -> Judgement:
-    alpha = case.metric.alpha(policy)
+    alpha = policy.alpha_of(case.metric)
     verdict, enough, chance = Verdict.INCONCLUSIVE, None, words.chance(p, family)
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == case.metric.higher_is_better
@@ -231,7 +237,7 @@ def _provable(
     share = case.share or 0.5
     if plan is None:
         enough = processes_needed(policy, family, case.paired, case.metric, share)
-        level = case.metric.alpha(policy)
+        level = policy.alpha_of(case.metric)
     else:
         enough = next(plan.numbers(case.fewest, share / family))
         level = plan.analyses(enough)[-1].alpha

@@ -31,6 +31,7 @@ SEVERITY = (
     Verdict.FAILED,
     Verdict.NOT_COMPARABLE,
     Verdict.MISSING,
+    Verdict.NOT_MEASURED,
     Verdict.INCONCLUSIVE,
     Verdict.FASTER,
     Verdict.SAME,
@@ -40,6 +41,7 @@ SEVERITY = (
 _NO_COMPARISON = (
     Verdict.FAILED,
     Verdict.MISSING,
+    Verdict.NOT_MEASURED,
     Verdict.NOT_COMPARABLE,
     Verdict.CHANGED_WORK,
 )
@@ -166,10 +168,16 @@ class Comparison:
         changed = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
         if self.is_regression(entry, result) or (entry.decides and verdict is Verdict.FAILED):
             return Level.ERROR
-        if entry.decides and (changed or (verdict.undecided and result is entry.main)):
+        if entry.decides and (changed or self._is_open(entry, result)):
             return Level.WARNING
         told = changed or verdict in (Verdict.FASTER, Verdict.FAILED)
         return Level.NOTICE if told else Level.NONE
+
+    def _is_open(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
+        """Whether a result sets the exit code of an open question."""
+        return result.verdict is Verdict.NOT_MEASURED or (
+            result is entry.main and result.verdict.undecided
+        )
 
     @property
     def exit_code(self) -> ExitCode:
@@ -182,8 +190,8 @@ class Comparison:
         verdicts = {entry.main.verdict for entry in entries}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
-        open_questions = any(verdict.undecided for verdict in verdicts)
-        if open_questions or any(one.defect for one in self.skipped) or not entries:
+        is_open = any(self._is_open(entry, one) for entry in entries for one in entry.results)
+        if is_open or any(one.defect for one in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
 
@@ -382,15 +390,20 @@ def _by_cpu_time(comparison: Comparison, entry: ComparedConfiguration, n: str) -
 
 
 def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """A sentence for each further metric with a regression, about its worst configuration."""
+    """A sentence for each further metric that got worse or lacks, about its worst configuration."""
     told = set()
     for entry in entries:
         for result in entry.results:
             name = result.metric.name
-            if result is entry.main or name in told or not comparison.is_regression(entry, result):
+            lacks = result.verdict is Verdict.NOT_MEASURED
+            worse = comparison.is_regression(entry, result)
+            if result is entry.main or name in told or not (lacks or worse):
                 continue
             told.add(name)
             of = f" in {entry.name}" if len(entries) > 1 else ""
+            if lacks:
+                yield f"Not measured: {result.judgement.reason}{of}."
+                continue
             yield f"{name.capitalize()}: {result.magnitude}{of}."
 
 

@@ -15,6 +15,7 @@ from cnnbench.judge.history.noise import RecognizedNoise
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
@@ -113,7 +114,7 @@ def step_text(step: LevelChange, metric: Metric) -> str:
         text += f" (95 %: {step.earliest.short} to {step.latest.short})"
     text += "" if step.stands else "; undone since"
     slow = (step.first_bad if step.worse else step.last_good).slow
-    if metric is not THROUGHPUT or slow is None or slow.cost <= metric.threshold:
+    if metric is not THROUGHPUT or slow is None or slow.cost <= Policy.threshold:
         return text
     return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(slow)}"
 

@@ -22,6 +22,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.judge.history.noise import NoisyPoints, RecognizedNoise, inflation
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import Metric
 
 MIN_POINTS = 2
@@ -116,7 +117,7 @@ class Trend:
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
     """The levels of a series and the steps between them, by default with the metric's threshold."""
     values = [point.value for point in series.points]
-    least = metric.threshold if threshold is None else threshold
+    least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
     noisy = NoisyPoints(runs, metric.relative)

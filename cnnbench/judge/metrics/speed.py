@@ -1,60 +1,28 @@
-"""The judged speed of runs, and slow steps in words.
+"""Slow steps of runs in words.
 
-`throughputs` are of runs that are judged together, `throughput` of one run alone. `slow_steps_of`
-are the slow steps that the runs of a side have in common, `slow_steps_text` is these in words, and
-`median_step_text` what the median step of some runs hides.
+`slow_steps_of` are the slow steps that the runs of a side have in common, `slow_steps_text` is
+these in words, and `median_step_text` what the median step of some runs hides.
 `cnnbench.base.stats.slow_steps` explains both, docs/methodology.md has the error rates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import fsum
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.slow_steps import (
     FEWEST,
     SlowSteps,
-    mean_step_seconds,
     shared_slow_steps,
     slow_steps,
 )
 from cnnbench.base.text.numbers import number, percent
+from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 
 _ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _MANY = 0.3
 """Share of slow steps above which they have no useful mean distance."""
-
-
-def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Images per second of each of some runs: those of one configuration, of both sides.
-
-    It is the global batch over the mean time of the timed steps, without disturbances that are rare
-    among the runs; of an evaluation run, the images of its evaluations over their time. None if it
-    was not measured.
-    """
-    means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
-    return [
-        _of_evaluations(run) if not run.step_seconds else _images(run, next(means)) for run in runs
-    ]
-
-
-def throughput(run: RunRecord) -> float | None:
-    """Images per second of a run alone, with all its disturbances."""
-    return throughputs([run])[0]
-
-
-def _images(run: RunRecord, step_seconds: float) -> float | None:
-    return None if run.batch is None else run.batch.global_ / step_seconds
-
-
-def _of_evaluations(run: RunRecord) -> float | None:
-    if not run.config.get("eval") or not run.evaluations:
-        return None
-    timed = [one for one in run.evaluations if one.images_per_sec > 0]
-    seconds = fsum(one.examples / one.images_per_sec for one in timed)
-    return sum(one.examples for one in timed) / seconds if seconds else 0.0
 
 
 def slow_steps_of(runs: Iterable[RunRecord]) -> SlowSteps | None:

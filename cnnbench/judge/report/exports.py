@@ -202,8 +202,9 @@ _UNITS: dict[str, tuple[str, float]] = {
     "share of the peak": ("ratio", 1.0),
     "top-1": ("ratio", 1.0),
     "loss": ("", 1.0),
+    "CPUs": ("", 1.0),
 }
-"""Base unit of OpenMetrics and factor of each unit of metrics."""
+"""Base unit of OpenMetrics and factor of units of metrics; others have no base unit."""
 
 
 def bencher(figures: Sequence[Figure]) -> Exported:
@@ -337,7 +338,7 @@ def openmetrics(figures: Sequence[Figure]) -> Exported:
 
 def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
     own = [(figure, figure.statistics()) for figure in figures if figure.metric is metric]
-    base, factor = _UNITS[metric.unit]
+    base, factor = _UNITS.get(metric.unit, ("", 1.0))
     name, better = metric.name, "higher" if metric.higher_is_better else "lower"
     kind = "as a share of the base" if metric.relative else "as a difference"
     for part, unit, about in (

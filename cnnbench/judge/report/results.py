@@ -20,9 +20,10 @@ from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
+from cnnbench.records.metrics.figures import share_of_peak
 from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
-from cnnbench.records.run import RunRecord, run_steady_state, share_of_peak
+from cnnbench.records.run import RunRecord, run_steady_state
 from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text.table import csv_text
-from cnnbench.judge.metrics.registry import HISTORY
+from cnnbench.judge.metrics.registry import BOUNDS, HISTORY
 from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
@@ -37,7 +37,7 @@ _MEDIANS = {
     "images_per_cpu_second": "images_per_cpu_second",
     "input_wait_fraction": "input_wait_fraction",
 }
-"""Metrics whose medians are columns; None: computed otherwise."""
+"""Metrics whose medians are columns; None: computed otherwise. All others follow by their names."""
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Columns with interval and range."""
@@ -58,7 +58,8 @@ def configurations(results: ReportSubject) -> list[dict[str, Any]]:
 
 def _statistics(one: Configured) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for name, metric in _MEDIANS.items():
+    others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
+    for name, metric in {**_MEDIANS, **others}.items():
         values = None if metric is None else one.sample(one.mfu if metric == "mfu" else metric)
         found[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:

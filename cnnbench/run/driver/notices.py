@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.stats.steady_state import Shape, SteadyState, StepTimeLevel
-from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.base.text.numbers import number, percent
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.run import RunRecord, Summary, run_steady_state
+from cnnbench.records.metric import SUMMARY, Summary
+from cnnbench.records.run import RunRecord, run_steady_state
 
 
 def steps_notice(plan: RunPlan) -> str | None:
@@ -19,46 +19,9 @@ def steps_notice(plan: RunPlan) -> str | None:
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """FLOP/s, CPU time, input waits, memory and energy, as far as known."""
-    lines = []
-    if summary.achieved_flops_per_sec is not None:
-        line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
-        if summary.mfu is not None and summary.peak_flops_per_sec is not None:
-            line += (
-                f", {percent(summary.mfu)} of {number(summary.peak_flops_per_sec / 1e9)} GFLOP/s"
-            )
-            line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
-        lines.append(line)
-    if summary.latency_p50_seconds is not None:
-        lines.append(_latency_line(summary))
-    if summary.cpu_seconds_per_step is not None and summary.busy_cpus is not None:
-        lines.append(
-            f"{number(summary.cpu_seconds_per_step * 1e3)} ms of CPU time per step, "
-            f"{number(summary.busy_cpus)} CPUs busy in the timed loop"
-        )
-    if summary.input_wait_fraction:
-        lines.append(f"{percent(summary.input_wait_fraction)} of the time spent waiting for input")
-    if summary.peak_memory_bytes is not None:
-        lines.append(f"{binary(summary.peak_memory_bytes)} peak memory")
-    if summary.energy_joules is not None:
-        line = f"{summary.energy_joules:.0f} J in the timed loop"
-        if summary.joules_per_image is not None:
-            line += f", {summary.joules_per_image:.3g} J per image"
-        lines.append(f"{line} ({summary.energy_source}, all processes)")
-    return lines
-
-
-def _latency_line(summary: Summary) -> str:
-    shares = {
-        "p50": summary.latency_p50_seconds,
-        "p90": summary.latency_p90_seconds,
-        "p99": summary.latency_p99_seconds,
-    }
-    known = [f"{name} {number(s * 1e3)} ms" for name, s in shares.items() if s is not None]
-    line = f"latency of a batch by itself: {', '.join(known)}"
-    if summary.latency_p99_seconds is None:
-        line += f"; p99 takes --num_batches={FEWEST_FOR_P99} or more"
-    return line
+    """The lines of the metrics that have one, as far as known."""
+    lines = (metric.line(summary) for metric in SUMMARY.values() if metric.line is not None)
+    return [*filter(None, lines)]
 
 
 def input_lines(record: RunRecord) -> list[str]:

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from functools import partial
@@ -6,6 +7,7 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import DEFAULT_METRICS, SkippedFile, Verdict, compare_records
+from cnnbench.judge.compare.result import answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.parts import Evaluation
@@ -52,7 +54,7 @@ OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
         ([FAILED], OK, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
         # A failure is one on another machine too.
         (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4, "1 of 1 run in NEW failed"),
-        (OK, [{}, UNTIMED], Verdict.FAILED, 4, "1 of 2 runs in NEW did not measure throughput"),
+        (OK, [{}, UNTIMED], Verdict.NOT_MEASURED, 3, "1 of 2 runs in NEW did not measure through"),
         (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
         (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "NEW; logical_cpus is 2"),
         ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
@@ -195,13 +197,14 @@ def test_further_metrics(runs, metric, base, new, metrics, words, code):
 
 def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
     base, new = runs.of(*[100.0] * 6), with_cpu_time(runs, *[1.0] * 6)
-    for metrics in (["throughput"], BOTH):
-        found = compare_records(base, new, metrics=metrics)
-        assert found.entries[0].main.word == "same"
-        assert found.exit_code is ExitCode.OK
-    result = found.entries[0].results[1]
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.judgement.reason == "6 of 6 runs in BASE did not measure cpu_time"
+    assert compare_records(base, new, metrics=["throughput"]).exit_code is ExitCode.OK
+    reason = "6 of 6 runs in BASE did not measure cpu_time"
+    for metrics, other in itertools.product((BOTH, ["cpu_time"]), (runs.of(*[100.0] * 6), new)):
+        found = compare_records(base, other, metrics=metrics)
+        result = found.entries[0].results[-1]
+        assert (result.verdict, result.judgement.reason) == (Verdict.NOT_MEASURED, reason)
+        assert answer(found).endswith(f"Not measured: {reason}.")
+        assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

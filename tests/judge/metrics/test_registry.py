@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from cnnbench.flags import FLAGS
@@ -10,18 +12,15 @@ from cnnbench.judge.metrics.comparable_facts import (
 from cnnbench.judge.metrics.measurement import KINDS
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import (
-    ALL,
     BOUNDS,
     DEFAULT_METRICS,
     HISTORY,
     METRICS,
     THROUGHPUT,
-    accuracy,
     judged,
-    startup,
 )
-from cnnbench.judge.metrics.speed import throughput
 from cnnbench.machine import facts
+from cnnbench.records.metrics.figures import accuracy, startup, throughput
 from cnnbench.records.parts import Batch, Evaluation, StartupSeconds
 
 
@@ -74,13 +73,20 @@ def test_constants_have_bounds(name, good, bad):
         Policy().replace(**{name: bad})
 
 
+def test_a_metric_has_the_rules_of_the_policy_or_its_own():
+    policy = Policy(threshold=0.1, alpha=0.02)
+    own = replace(METRICS["step_p99_seconds"], alpha=0.005)
+    found = [(policy.threshold_of(one), policy.alpha_of(one)) for one in (THROUGHPUT, own)]
+    assert found == [(0.1, 0.02), (own.threshold, 0.005)]
+    assert policy.alpha_of(METRICS["step_p99_seconds"]) == policy.further_alpha
+
+
 def test_commands_offer_views_of_one_table():
-    assert set(METRICS) - set(DEFAULT_METRICS) == {"cpu_time"}
-    assert len({metric.name for metric in ALL}) == len(ALL)
-    assert all(metric.followed or metric.judged for metric in ALL)
+    assert DEFAULT_METRICS == ("throughput", "memory", "startup", "accuracy")
     assert all(judged(METRICS, {kind}) for kind in KINDS)
-    # What bounds of sweeps can be about history follows too.
+    # What bounds of sweeps can be about history follows too, and compare judges.
     assert set(BOUNDS) < set(HISTORY)
+    assert set(BOUNDS) < set(METRICS)
     assert {kind for metric in BOUNDS.values() for kind in metric.kinds} == {"run"}
 
 

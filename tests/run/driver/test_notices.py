@@ -6,8 +6,8 @@ import pytest
 from short_runs import command
 
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.parts import Batch, ModelInfo
-from cnnbench.records.run import Summary
 from cnnbench.run.driver import training
 from cnnbench.run.driver.notices import (
     loss_scaling_lines,
@@ -118,8 +118,7 @@ def test_more_than_the_peak(peak, source, words):
 
 
 def summary(**values):
-    names = Summary.__dataclass_fields__
-    return Summary(**{**dict.fromkeys(names), **values})
+    return Summary({**dict.fromkeys(SUMMARY), **values})
 
 
 def _scaled_record(start, end, warmup=(), timed=()):

@@ -19,10 +19,25 @@ from cnnbench.judge.compare.result import (
 )
 from cnnbench.judge.metrics.measurement import KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT
+from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, METRICS, THROUGHPUT
 from cnnbench.records.codec import ABSENT, OPTIONAL, Document, gathered, one_of
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyDocument(Policy):
+    """Constants of the verdicts, and rules of single metrics.
+
+    Attributes:
+      memory_threshold, startup_threshold, accuracy_threshold: smallest change that counts of these.
+      memory_bytes: smallest change of peak memory that counts, in bytes.
+    """
+
+    memory_threshold: float = METRICS["memory"].threshold or 0.0
+    memory_bytes: int = int(METRICS["memory"].least)
+    startup_threshold: float = METRICS["startup"].threshold or 0.0
+    accuracy_threshold: float = METRICS["accuracy"].threshold or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +124,7 @@ class ComparisonDocument(Document):
     new: str
     paired: bool
     allow_changed_work: bool = field(metadata=OPTIONAL)
-    policy: Policy
+    policy: PolicyDocument
     metrics: tuple[str, ...]
     geometric_mean: GeometricMean | None
     bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
@@ -130,6 +145,7 @@ def document(comparison: Comparison) -> ComparisonDocument:
     return gathered(
         ComparisonDocument,
         comparison,
+        policy=PolicyDocument(**vars(comparison.policy)),
         answer=answer(comparison),
         advice=advice(comparison),
         base=comparison.base_label,

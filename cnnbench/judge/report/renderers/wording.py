@@ -31,6 +31,7 @@ _MARKS: dict[Verdict, str] = {
     Verdict.SLOWER: "-",
     Verdict.SAME: "=",
     Verdict.INCONCLUSIVE: "?",
+    Verdict.NOT_MEASURED: "?",
     Verdict.CHANGED_WORK: "#",
     Verdict.NOT_COMPARABLE: "x",
     Verdict.MISSING: "o",
@@ -54,6 +55,9 @@ _ENDINGS = {
     4: "the benchmark failed",
     130: "interrupted",
 }
+
+_SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
+"""Verdicts on further metrics that tables have."""
 
 _SPREAD = "as is what differs within the A/A spread"
 
@@ -95,14 +99,13 @@ def explained(result: MetricResult) -> str:
 def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
     """A table per leading metric, the worst row first; then of further metrics and context.
 
-    The latter have only the results that are neither undecided nor the same.
+    The latter have only the results that are neither inconclusive nor the same.
     """
     further = [
         (entry, result)
         for entry in comparison.by_severity()
         for result in entry.results
-        if result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
-        and not (entry.decides and result is entry.main)
+        if result.verdict in _SHOWN and not (entry.decides and result is entry.main)
     ]
     by_metric = (
         (metric, [row for row in further if row[1].metric is metric])

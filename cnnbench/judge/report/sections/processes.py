@@ -10,11 +10,11 @@ from typing import Any
 from cnnbench.base.document import Content, Row, Table, TableCell, numeric, table
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
-from cnnbench.judge.metrics.speed import throughput
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections.campaigns import titled
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
+from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
 

@@ -21,6 +21,7 @@ from cnnbench.base.document import (
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
     FEWEST,
@@ -50,6 +51,7 @@ class Quantity:
       known: whether a configuration has content for the section; by default, whether it has values.
       limit, limit_label: a value marked in the charts.
       remarks: after the first paragraph.
+      section: key of the section; a second table has the medians of the metrics that name it.
     """
 
     text: str
@@ -61,6 +63,7 @@ class Quantity:
     limit: float | None = None
     limit_label: str = ""
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
+    section: str
 
     def contents(self, results: ReportSubject) -> Iterable[Content]:
         """Remarks, a chart for each network and data set with values, and the table."""
@@ -74,6 +77,14 @@ class Quantity:
             for family, members in by_family(filter(self._has_values, known)).items()
         ]
         yield table({"configuration": one.name, **self.row(one)} for one in known)
+        if further := [metric for metric in BOUNDS.values() if metric.section == self.section]:
+            yield table(
+                {
+                    "configuration": one.name,
+                    **{f"median {metric.title}": _median(one, metric.name) for metric in further},
+                }
+                for one in known
+            )
 
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
@@ -148,9 +159,7 @@ def _throughput(one: Configured) -> Row:
         ),
         "median step, ms": _median(one, "step_seconds", scale=1000),
         "waits for input": _median(one, "input_wait_fraction", percent),
-        "input alone, mean images/sec": _median(
-            one, lambda run: run.summary().input_images_per_sec
-        ),
+        "input alone, mean images/sec": _median(one, "input_images_per_sec"),
         "processes": numeric(len(one.good), integer),
     }
 
@@ -163,6 +172,7 @@ def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
 
 
 THROUGHPUT = Quantity(
+    section="throughput",
     text="One value per process: images over the time of the timed steps, without disturbances "
     "that few of the processes have; for evaluating runs of their evaluations. Images of all "
     "devices of the job together. The interval "
@@ -199,13 +209,14 @@ def _hardware(one: Configured) -> Row:
         ),
         "CPU time per step, ms": _median(one, "cpu_time", scale=1000),
         "images per CPU second": _median(one, "images_per_cpu_second"),
-        "busy CPUs": _median(one, lambda run: run.summary().busy_cpus),
+        "busy CPUs": _median(one, "busy_cpus"),
         "joules per image": _median(one, "joules_per_image"),
         "source of the peak": TableCell(one.peak_source, kinds="prose"),
     }
 
 
 HARDWARE = Quantity(
+    section="mfu",
     text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine "
     "layers that training an image needs (inference: the forward pass), times images/sec at "
     "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
@@ -241,6 +252,7 @@ def _memory(one: Configured) -> Row:
 
 
 MEMORY = Quantity(
+    section="memory",
     text="Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
     "whole process on a CPU. Medians over processes.",
     values=lambda one: one.sample("peak_memory_bytes"),
@@ -270,6 +282,7 @@ def _accuracy(one: Configured) -> Row:
 
 
 ACCURACY = Quantity(
+    section="accuracy",
     text="Accuracy is that of the last evaluation, losses those of the first and last timed step; "
     "medians over processes. Losses on synthetic images only show that training works at all.",
     values=lambda one: one.sample("top_1"),
@@ -321,6 +334,7 @@ def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
 
 
 WARMUP = Quantity(
+    section="warmup",
     text="Start-up is the import of TensorFlow, the building of the run and its very first step, "
     "medians over processes. Warm-up and timed steps together are tested for a steady state: "
     "1 means that all timed steps were steady.",

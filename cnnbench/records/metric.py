@@ -1,0 +1,233 @@
+"""Metrics: one declaration for every value of a record that is written, judged or followed.
+
+Modules in `cnnbench.records.metrics` and plug-ins use `register_metric`. The summary of a record,
+--result_csv, the lines at the end of a run, ``compare``, ``history``, bounds of sweeps, reports,
+JSON Schemas and docs/metrics.md iterate over the tables below.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from numbers import Real
+from typing import Any, TypeVar
+
+from cnnbench.base.text.numbers import NONE, hundredths, number
+from cnnbench.base.text.terminal import print_warning
+from cnnbench.errors import UsageError, text_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RUN = "run"
+"""The kind of measurements that a `RunRecord` holds; others are rows of all-reduce records."""
+
+
+class Summary(dict[str, Any]):
+    """Statistics of a run by key, also as attributes; None where its measurements give none."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A value of a measurement, and how it is shown and judged.
+
+    Attributes:
+      name: name in commands; letters, digits and underscores.
+      unit: unit of the values; "" for a text.
+      about: what it is, in Markdown without a full stop.
+      value: function of a measurement of one of the kinds; returns None if not measured.
+      together: values of measurements that are judged together, if they are not each its own.
+      kinds: kinds of measurements that have it.
+      key: key in the summary of runs and column of --result_csv, "" for neither; by default the
+        name, for runs.
+      judged: name in --metrics by kind of measurement; by default its name, for runs.
+      always: whether the summaries of all versions have it, which JSON Schemas require.
+      higher_is_better: the direction of a change for the better.
+      relative: whether changes are shares of the base, else differences.
+      threshold: smallest change that counts; None: that of the policy (--threshold), and its level.
+      least: smallest difference that counts, in the unit.
+      alpha: two-sided level of its tests; None: the further level of the policy.
+      by_default: whether compare judges by it without --metrics.
+      followed: whether history and, for runs, bounds of sweeps know it.
+      better, worse: words for changes.
+      gates: whether a change for the worse is a regression (exit code 1), wherever it is in
+        --metrics.
+      step: for a speed, what its time is that of.
+      line: its line at the end of a run, made from the summary; "" if there is nothing to say.
+      section: key of the section of reports that shows its medians.
+    """
+
+    name: str
+    unit: str
+    about: str
+    value: Callable[[Any], Any]
+    together: Callable[[Sequence[Any]], list[float | None]] | None = None
+    kinds: tuple[str, ...] = (RUN,)
+    key: str
+    judged: Mapping[str, str]
+    always: bool = False
+    higher_is_better: bool = True
+    relative: bool = True
+    threshold: float | None = None
+    least: float = 0.0
+    alpha: float | None = None
+    by_default: bool = False
+    followed: bool = True
+    better: str = "better"
+    worse: str = "worse"
+    gates: bool = False
+    step: str = ""
+    line: Callable[[Summary], str] | None = None
+    section: str = ""
+
+    def values(self, measured: Sequence[Any]) -> list[float | None]:
+        """Values of measurements that are judged together, in their order; None if not measured."""
+        return [*map(self.value, measured)] if self.together is None else self.together(measured)
+
+    @property
+    def unit_text(self) -> str:
+        """The unit that `value_text` writes."""
+        if self.unit == "bytes":
+            return "MiB"
+        return "%" if self._is_share else self.unit
+
+    @property
+    def title(self) -> str:
+        """Name and unit, for table headings and axes."""
+        return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
+
+    def value_text(self, value: float | None, unit: bool = True) -> str:
+        """A value for people, with `unit_text` unless `unit` is False; `NONE` for None."""
+        if value is None:
+            return NONE
+        if self._is_share:
+            text = f"{100 * value:.2f}"
+        else:
+            text = number(value / 2**20 if self.unit == "bytes" else value)
+        return f"{text} {self.unit_text}" if unit else text
+
+    def change_text(self, change: float, signed: bool = True) -> str:
+        """A change in per cent; a difference in percentage points or in the unit."""
+        unit = "%" if self.relative else "points" if self._is_share else self.unit
+        return f"{self._change_number(change, signed)} {unit}"
+
+    def range_text(self, low: float, high: float, signed: bool = True) -> str:
+        """A range of changes: "-1.0 to +2.0 %"."""
+        return f"{self._change_number(low, signed)} to {self.change_text(high, signed)}"
+
+    def shows(self, change: float) -> bool:
+        """Whether `change_text` does not round a change to 0."""
+        in_hundredths = self.relative or self._is_share
+        return bool(round(100 * change, self._digits) if in_hundredths else change)
+
+    @property
+    def _digits(self) -> int:
+        return 1 if self.relative else 2
+
+    def _change_number(self, change: float, signed: bool) -> str:
+        if self.relative or self._is_share:
+            return hundredths(change, self._digits, signed=signed)
+        return f"{'+' if signed and change >= 0 else ''}{number(change)}"
+
+    @property
+    def _is_share(self) -> bool:
+        return self.unit.startswith("share") or self.unit == "top-1"
+
+
+ALL: dict[str, Metric] = {}
+"""All metrics by name, in order of registration, in which commands list them."""
+
+SUMMARY: dict[str, Metric] = {}
+"""Metrics of the summary of a run by key, which is also the column of --result_csv."""
+
+METRICS: dict[str, Metric] = {}
+"""Metrics of runs by name in --metrics of compare; for other kinds see `Metric.judged`."""
+
+HISTORY: dict[str, Metric] = {}
+"""Metrics by name in --metric of history."""
+
+BOUNDS: dict[str, Metric] = {}
+"""Metrics of runs that bounds of sweeps can limit."""
+
+
+FASTER: Mapping[str, Any] = {"better": "faster", "worse": "slower"}
+LESS: Mapping[str, Any] = {"better": "less", "worse": "more", "higher_is_better": False}
+QUICKER: Mapping[str, Any] = {"better": "quicker", "worse": "longer", "higher_is_better": False}
+"""Rules of speeds, of amounts of which less is better, and of times."""
+
+
+def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
+    """Decorator that makes a function of a record a metric.
+
+    Args:
+      unit: unit of its values.
+      **rules: other attributes of `Metric`; name and `about` are by default those of the function,
+        its name and its docstring.
+
+    Raises:
+      UsageError: a name that is taken, or that cannot be the name of a column.
+    """
+
+    def register(value: F) -> F:
+        load_metrics()  # those of cnnbench are the first
+        name = rules.pop("name", None) or getattr(value, "__name__", "")
+        is_run = RUN in rules.get("kinds", (RUN,))
+        usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
+        told = {"about": _about(value), **usual, **rules}
+        metric = Metric(name=name, unit=unit, value=value, **told)
+        followed = name if metric.followed else ""
+        further = (
+            (SUMMARY, metric.key),
+            (METRICS, metric.judged.get(RUN, "")),
+            (HISTORY, followed),
+            (BOUNDS, followed if is_run else ""),
+        )
+        tables = [(ALL, name), *((table, entry) for table, entry in further if entry)]
+        for table, entry in tables:
+            if entry in table or not entry.isidentifier() or not entry.isascii():
+                reason = "is registered already" if entry in table else "is no name of a column"
+                raise UsageError(f"metric {entry!r} {reason}; choose another name")
+        for table, entry in tables:
+            table[entry] = metric
+        return value
+
+    return register
+
+
+def _about(value: Callable[..., Any]) -> str:
+    text = " ".join((inspect.getdoc(value) or "").split())
+    return text.removesuffix(".")
+
+
+@cache
+def load_metrics() -> None:
+    """Registers the metrics of cnnbench; those of plug-ins are added by these."""
+    importlib.import_module("cnnbench.records.metrics")
+
+
+def summary_of(record: Any) -> Summary:
+    """The statistics of a run; one whose function raises is None, with a warning on stderr."""
+    load_metrics()
+    return Summary({key: _value(metric, record) for key, metric in SUMMARY.items()})
+
+
+def _value(metric: Metric, record: Any) -> Any:
+    try:
+        found = metric.value(record)
+        if not isinstance(found, Real | str | None):
+            raise TypeError(f"{type(found).__name__} is no number")
+        return found
+    except Exception as error:  # of a plug-in: the measurements must not be lost
+        what = f"{type(error).__name__}: {text_of(error)}"
+        _warn(f"metric {metric.name} is left out of the summary: {what}")
+        return None
+
+
+_warn = cache(print_warning)  # a record is summed up more than once

@@ -1,0 +1,315 @@
+"""Metrics of runs: what compare judges without --metrics, then the rest of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import fsum
+from statistics import fmean
+from typing import Any
+
+from cnnbench.base.stats import descriptive
+from cnnbench.base.stats.slow_steps import mean_step_seconds
+from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_metric
+from cnnbench.records.parts import Target
+from cnnbench.records.run import RunRecord
+
+_SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
+"""Rules of what `measured` says about other values, which is no metric."""
+
+
+def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
+    """Images per second of each of some runs: those of one configuration, of both sides.
+
+    It is the global batch over the mean time of the timed steps, without disturbances that are rare
+    among the runs; of an evaluation run, the images of its evaluations over their time. None if it
+    was not measured.
+    """
+    means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
+    return [
+        _of_evaluations(run) if not run.step_seconds else _ratio(_images(run), next(means))
+        for run in runs
+    ]
+
+
+@register_metric(
+    "images/sec",
+    together=throughputs,
+    key="",
+    by_default=True,
+    gates=True,
+    step="over the timed steps",
+    **FASTER,
+)
+def throughput(record: RunRecord) -> float | None:
+    """Images / time of the timed steps, without disturbances that few of the processes have; of an
+    evaluation run, images of its evaluations / their time.
+    """
+    return throughputs([record])[0]
+
+
+def _images(record: RunRecord) -> int | None:
+    return None if record.batch is None else record.batch.global_
+
+
+def _of_evaluations(run: RunRecord) -> float | None:
+    if not run.config.get("eval") or not run.evaluations:
+        return None
+    timed = [one for one in run.evaluations if one.images_per_sec > 0]
+    seconds = fsum(one.examples / one.images_per_sec for one in timed)
+    return sum(one.examples for one in timed) / seconds if seconds else 0.0
+
+
+# On a CPU, where it is the memory of the process, it varies by some per cent; allocators round.
+_OF_MEMORY: dict[str, Any] = {"threshold": 0.05, "least": 16 * 2**20, **LESS}
+
+
+@register_metric("bytes", key="", by_default=True, followed=False, gates=True, **_OF_MEMORY)
+def memory(record: RunRecord) -> float | None:
+    """Peak memory, that of `peak_memory_bytes`."""
+    peak = record.measured.peak_memory_bytes
+    return float(peak) if peak else None
+
+
+# Start-up depends on disks and caches, so a failed gate would be arbitrary.
+@register_metric("s", name="startup_seconds", key="", threshold=0.2, **QUICKER)
+@register_metric("seconds", key="", by_default=True, followed=False, threshold=0.2, **QUICKER)
+def startup(record: RunRecord) -> float | None:
+    """Import of TensorFlow + build + first step."""
+    seconds = record.startup_seconds
+    if seconds.import_ is None or seconds.build is None or seconds.first_step is None:
+        return None
+    return seconds.import_ + seconds.build + seconds.first_step
+
+
+# Half a percentage point; seeds alone move it by a few tenths of a point.
+_OF_ACCURACY: dict[str, Any] = {"key": "", "relative": False, "threshold": 0.005}
+
+
+@register_metric("share", name="top_1", **_OF_ACCURACY)
+@register_metric("top-1", by_default=True, followed=False, gates=True, **_OF_ACCURACY)
+def accuracy(record: RunRecord) -> float | None:
+    """Top-1 accuracy of the last evaluation."""
+    return record.evaluations[-1].top_1 if record.evaluations else None
+
+
+@register_metric("share", **_OF_ACCURACY)
+def top_5(record: RunRecord) -> float | None:
+    """Top-5 accuracy of the last evaluation."""
+    return record.evaluations[-1].top_5 if record.evaluations else None
+
+
+# One record is asked for three of them.
+@lru_cache(maxsize=1)
+def _speed(images: int, seconds: tuple[float, ...]) -> descriptive.Speed:
+    return descriptive.speed(images, seconds)
+
+
+def _speed_of(record: RunRecord) -> descriptive.Speed | None:
+    if record.batch is None or not record.step_seconds:
+        return None
+    return _speed(record.batch.global_, tuple(record.step_seconds))
+
+
+@register_metric("images/sec", always=True, step="at the mean step", **FASTER)
+def images_per_sec(record: RunRecord) -> float | None:
+    """Global batch / **mean** step time."""
+    return None if (speed := _speed_of(record)) is None else speed.mean
+
+
+@register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
+def images_per_sec_uncertainty(record: RunRecord) -> float | None:
+    """Standard deviation of the speeds of the steps / √n."""
+    return None if (speed := _speed_of(record)) is None else speed.uncertainty
+
+
+@register_metric("images/sec", always=True, relative=False, threshold=0.0, **LESS)
+def images_per_sec_jitter(record: RunRecord) -> float | None:
+    """1.4826 · median abs(speed − median speed) of the steps."""
+    return None if (speed := _speed_of(record)) is None else speed.jitter
+
+
+@register_metric("images/sec", step="at the median step", **FASTER)
+def images_per_sec_median(record: RunRecord) -> float | None:
+    """Global batch / **median** step time, which slow steps do not change however often they
+    recur.
+    """
+    return _ratio(_images(record), step_seconds(record))
+
+
+@register_metric("images/sec", always=True, step="over the timed loop", **FASTER)
+def total_images_per_sec(record: RunRecord) -> float | None:
+    """Images of the timed loop / its wall time, input, printing and checkpoints included, without
+    pauses for evaluations.
+    """
+    return _ratio(record.measured.loop_images, record.measured.loop_seconds)
+
+
+@register_metric("s", key="", **QUICKER)
+def step_seconds(record: RunRecord) -> float | None:
+    """Median step time."""
+    return descriptive.median(record.step_seconds) if record.step_seconds else None
+
+
+def _flops_line(summary: Summary) -> str:
+    if summary.achieved_flops_per_sec is None:
+        return ""
+    line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
+    if summary.mfu is not None and summary.peak_flops_per_sec is not None:
+        line += f", {percent(summary.mfu)} of {number(summary.peak_flops_per_sec / 1e9)} GFLOP/s"
+        line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
+    return line
+
+
+@register_metric("FLOP/s", always=True, line=_flops_line, **FASTER)
+def achieved_flops_per_sec(record: RunRecord) -> float | None:
+    """`images_per_sec` · FLOPs per image, of the forward pass in `--forward_only` runs, else of
+    training.
+    """
+    speed, flops = images_per_sec(record), record.flops_per_image()
+    return None if speed is None or flops is None else speed * flops
+
+
+@register_metric("share of the peak", always=True)
+def mfu(record: RunRecord) -> float | None:
+    """Achieved / peak FLOP/s; unknown above 1, where the peak must be wrong."""
+    return share_of_peak(achieved_flops_per_sec(record), record.measured.peak_flops_per_sec)
+
+
+def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
+    """MFU; None where it is unknown, or above 1, which shows that the peak is wrong."""
+    share = _ratio(achieved, peak)
+    return None if share is None or share > 1 else share
+
+
+@register_metric("FLOP/s", **_SOURCE)
+def peak_flops_per_sec(record: RunRecord) -> float | None:
+    """Peak of all devices."""
+    return record.measured.peak_flops_per_sec
+
+
+@register_metric("", **_SOURCE)
+def peak_flops_source(record: RunRecord) -> str | None:
+    """Source of the peak."""
+    return record.measured.peak_flops_source
+
+
+def _cpu_line(summary: Summary) -> str:
+    if summary.cpu_seconds_per_step is None or summary.busy_cpus is None:
+        return ""
+    per_step, busy = number(summary.cpu_seconds_per_step * 1e3), number(summary.busy_cpus)
+    return f"{per_step} ms of CPU time per step, {busy} CPUs busy in the timed loop"
+
+
+@register_metric("s", key="cpu_seconds_per_step", line=_cpu_line, **LESS)
+def cpu_time(record: RunRecord) -> float | None:
+    """Mean CPU time of this process, all its threads, in a timed step."""
+    return fmean(record.step_cpu_seconds) if record.step_cpu_seconds else None
+
+
+def _loop_cpu_seconds(record: RunRecord) -> float | None:
+    return _sum(record.measured.loop_user_seconds, record.measured.loop_system_seconds)
+
+
+@register_metric("CPUs", **LESS)
+def busy_cpus(record: RunRecord) -> float | None:
+    """CPU time of this process / wall time, both of the timed loop."""
+    return _ratio(_loop_cpu_seconds(record), record.measured.loop_seconds)
+
+
+@register_metric("images/CPU second")
+def images_per_cpu_second(record: RunRecord) -> float | None:
+    """Global batch / `cpu_seconds_per_step`, of an evaluation run images / CPU time of its loop;
+    unknown in jobs of several processes.
+    """
+    if record.cluster is not None:
+        return None
+    if record.step_seconds:
+        return _ratio(_images(record), cpu_time(record))
+    return _ratio(record.measured.loop_images, _loop_cpu_seconds(record))
+
+
+def _input_line(summary: Summary) -> str:
+    share = summary.input_wait_fraction
+    return f"{percent(share)} of the time spent waiting for input" if share else ""
+
+
+@register_metric("share", always=True, relative=False, threshold=0.02, line=_input_line, **LESS)
+def input_wait_fraction(record: RunRecord) -> float | None:
+    """Share of the timed loop spent waiting for input."""
+    return _ratio(record.measured.input_wait_seconds, record.measured.loop_seconds)
+
+
+@register_metric("images/sec", **FASTER)
+def input_images_per_sec(record: RunRecord) -> float | None:
+    """Examples / seconds of the last of `input_stages`, the input pipeline alone."""
+    return record.input_stages[-1].examples_per_sec if record.input_stages else None
+
+
+def _memory_line(summary: Summary) -> str:
+    peak = summary.peak_memory_bytes
+    return "" if peak is None else f"{binary(peak)} peak memory"
+
+
+@register_metric("bytes", always=True, line=_memory_line, **_OF_MEMORY)
+def peak_memory_bytes(record: RunRecord) -> int | None:
+    """Peak memory: of the fullest device on GPUs, of the process on a CPU."""
+    return record.measured.peak_memory_bytes
+
+
+def _energy_line(summary: Summary) -> str:
+    if summary.energy_joules is None:
+        return ""
+    line = f"{summary.energy_joules:.0f} J in the timed loop"
+    if summary.joules_per_image is not None:
+        line += f", {summary.joules_per_image:.3g} J per image"
+    return f"{line} ({summary.energy_source}, all processes)"
+
+
+@register_metric("J", always=True, line=_energy_line, **LESS)
+def energy_joules(record: RunRecord) -> float | None:
+    """Energy of processors and GPUs in the timed loop, as far as known."""
+    return _sum(record.measured.cpu_energy_joules, record.measured.gpu_energy_joules)
+
+
+@register_metric("J", always=True, **LESS)
+def joules_per_image(record: RunRecord) -> float | None:
+    """`energy_joules` / images of the timed loop."""
+    return _ratio(energy_joules(record), record.measured.loop_images)
+
+
+@register_metric("", **_SOURCE)
+def energy_source(record: RunRecord) -> str | None:
+    """The counters in `energy_joules`."""
+    return record.measured.energy_source
+
+
+@register_metric("s", **QUICKER)
+def time_to_accuracy_seconds(record: RunRecord) -> float | None:
+    """Wall time from the start of the timed loop to the end of the first evaluation that reached
+    the target, for any metric.
+    """
+    target, top_1 = record.target, record.config.get("stop_at_top_1_accuracy")
+    # Otherwise it was not requested, or the document was made by hand.
+    if target is None and isinstance(top_1, (int, float)):
+        target = Target(metric="top_1", value=top_1)
+    if target is None:
+        return None
+    reached = (e for e in record.evaluations if target.reached(e.value_of(target.metric)))
+    return next((evaluation.wall_seconds for evaluation in reached), None)
+
+
+@register_metric("loss", key="", relative=False, threshold=0.0, **LESS)
+def final_loss(record: RunRecord) -> float | None:
+    """Loss of the last timed step; unknown of `--forward_only` runs."""
+    return record.last_loss
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

@@ -1,0 +1,108 @@
+"""A metric is one file: what is registered there is in records, tables, commands and documents."""
+
+from __future__ import annotations
+
+import csv
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from short_runs import command
+
+from cnnbench.base.text.table import with_table
+from cnnbench.cli.schemas import schemas
+from cnnbench.errors import UsageError
+from cnnbench.judge.metrics import document
+from cnnbench.judge.metrics.registry import BOUNDS
+from cnnbench.records import metric
+from cnnbench.records.metric import register_metric
+
+DOCS = Path(__file__).parents[3] / "docs"
+EXAMPLE = DOCS / "examples" / "metric_plugin.py"
+NAME = "longest_step_ratio"
+
+
+@pytest.fixture
+def registered():
+    """Runs the file of the example; afterwards there are the metrics of cnnbench alone."""
+    tables = (metric.ALL, metric.SUMMARY, metric.METRICS, metric.HISTORY, metric.BOUNDS)
+    before = [dict(table) for table in tables]
+    runpy.run_path(str(EXAMPLE))
+    yield
+    for table, found in zip(tables, before, strict=True):
+        table.clear()
+        table.update(found)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_run_computes_prints_and_writes_it(tmp_path, capsys, holds):
+    files = {name: tmp_path / f"r.{name[-4:]}" for name in ("result_json", "result_csv")}
+    assert command(**files) == 0
+    record = json.loads(files["result_json"].read_text())
+    ratio = record["summary"][NAME]
+    assert ratio == pytest.approx(
+        max(record["step_seconds"]) / record["summary"]["step_p50_seconds"], rel=1
+    )
+    assert f"the longest step takes {ratio:.2f} times the median" in capsys.readouterr().err
+    (row,) = csv.DictReader(files["result_csv"].read_text().splitlines())
+    assert float(row[NAME]) == ratio
+    holds("run", record)  # whose schema does not know it
+    assert NAME in schemas()["run.schema.json"]
+    schema = json.loads(schemas()["run.schema.json"])["$defs"]["Summary"]
+    assert NAME not in schema["required"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_commands_judge_follow_report_and_document_it(call, save, tmp_path):
+    seconds = [(0.1,) * 9 + (last,) for last in (0.11, 0.2)]
+    base, new = (save(tmp_path / f"{last}", step_seconds=one) for last, one in enumerate(seconds))
+    out = call("compare", base, new, f"--metrics=throughput,{NAME}", code=1).out
+    assert f"{NAME}, median times the median" in out
+    assert "+81.8 %" in out
+    assert "- larger" in out
+    call("compare", base, new, f"--metrics={NAME}", code=1)
+    assert (
+        f"{NAME}, times the median; lower is better" in call("history", new, f"--metric={NAME}").out
+    )
+    assert f"| median {NAME}, times the median |" in call("report", new, "--format=markdown").out
+    cells = call("report", new, "--format=csv", "--table=configurations").out.splitlines()
+    assert float(next(csv.DictReader(cells))[NAME]) == pytest.approx(2.0)
+    exported = call("compare", base, new, f"--metrics={NAME}", "--format=openmetrics", code=1).out
+    assert f"# TYPE cnnbench_{NAME} gauge" in exported
+    assert NAME in BOUNDS
+    assert NAME in call("history", "--help").out
+    assert NAME in call("compare", base, new, "--metrics=x", code=2).err
+    assert f"| `{NAME}` | times the median | Longest / median" in document.tables()["runs"]
+
+
+def test_the_documented_tables_are_current():
+    text = (DOCS / "metrics.md").read_text()
+    for name, table in document.tables().items():
+        message = "run: python -m cnnbench.judge.metrics.document docs/metrics.md"
+        assert with_table(text, name, table) == text, message
+    assert f"```python\n{EXAMPLE.read_text()}```" in text
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_faulty_metric_costs_no_record(lenet_runs, capsys):
+    def value(record):
+        raise RuntimeError("no such counter")
+
+    for name, reason in (
+        (NAME, "is registered already"),
+        ("a-b", "is no name of a column"),
+        ("é", "is no"),
+    ):
+        with pytest.raises(UsageError, match=f"'{name}' {reason}"):
+            register_metric("s", name=name)(value)
+    register_metric("s", name="broken")(value)
+    register_metric("s", name="wrong")(lambda record: [1.0])
+    record = lenet_runs()(100.0)
+    for _ in range(2):  # one warning each
+        assert [record.summary()[name] for name in ("broken", "wrong")] == [None, None]
+    start = "cnnbench: warning: metric"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{start} broken is left out of the summary: RuntimeError: no such counter",
+        f"{start} wrong is left out of the summary: TypeError: list is no number",
+    ]
