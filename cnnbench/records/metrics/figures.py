@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from cnnbench.base.stats import descriptive
-from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_metric
 from cnnbench.records.parts import Target
@@ -26,6 +25,9 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     among the runs; of an evaluation run, the images of its evaluations over their time. None if it
     was not measured.
     """
+    # Late: a run that only writes its record needs no NumPy.
+    from cnnbench.base.stats.slow_steps import mean_step_seconds
+
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
     return [
         _of_evaluations(run) if not run.step_seconds else _ratio(_images(run), next(means))
