@@ -124,6 +124,14 @@ RECIPES = (
         {"variable_mgr/all_reduce/algorithms/chain.py": "chain.py"},
     ),
     Recipe(
+        "A metric",
+        "from cnnbench.judge.metrics.document import tables\n"
+        "from cnnbench.judge.metrics.registry import HISTORY, METRICS\n"
+        "assert 'longest_step_ratio' in HISTORY.keys() & METRICS.keys()\n"
+        "assert 'longest_step_ratio' in str(tables())\n",
+        {"cnnbench/records/metrics/longest.py": "metric_plugin.py"},
+    ),
+    Recipe(
         "A variable manager",
         "from cnnbench.flags.help import run_help\n"
         "from cnnbench.variable_mgr.modes import BUILT_IN\n"

@@ -14,6 +14,7 @@ from short_runs import TINY
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes.child import Command
 from cnnbench.errors import FlagError
+from cnnbench.records.codec import encode
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXTENDING = (DOCS / "extending.md").read_text(encoding="utf-8")
@@ -67,6 +68,19 @@ def test_commands_take_names_of_plug_ins(call, tmp_path):
     text = " ".join(call("run", "--help", *words).out.split())
     assert "signum" in text
     assert "local_sgd" in text
+
+
+def test_comparisons_take_metrics_of_plug_ins(call, runs, tmp_path):
+    for side in ("base", "new"):
+        for number in range(4):
+            record = runs(step_seconds=[0.1, 0.1 if side == "base" else 0.3, 0.1])
+            (tmp_path / side).mkdir(exist_ok=True)
+            (tmp_path / side / f"{number}.json").write_text(json.dumps(encode(record)))
+    plugin, name = f"--plugin={named('metric_plugin')}", "longest_step_ratio"
+    base, new = tmp_path / "base", tmp_path / "new"
+    assert name in call("compare", base, new, plugin, f"--metrics={name}", code=None).out
+    assert name in call("history", base, plugin, f"--metric={name}").out
+    assert name in call("history", base, f"--metric=none_{name}", plugin, code=2).err
 
 
 def test_a_job_takes_names_of_plug_ins(tmp_path):

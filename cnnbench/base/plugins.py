@@ -46,6 +46,7 @@ _REGISTRIES = (
     "cnnbench.variable_mgr.registry",
     "cnnbench.variable_mgr.all_reduce.registry",
     "cnnbench.optimizers.registry",
+    "cnnbench.records.metric",
 )
 
 

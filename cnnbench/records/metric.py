@@ -15,6 +15,7 @@ from functools import cache
 from numbers import Real
 from typing import Any, TypeVar
 
+from cnnbench.base import plugins
 from cnnbench.base.text.numbers import NONE, hundredths, number
 from cnnbench.base.text.terminal import print_warning
 from cnnbench.errors import UsageError, text_of
@@ -231,3 +232,15 @@ def _value(metric: Metric, record: Any) -> Any:
 
 
 _warn = cache(print_warning)  # a record is summed up more than once
+
+
+plugins.add_kind(
+    plugins.Kind(
+        flag="metrics",
+        noun="metric",
+        call="cnnbench.records.metric.register_metric(unit)",
+        table=lambda: ALL,
+        prepare=load_metrics,
+        further=(SUMMARY, METRICS, HISTORY, BOUNDS),
+    )
+)

@@ -10,13 +10,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice, print_warning
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.history import (
     METRICS,
     Contents,
@@ -60,8 +62,12 @@ commits; 2 wrong use; 4 a file or standard output could not be written.
 class HistoryFlags:
     """Flags of the command."""
 
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     metric: str = flag(
-        "throughput", "What to follow; docs/metrics.md explains the metrics.", choices=HISTORY
+        "throughput",
+        "What to follow; docs/metrics.md explains the metrics.",
+        choices=HISTORY,
+        checked_late=True,
     )
     by: str = flag(
         "commit",
@@ -109,13 +115,16 @@ class HistoryFlags:
     )
 
 
-HELP = (_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
+SPECS = {spec.name: spec for spec in specs_of(HistoryFlags)}
+HELP = (_ABOUT, [("Flags", (*SPECS.values(),))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Lists the values of a metric by commit, and draws them."""
     given, arguments = parse_command(argv, specs_of(HistoryFlags))
     options = HistoryFlags(**given)
+    plugins.load_all(given)
+    SPECS["metric"].check(options.metric)
     if len(arguments) != 1:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since = _since(options.since)

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cnnbench.base import plugins
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice, print_warning
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.errors import FlagError, PathError
-from cnnbench.flags.declare import flag, words
+from cnnbench.flags.declare import flag, flag_of, words
+from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
@@ -42,6 +44,7 @@ class JudgingFlags:
         above=0.0,
         below=1.0,
     )
+    plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
     metrics: str = flag(
         ",".join(DEFAULT_METRICS),
         "What to judge, comma-separated; the first is what the comparison is about. Of "
@@ -66,6 +69,7 @@ class JudgingFlags:
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Refuses unknown metrics, and an output that cannot be written."""
+        plugins.load_all(vars(self))
         for name in self.metric_names or ("",):
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
