@@ -27,13 +27,15 @@ def identity(values: Mapping[str, Any], *, of_places: bool = False) -> dict[str,
     found = {}
     for name, value in values.items():
         role = _ROLES.get(name, Role.IDENTITY)
-        if role.counted is Counted.VALUE or (of_places and role in _PLACES):
+        counted = _COUNTED[role]
+        if counted is Counted.VALUE or (of_places and role in _PLACES):
             found[name] = value
-        elif role.counted is Counted.PRESENCE:
+        elif counted is Counted.PRESENCE:
             found[name] = bool(value)
-        elif role.counted is Counted.NUMBER:
+        elif counted is Counted.NUMBER:
             found[name] = len(str(value).split(",")) if value else 0
     return found
 
 
+_COUNTED = {role: role.counted for role in Role}
 _PLACES = (Role.PLUGIN, Role.PLACE, Role.ITEMS)

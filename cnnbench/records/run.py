@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from cnnbench.base.stats.steady_state import SteadyState, steady_state
@@ -47,7 +48,7 @@ STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that the summary is computed once
 class RunRecord(Document):
     """One run of one process, schema 1.
 
@@ -156,6 +157,10 @@ class RunRecord(Document):
     @computed
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
+        return self._summary
+
+    @cached_property
+    def _summary(self) -> Summary:
         return summary_of(self)
 
     def condition(self, name: str) -> float | None:

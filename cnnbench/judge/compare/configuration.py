@@ -47,16 +47,16 @@ class Configuration:
     @classmethod
     def of(cls, measurement: Measurement) -> Configuration:
         """The configuration that a measurement repeats."""
-        kind = measurement.kind
-        flags: dict[str, Any] = {**_defaults(kind), **measurement.config}
-        if "precision" in flags:
-            flags.pop("use_fp16", None)  # the old name of `precision`
-        flags = identity(dict(sorted(flags.items())))
+        usual = _defaults(measurement.kind)
+        # Many records repeat a configuration; it is made once. 0, 0.0 and False are told apart.
+        changed = {
+            name: value
+            for name, value in measurement.config.items()
+            if name not in usual or usual[name] != value or type(usual[name]) is not type(value)
+        }
+        counted = json.dumps(identity(changed))
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
-        # Flags at their defaults are left out, so that a new flag changes no key.
-        text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
-        key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
-        return cls(flags, key, resolved, kind, frozenset(measurement.explicit_flags))
+        return _configuration(measurement.kind, counted, resolved, measurement.explicit_flags)
 
     def not_default(self) -> dict[str, Any]:
         """The flags with other values than their defaults."""
@@ -69,6 +69,21 @@ class Configuration:
         if self.resolved and other.resolved:
             return tuple(found)
         return tuple(name for name in found if name not in UNRESOLVED)
+
+
+@lru_cache(maxsize=4096)
+def _configuration(
+    kind: str, changed: str, resolved: bool, given: tuple[str, ...]
+) -> Configuration:
+    """The configuration with these flags in JSON, all others at their defaults."""
+    flags: dict[str, Any] = {**_default_identities(kind), **json.loads(changed)}
+    if "precision" in flags:
+        flags.pop("use_fp16", None)  # the old name of `precision`
+    flags = dict(sorted(flags.items()))
+    # Flags at their defaults are left out, so that a new flag changes no key.
+    text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
+    key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
+    return Configuration(flags, key, resolved, kind, frozenset(given))
 
 
 def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:

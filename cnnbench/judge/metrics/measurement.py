@@ -76,7 +76,9 @@ Measurement: TypeAlias = RunRecord | MeasuredReduction
 
 def fact_text(value: Any) -> str:
     """A fact as text: strings as they are, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value)
 
 
 def readable_fact(name: str, value: Any) -> str:

@@ -1,0 +1,141 @@
+"""Measures `history`, `report` and `compare` on folders of many records.
+
+Measures one run of lenet, makes records of 100 steps like it (three batch sizes, twelve commits a
+day, eight processes of each; every 40th day the speed changes by 4 %), and prints a table: wall
+seconds, CPU seconds, largest memory and output of every command. A folder that exists is used as it
+is, without its table of values. The exit status is 0, or 4 if a command failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from command_line import options_of
+
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.flags.declare import flag
+FILE = ".cnnbench-values.sqlite"
+from cnnbench.records.codec import to_text
+
+BATCHES, COMMITS_A_DAY, PROCESSES = (8, 16, 32), 12, 8
+STEPS = 100
+DAYS_OF_A_LEVEL = 40
+CNNBENCH = (sys.executable, "-m", "cnnbench")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure, and where."""
+
+    records: int = flag(20_000, "Records of history; the others have at most 2,000.", minimum=2)
+    folder: str | None = flag(None, "Where the records are, or are made.", path="folder")
+
+
+def template(folder: Path) -> dict[str, Any]:
+    """The record of a run of `STEPS` steps, as a JSON value; BenchmarkError if it failed."""
+    path = folder / "template.json"
+    flags = ("--device=cpu", "--model=lenet", f"--num_batches={STEPS}", f"--result_json={path}")
+    measured("a run", *flags)
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    return document
+
+
+def records(like: dict[str, Any], number: int) -> Iterator[tuple[str, str]]:
+    """Paths and texts of records; equal arguments give equal ones."""
+    draw = random.Random(1)
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    of_commit = len(BATCHES) * PROCESSES
+    for index in range(number):
+        commit, place = divmod(index, of_commit)
+        day, batch = commit // COMMITS_A_DAY, BATCHES[place % len(BATCHES)]
+        level = 0.001 * batch * (1.04 if day // DAYS_OF_A_LEVEL % 2 else 1.0)
+        level *= 1 + draw.gauss(0, 0.01)
+        revision = f"{commit * 2654435761 % 2**160:040x}"
+        config = {**like["config"], "batch_size": batch, "result_label": f"commit={revision}"}
+        at = start + timedelta(hours=2 * commit, minutes=2 * place)
+        document = {
+            **like,
+            "run_id": f"{index:032x}",
+            "started_at": at.isoformat(),
+            "config": config,
+            "subject": {"repository": None, "revision": revision, "dirty": None, "side": None}
+            | {"labels": {"commit": revision}},
+            "batch": {"per_device": batch, "global": batch},
+            "step_seconds": [level * (1 + draw.gauss(0, 0.02)) for _ in range(STEPS)],
+        }
+        yield f"{at:%Y-%m-%d}/{index}.json", to_text(document)
+
+
+def made(folder: Path, number: int) -> Path:
+    """A folder with records; makes it if it does not exist."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for path, text in records(template(folder), number):
+            file = folder / path
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    for table in folder.glob(f"{FILE}*"):
+        table.unlink()
+    return folder
+
+
+def measured(title: str, *arguments: str | Path) -> None:
+    """Runs a command and prints its row; BenchmarkError if it failed."""
+    begin = time.monotonic()
+    command = [*CNNBENCH, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        output = len(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - begin
+    if process.returncode not in (ExitCode.OK, ExitCode.REGRESSION):
+        raise BenchmarkError(f"{title}: exit status {process.returncode}")
+    used = usage.ru_utime + usage.ru_stime
+    print(
+        f"{title:34} {seconds:7.1f} s {used:7.1f} s CPU {usage.ru_maxrss / 1024:6.0f} MiB "
+        f"{output:10,} bytes",
+        flush=True,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Makes the folders and prints a row for each command."""
+    options = options_of(Options, __doc__, argv)
+    with tempfile.TemporaryDirectory() as scratch:
+        top = Path(options.folder or scratch)
+        few = min(options.records, 2000)
+        try:
+            folder = made(top / f"history-{options.records}", options.records)
+            title = f"history, {options.records:,} records"
+            measured(f"{title}, first", "history", folder)
+            measured(f"{title}, again", "history", folder)
+            some = made(top / f"report-{few}", few)
+            for again in ("first", "again"):
+                page = Path(scratch, "page.html")
+                title = f"report, {few:,} records, {again}"
+                measured(title, "report", some, f"--output={page}")
+                print(f"  a page of {page.stat().st_size:,} bytes")
+            sides = [made(top / f"side-{side}", few // 2) for side in "ab"]
+            for again in ("first", "again"):
+                measured(f"compare, {few // 2:,} each, {again}", "compare", *sides)
+        except BenchmarkError as error:
+            print(f"measure_results: error: {error}", file=sys.stderr)
+            return ExitCode.FAILED
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
