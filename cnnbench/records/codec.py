@@ -117,10 +117,10 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
     values = {}
-    for name, key, hint, optional in _schema(typing.cast("Any", cls)):
+    for name, key, read, optional in _schema(typing.cast("Any", cls)):
         where = f"{path}.{key}" if path else key
         if key in data:
-            values[name] = _decode(hint, data[key], where)
+            values[name] = read(data[key], where)
         elif not optional:
             raise ValueError(f"{where}: missing")
     return cls(**values)
@@ -206,43 +206,63 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.cache
-def _schema(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Name, key, type and optionality of each field; cached because resolving types is slow."""
+def _schema(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
+    """Name, key, reader and optionality of each field."""
     hints = typing.get_type_hints(cls)
     return tuple(
-        (field.name, json_key(field), hints[field.name], bool(field.metadata.get("optional")))
+        (
+            field.name,
+            json_key(field),
+            _reader(hints[field.name]),
+            bool(field.metadata.get("optional")),
+        )
         for field in dataclasses.fields(cls)
     )
 
 
-def _decode(hint: Any, data: object, path: str) -> Any:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        if data is None:
-            return None
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+_Reader: TypeAlias = "Callable[[Any, str], Any]"
+"""Reads a JSON value at a place in a document, such as "batch.global"."""
+
+
+@functools.cache
+def _reader(hint: Any) -> _Reader:
+    """The reader of a type; made once, because records have hundreds of values."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (_reader(one) for one in arguments if one is not types.NoneType)
+        return lambda data, path: None if data is None else inner(data, path)
     if isinstance(hint, type) and issubclass(hint, Document):
-        return hint.from_dict(data)
+        return lambda data, path: hint.from_dict(data)
     if dataclasses.is_dataclass(hint):
-        return decode(typing.cast("type[Any]", hint), data, path)
-    origin = typing.get_origin(hint)
+        return functools.partial(decode, typing.cast("type[Any]", hint))
     if origin is tuple:
-        if not isinstance(data, list):
-            raise ValueError(f"{path}: expected a list, got {_shown(data)}")
-        item = typing.get_args(hint)[0]
-        if item is float and set(map(type, data)) <= {float}:
-            return tuple(data)  # the series of a record, thousands of values
-        return tuple(_decode(item, d, f"{path}[{i}]") for i, d in enumerate(data))
+        return functools.partial(_items, arguments[0], _reader(arguments[0]))
     if origin is Mapping:
-        if not isinstance(data, dict):
-            raise ValueError(f"{path}: expected an object, got {_shown(data)}")
-        whole = typing.get_args(hint)[1] is int
-        for key, value in data.items():
-            if whole and _scalar(int, value, f"{path}.{key}") < 0:
-                raise ValueError(f"{path}.{key}: {value} is negative")
-            if not _is_arithmetical(value):
-                raise ValueError(f"{path}.{key}: {_shown(value)} holds what is beyond all doubles")
-        return data
-    return _scalar(hint, data, path)
+        return functools.partial(_mapping, arguments[1] is int)
+    return functools.partial(_scalar, hint)
+
+
+def _items(hint: Any, read: _Reader, data: object, path: str) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise ValueError(f"{path}: expected a list, got {_shown(data)}")
+    if hint is float and set(map(type, data)) <= {float}:
+        return tuple(data)  # the series of a record, thousands of values
+    return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(data))
+
+
+def _mapping(whole: bool, data: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: expected an object, got {_shown(data)}")
+    for key, value in data.items():
+        if whole and _scalar(int, value, f"{path}.{key}") < 0:
+            raise ValueError(f"{path}.{key}: {value} is negative")
+        if type(value) in _NESTING and not _is_arithmetical(value):
+            raise ValueError(f"{path}.{key}: {_shown(value)} holds what is beyond all doubles")
+    return data
+
+
+_NESTING = (int, dict, list)
+"""Types of JSON values that may be, or hold, an integer beyond all doubles."""
 
 
 def _scalar(hint: type, data: object, path: str) -> Any:
