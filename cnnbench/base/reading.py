@@ -54,7 +54,11 @@ def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The JSON value in a file; PathError if there is none. See `parse_json`."""
-    data = read_file(path)
+    return json_of(path, read_file(path))
+
+
+def json_of(path: str | os.PathLike[str], data: bytes) -> Any:
+    """The JSON value in the content of a file; see `read_json`."""
     try:
         return parse_json(data)
     except ValueError as error:

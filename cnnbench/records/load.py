@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cnnbench.base.reading import document, read_json
+from cnnbench.base.reading import document, json_of, read_file, read_json
+from cnnbench.base.text.progress import Progress
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -79,7 +80,12 @@ class Loaded:
         return tuple(one for one in self.skipped if one.defect)
 
 
-def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True) -> Loaded:
+def load_records(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    hidden: bool = True,
+    progress: Progress | None = None,
+) -> Loaded:
     """Reads the records of files, of folders with all below them, and of patterns.
 
     Of the copies of one record, which have the same run_id, the most complete is returned: one with
@@ -90,22 +96,20 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
       paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
         ``?``, ``[...]`` and ``**``.
       hidden: whether to read names in a folder that begin with a dot.
+      progress: shows the number of files read.
     """
     runs: dict[str, tuple[RunRecord | AllReduceRecord, str]] = {}
     studies: list[Study] = []
     predictions: list[Predictions] = []
+    listed = [*files(paths, hidden)]
     skipped: list[SkippedFile] = []
-    for path in _files(paths, hidden):
-        if isinstance(path, SkippedFile):
-            skipped.append(path)
-            continue
-        try:
-            found = _read(path)
-        except PathError as error:
-            skipped.append(SkippedFile(path, error.reason))
-            continue
-        if isinstance(found, str):
-            skipped.append(SkippedFile(path, f"holds {found}, not a run record", defect=False))
+    progress = progress or Progress.silent()
+    progress.start("reading", len(listed))
+    for number, path in enumerate(listed):
+        progress.update(number)
+        found = path if isinstance(path, SkippedFile) else read(path)
+        if isinstance(found, SkippedFile):
+            skipped.append(found)
         elif isinstance(found, Predictions):
             predictions.append(found)
         elif isinstance(found, Study):
@@ -115,6 +119,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
             runs[found.run_id] = found, path
         else:
             skipped.append(_second(runs, found, path))
+    progress.finish()
     everything = [record for record, _ in runs.values()]
     return Loaded(
         tuple(one for one in everything if isinstance(one, RunRecord)),
@@ -153,25 +158,29 @@ def load_run(path: str) -> RunRecord:
         return RunRecord.from_dict(read_json(path))
 
 
-def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | SkippedFile]:
-    """Every file once, in order of the names within each path."""
+def files(
+    paths: Iterable[str | os.PathLike[str]], hidden: bool = True
+) -> Iterator[str | SkippedFile]:
+    """Every file once, in order of the names within each path; see `load_records`."""
     seen: set[str] = set()
     for path in paths:
         for file in _expand(os.fspath(path), hidden):
             if isinstance(file, SkippedFile):
                 yield file
-                continue
-            real = os.path.realpath(file)
-            if real not in seen:
-                seen.add(real)
-                yield file
+            elif file[1] not in seen:
+                seen.add(file[1])
+                yield file[0]
 
 
-def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
+_Found: TypeAlias = "tuple[str, str] | SkippedFile"
+"""The path of a file, as it was asked for and without links."""
+
+
+def _expand(path: str, hidden: bool) -> list[_Found]:
     if os.path.isdir(path):
         return _json_files(path, hidden)
     if os.path.exists(path):
-        return [path]
+        return [(path, os.path.realpath(path))]
     if not any(c in path for c in _WILD):
         raise PathError(path, "no such file or folder")
     matches = sorted(glob.glob(path, recursive=True), key=natural_key)
@@ -180,14 +189,14 @@ def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
     return [file for match in matches for file in _expand(match, hidden)]
 
 
-def _json_files(folder: str, hidden: bool) -> list[str | SkippedFile]:
+def _json_files(folder: str, hidden: bool) -> list[_Found]:
     """The ``*.json`` files below a folder, in order of their names, then the unreadable folders.
 
     Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
     and returns dangling links.
     """
     skipped: list[SkippedFile] = []
-    files: list[str] = []
+    found: list[tuple[str, str]] = []
     top = os.path.realpath(folder)
     seen = {top}
 
@@ -208,27 +217,38 @@ def _json_files(folder: str, hidden: bool) -> list[str | SkippedFile]:
     for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
         shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
         folders[:] = [name for name in shown if is_new(os.path.join(parent, name))]
+        place = os.path.realpath(parent)
         for name in names:
-            path = os.path.join(parent, name)
-            if (
-                name.endswith(".json")
-                and (hidden or not name.startswith("."))
-                and (os.path.isfile(path) or not os.path.exists(path))
-            ):
-                files.append(path)
-    return [*sorted(files, key=natural_key), *skipped]
+            if name.endswith(".json") and (hidden or not name.startswith(".")):
+                path = os.path.join(parent, name)
+                # Without its parent's links, which all of its files share.
+                real = os.path.join(place, name)
+                if os.path.islink(path):
+                    real = os.path.realpath(path)
+                if os.path.isfile(path) or not os.path.exists(path):
+                    found.append((path, real))
+    return [*sorted(found, key=lambda one: natural_key(one[0])), *skipped]
 
 
-def _read(path: str) -> RunRecord | AllReduceRecord | Study | Predictions | str:
-    """The content of a file, or a description of a document that is not used here."""
-    found = read_json(path)
-    kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
-    kind = kind if isinstance(kind, str) else RunRecord.kind
-    if kind in _OTHERS:
-        return f"a document of the kind {kind!r}"
-    form = _KINDS.get(kind, RunRecord)
-    with document(path, _NAMES[form]):
-        return form.from_dict(found)
+def read(
+    path: str, data: bytes | None = None
+) -> RunRecord | AllReduceRecord | Study | Predictions | SkippedFile:
+    """The content of a file, of these bytes if they were read already.
+
+    A SkippedFile if it is faulty, or another document.
+    """
+    try:
+        found = json_of(path, read_file(path) if data is None else data)
+        kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
+        kind = kind if isinstance(kind, str) else RunRecord.kind
+        if kind in _OTHERS:
+            other = f"holds a document of the kind {kind!r}, not a run record"
+            return SkippedFile(path, other, defect=False)
+        form = _KINDS.get(kind, RunRecord)
+        with document(path, _NAMES[form]):
+            return form.from_dict(found)
+    except PathError as error:
+        return SkippedFile(path, error.reason)
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:

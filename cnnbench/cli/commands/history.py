@@ -12,6 +12,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text.numbers import count
+from cnnbench.base.text.progress import Progress
 from cnnbench.base.text.terminal import print_notice, print_warning
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
@@ -134,7 +135,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
     order = None if options.git is None else order_of_commits(options.git)
-    found = contents(folder)
+    found = contents(folder, Progress())
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from cnnbench.judge.history.contents import Contents, contents
 from cnnbench.judge.history.series import (
-    Contents,
     HistoryEntry,
     Selection,
     SeriesPoint,
     TimeSeries,
     all_series,
-    contents,
 )
 from cnnbench.judge.history.steps import LevelChange, SeriesLevel, Trend, trend
 from cnnbench.judge.metrics.registry import HISTORY as METRICS

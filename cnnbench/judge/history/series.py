@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import median
@@ -33,12 +32,11 @@ from cnnbench.judge.metrics.registry import HISTORY, Metric
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
-from cnnbench.records.load import SkippedFile, load_records
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """One measurement of one process: a run, or a row of an all-reduce measurement.
 
@@ -114,24 +112,6 @@ class HistoryEntry:
     def commit(self) -> str:
         """The label `commit`, else the measured revision, else cnnbench's own, or ""."""
         return self.origin.revision
-
-
-@dataclass(frozen=True)
-class Contents:
-    """Runs and rows of all-reduces of a directory in order of their start, and other files."""
-
-    entries: tuple[HistoryEntry, ...]
-    skipped: tuple[SkippedFile, ...]
-
-
-def contents(folder: Path) -> Contents:
-    """Reads the records of a directory and all below it, without hidden files and folders.
-
-    Entries that started in the same second are in the order of their file names.
-    """
-    loaded = load_records([folder], hidden=False)
-    entries = [entry for record in loaded.everything for entry in HistoryEntry.all_of(record)]
-    return Contents(tuple(sorted(entries, key=lambda entry: entry.started)), loaded.skipped)
 
 
 def _values(row: Measurement) -> dict[str, float]:
