@@ -79,9 +79,9 @@ def encode(value: object) -> Json:
     """JSON value of a dataclass, mapping, sequence, enum member, Python or NumPy scalar."""
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, Integral):
+    if isinstance(value, (int, Integral)):  # abstract classes are slow to look up
         return int(value)
-    if isinstance(value, Real):
+    if isinstance(value, (float, Real)):
         number = float(value)
         return number if math.isfinite(number) else _word(number)
     if isinstance(value, Document):

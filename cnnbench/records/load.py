@@ -107,7 +107,10 @@ def load_records(
     progress.start("reading", len(listed))
     for number, path in enumerate(listed):
         progress.update(number)
-        found = path if isinstance(path, SkippedFile) else read(path)
+        if isinstance(path, SkippedFile):
+            skipped.append(path)
+            continue
+        found = read(path)
         if isinstance(found, SkippedFile):
             skipped.append(found)
         elif isinstance(found, Predictions):

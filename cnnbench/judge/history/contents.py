@@ -85,7 +85,7 @@ def _said(folder: Path, progress: Progress) -> dict[str, _Said]:
     table = Table(folder)
     decoder = Decoder(table.parts)
     top = os.path.join(folder, "")
-    rows = dict(table.rows)
+    rows = table.rows  # emptied, as entries take more memory than text
     said: dict[str, _Said] = {}
     unknown: list[_Unknown] = []
     for path in files([folder], hidden=False):

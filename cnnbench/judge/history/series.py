@@ -32,6 +32,7 @@ from cnnbench.judge.metrics.registry import HISTORY, Metric
 from cnnbench.machine.repository import GitError, git
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
+from cnnbench.records.parts import ModelInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -317,18 +318,23 @@ def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     known, origins = tuple(whole.values()), resolved(entry.origin for entry in entries)
     found = []
+    # A run that ended before its network was known counts to the series of the run before it.
+    last: dict[str, ModelInfo] = {}
     for entry in entries:
-        configuration = entry.configuration
+        configuration, origin = entry.configuration, origins[entry.origin]
         if not configuration.resolved:
             configuration = home(configuration, known)
-        found.append(replace(entry, configuration=configuration, origin=origins[entry.origin]))
-    # A run that ended before its network was known counts to the series of the run before it.
-    last = {e.configuration.key: e.origin.network for e in reversed(found) if e.origin.network}
+        if configuration is not entry.configuration or origin is not entry.origin:
+            entry = replace(entry, configuration=configuration, origin=origin)
+        found.append(entry)
+        if origin.network:
+            last.setdefault(configuration.key, origin.network)
     for index, entry in enumerate(found):
-        key = entry.configuration.key
-        if network := entry.origin.network or last.get(key):
+        key, network = entry.configuration.key, entry.origin.network
+        if network:
             last[key] = network
-            found[index] = replace(entry, origin=replace(entry.origin, network=network))
+        elif key in last:
+            found[index] = replace(entry, origin=replace(entry.origin, network=last[key]))
     return found
 
 

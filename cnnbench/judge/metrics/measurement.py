@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from cnnbench.base.reading import parse_json
@@ -163,13 +164,21 @@ class Origin:
             machine=tuple((name, fact_text(facts[name])) for name in _MACHINE if name in facts),
         )
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Histories look up the origin of every measurement.
+        return hash((*self.code, self.side, self.network, self.tensorflow, self.machine))
+
     @property
     def short(self) -> str:
         """The revision, a commit shortened; with a plus and digits of the changes, if any."""
         text = short_commit(self.revision)
         return f"{text}+{self.changes[:_CHANGES]}" if self.dirty and text else text
 
-    @property
+    @cached_property
     def network_size(self) -> str:
         """Parameters and FLOPs, exactly, since any difference makes another network; or ""."""
         if (one := self.network) is None:
@@ -210,7 +219,10 @@ def resolved(origins: Iterable[Origin]) -> dict[Origin, Origin]:
             longer = revisions[place : bisect_left(revisions, f"{text}g")]  # after all digits
             if all(map(longer[-1].startswith, longer)):
                 whole[text] = longer[-1]
-    found = {one: replace(one, revision=whole.get(one.revision, one.revision)) for one in distinct}
+    found = {
+        one: replace(one, revision=whole[one.revision]) if one.revision in whole else one
+        for one in distinct
+    }
     known = {replace(one, network=None): one for one in reversed(found.values()) if one.network}
     return {one: home if home.network else known.get(home, home) for one, home in found.items()}
 
@@ -231,6 +243,8 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
     """Names of origins by the parts that vary, except those of `without`; "" for one origin."""
     distinct = tuple(dict.fromkeys(origins))
+    if len(distinct) == 1:
+        return {distinct[0]: ""}
     names = [name for name in varying(distinct) if name not in (*without, "machine")]
     machines = machine_names(distinct)
     named: dict[Origin, str] = {}
