@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from math import isfinite
 from typing import TypeAlias, TypeVar
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape, SteadyState
+from cnnbench.base.text.numbers import integer
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.compare import Comparison, Policy, compare_records
+from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
 from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
@@ -36,6 +38,15 @@ INTERVAL = f"{100 * CONFIDENCE:.0f} % interval"
 
 FEWEST = 6
 """Processes that an interval needs."""
+
+MOST_SHOWN = 60
+"""Configurations, each once per origin, with a row in every section of a page."""
+
+MOST_DRAWN = 24
+"""Most of these in a chart, and most charts of a section."""
+
+MOST_LISTED = 300
+"""Most rows of a table with a row per process."""
 
 S = TypeVar("S", Roofline, StrategiesDocument)
 
@@ -151,6 +162,11 @@ class Configured:
         found = map(run_steady_state, self.good)
         return tuple(state for state in found if state.shape is not Shape.TOO_SHORT)
 
+    @cached_property
+    def latest(self) -> datetime:
+        """Start of its last run, in UTC."""
+        return max(started(record.started_at) for record in self.records)
+
     def flag(self, name: str) -> object:
         """The resolved value of a flag."""
         return self.configuration.flags.get(name)
@@ -243,6 +259,20 @@ def told_apart(members: Sequence[Configured]) -> tuple[str, list[str]]:
     return apart(parts)
 
 
+def newest(
+    configured: Sequence[Configured], most: int, first: Container[str] = ()
+) -> list[Configured]:
+    """At most so many, in their order: of the configurations `first`, by key, then the newest."""
+    order = sorted(configured, key=lambda one: (one.configuration.key in first, one.latest))
+    chosen = {*order[-most:]}
+    return [one for one in configured if one in chosen]
+
+
+def newest_text(shown: int, total: int) -> str:
+    """Which of some are shown, if not all: ", the newest 24 of 60"."""
+    return f", the newest {shown} of {integer(total)}" if shown < total else ""
+
+
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
     """Configurations by network, data set and work."""
     found: dict[str, list[Configured]] = {}
@@ -253,14 +283,28 @@ def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject:
-    """The subject of a report; studies are results of several processes or a profiled one."""
+    """The subject of a report; studies are results of several processes or a profiled one.
+
+    `earlier` are configurations that only a list of a page names, see `bounded`.
+    """
 
     configured: tuple[Configured, ...]
+    earlier: tuple[Configured, ...] = ()
     allreduces: tuple[AllReduceRecord, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     comparison: Comparison | None = None
     studies: tuple[Study, ...] = ()
     predictions: tuple[Predictions, ...] = ()
+
+    def bounded(self) -> ReportSubject:
+        """The same with at most `MOST_SHOWN` configurations: what changed, and the newest."""
+        entries = () if self.comparison is None else self.comparison.entries
+        changed = {
+            one.configuration.key for one in entries if one.results[0].verdict is not Verdict.SAME
+        }
+        shown = newest(self.configured, MOST_SHOWN, changed)
+        earlier = tuple(one for one in self.configured if one not in {*shown})
+        return replace(self, configured=tuple(shown), earlier=earlier)
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
-from cnnbench.base.text.numbers import count, counted, first_few
+from cnnbench.base.text.numbers import count, counted, first_few, integer
 from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
@@ -44,10 +44,14 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "conditions": ("Conditions", machine.conditions),
     "environment": ("Environment", machine.environment),
     "runs": ("Runs and commands", processes.commands),
+    "earlier": ("Earlier results", processes.earlier),
 }
 """Title and contents of the sections by key, in order; without contents a section is left out."""
 
-_FOLDED = ("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs")
+_FOLDED = ("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs", "earlier")
+
+_WHOLE = ("problems",)
+"""Sections with rows for everything."""
 
 _FACTS = (
     ("GPUs", ("gpu_names",)),
@@ -65,9 +69,15 @@ _MOST = 3
 
 
 def build(results: ReportSubject, title: str = "") -> Report:
-    """Makes all sections for which the records have content; the default title names the models."""
+    """Makes all sections for which the records have content; the default title names the models.
+
+    Of many configurations most sections show the newest, see `ReportSubject.bounded`.
+    """
+    bounded = results.bounded()
     sections = [
-        Section.of(key, title, contents(results), folded=key in _FOLDED)
+        Section.of(
+            key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED
+        )
         for key, (title, contents) in SECTIONS.items()
     ]
     answers = (
@@ -77,6 +87,7 @@ def build(results: ReportSubject, title: str = "") -> Report:
         *campaigns.proofs(results),
         *campaigns.fastest_modes(results),
         machine.disturbances(results),
+        _extent(bounded),
     )
     asked = results.processes or results.studies
     return Report(
@@ -107,6 +118,18 @@ def _subtitle(results: ReportSubject) -> str:
         first, last = starts[0][:16], starts[-1][:16]
         when = f", measured {first}" + (f" to {last}" if last != first else "") + " UTC"
     return f"Measured with cnnbench; report of version {__version__}{when}"
+
+
+def _extent(bounded: ReportSubject) -> Answer | None:
+    if not bounded.earlier:
+        return None
+    shown, total = len(bounded.configured), len(bounded.configured) + len(bounded.earlier)
+    return Answer(
+        "Extent",
+        f"Only {shown} of {integer(total)} configurations and revisions are shown in full",
+        "unsure",
+        ("The others are under Earlier results; cnnbench history follows all of them over time",),
+    )
 
 
 def _failed(results: ReportSubject) -> Answer | None:

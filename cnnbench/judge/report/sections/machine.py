@@ -11,7 +11,14 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
-from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, time_text
+from cnnbench.judge.report.results import (
+    MOST_LISTED,
+    Configured,
+    ProcessValues,
+    ReportSubject,
+    newest_text,
+    time_text,
+)
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.parts import ConditionNote, Conditions
 
@@ -120,7 +127,7 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
     yield _mixture(results, unlike)
     runs = []
-    for configuration, one in described if unlike else ():
+    for configuration, one in described[-MOST_LISTED:] if unlike else ():
         row: dict[str, TableCell | str] = {
             "started (UTC)": TableCell(time_text(one.started_at), kinds="steady"),
             "configuration": configuration,
@@ -129,7 +136,8 @@ def environment(results: ReportSubject) -> Iterable[Content]:
         for name in unlike:  # records from elsewhere may have a fact of any name
             row.setdefault(name, readable_fact(name, one.environment.get(name, "")))
         runs.append(row)
-    yield table(runs, title="Different from run to run", folded=True)
+    which = newest_text(len(runs), len(described)) if runs else ""
+    yield table(runs, title=f"Different from run to run{which}", folded=True)
 
 
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:

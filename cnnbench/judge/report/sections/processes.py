@@ -10,7 +10,7 @@ from typing import Any
 from cnnbench.base.document import Content, Row, Table, TableCell, numeric, table
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
-from cnnbench.judge.report.results import ReportSubject, time_text
+from cnnbench.judge.report.results import MOST_LISTED, ReportSubject, newest_text, time_text
 from cnnbench.judge.report.sections.campaigns import titled
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -29,23 +29,49 @@ def failures(results: ReportSubject) -> Iterable[Content]:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [one for one in results.processes if one[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
-        yield _table(failed, _FAILURES)
+        yield _table(failed[-MOST_LISTED:], _FAILURES)
+        if len(failed) > MOST_LISTED:
+            yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
     files = (
         {
             "file": TableCell(one.path, kinds="code"),
             "reason": TableCell(one.reason, kinds="prose"),
             "kind": TableCell("a fault", tone="bad") if one.defect else "no fault",
         }
-        for one in results.skipped
+        for one in results.skipped[:MOST_LISTED]
     )
     yield table(files, title="Skipped files")
+
+
+def earlier(results: ReportSubject) -> Iterable[Content]:
+    """A row for each configuration that the other sections leave out, the newest first."""
+    found = sorted(results.earlier, key=lambda one: one.latest, reverse=True)
+    if found:
+        listed = found[:_MOST_EARLIER]
+        which = newest_text(len(listed), len(found))
+        yield f"What the other sections leave out, each configuration and revision{which}."
+        yield table(
+            {
+                "configuration": one.name,
+                "median images/sec": numeric(one.throughput.median),
+                "processes": numeric(len(one.good), integer),
+                "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+            }
+            for one in listed
+        )
+
+
+_MOST_EARLIER = 2000
 
 
 def commands(results: ReportSubject) -> Iterable[Content]:
     """Every process with its exact command, in order of time."""
     if results.processes:
-        yield "Every process with its exact command, in order of time."
-        yield _table(results.processes, _COMMANDS)
+        processes = results.processes
+        listed = processes[-MOST_LISTED:]
+        which = newest_text(len(listed), len(processes))
+        yield f"Every process with its exact command, in order of time{which}."
+        yield _table(listed, _COMMANDS)
 
 
 def _table(

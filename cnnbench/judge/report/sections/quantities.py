@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.document import (
@@ -25,16 +26,20 @@ from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
     FEWEST,
-    INTERVAL,
+    MOST_DRAWN,
     Configured,
     ProcessValues,
     ReportSubject,
     by_family,
+    newest,
+    newest_text,
     told_apart,
 )
 from cnnbench.records.run import RunRecord
 
 _MIB = 2**20
+_MOST_DOTS = 40
+"""Most processes that a row of a chart shows."""
 _MOST_NAMED = 5
 _exact = partial(percent, digits=2)
 
@@ -72,10 +77,8 @@ class Quantity:
             return
         yield self.text
         yield from self.remarks(known)
-        yield [
-            self._chart(family, members)
-            for family, members in by_family(filter(self._has_values, known)).items()
-        ]
+        drawn = by_family(filter(self._has_values, known))
+        yield [self._chart(*one) for one in islice(drawn.items(), MOST_DRAWN)]
         yield table({"configuration": one.name, **self.row(one)} for one in known)
         if further := [metric for metric in BOUNDS.values() if metric.section == self.section]:
             yield table(
@@ -91,6 +94,8 @@ class Quantity:
 
     def _chart(self, family: str, members: Sequence[Configured]) -> Rows:
         """A row per configuration; shared parts of their names are in the title."""
+        total = len(members)
+        members = newest(members, MOST_DRAWN)
         formats: dict[str, Callable[[float | None], str]]
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
         shared, labels = told_apart(members)
@@ -99,7 +104,7 @@ class Quantity:
             for one, label in zip(members, labels, strict=True)
         )
         return Rows(
-            title=f"{shared or family}: {self.chart}",
+            title=f"{shared or family}: {self.chart}{newest_text(len(members), total)}",
             x=self.axis,
             rows=rows,
             limit=self.limit,
@@ -122,11 +127,15 @@ def process_row(
     `unit` stands behind the value in the hint of each dot.
     """
     low, high = found.interval or (None, None)
+    processes = [*enumerate(found.values, start=1)]
+    if len(processes) > _MOST_DOTS:  # the smallest, the largest, and some between them
+        processes.sort(key=lambda one: one[1])
+        step = (len(processes) - 1) / (_MOST_DOTS - 1)
+        processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))
     return DistributionRow(
         label=label,
         values=tuple(
-            (value, f"{label}, process {index}: {text(value)}{unit}")
-            for index, value in enumerate(found.values, start=1)
+            (value, f"{label}, process {index}: {text(value)}{unit}") for index, value in processes
         ),
         centre=found.median,
         low=low,

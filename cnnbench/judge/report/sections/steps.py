@@ -11,11 +11,14 @@ from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Line
 from cnnbench.base.document import Charts, Content, Row, numeric, table
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
-from cnnbench.judge.report.results import Configured, ReportSubject, time_text
+from cnnbench.judge.report.results import Configured, ReportSubject, newest, time_text
 from cnnbench.records.run import RunRecord
 
 _SHOWN = 8
 """Most processes in a chart."""
+
+_DRAWN = 8
+"""Most configurations with a pair of charts."""
 
 _POINTS = 160
 """Most points of a curve; longer series are drawn as medians and maxima of parts."""
@@ -34,7 +37,10 @@ def steps(results: ReportSubject) -> Iterable[Content]:
             "median, whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows "
             "at an edge are steps beyond the axis."
         )
-        charts = (chart for one in timed for chart in (_series(one), _distribution(one)))
+        drawn = newest(timed, _DRAWN)
+        if len(drawn) < len(timed):
+            yield f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows."
+        charts = (chart for one in drawn for chart in (_series(one), _distribution(one)))
         yield Charts(tuple(charts), pairs=True)
         yield table(map(_row, timed), hints=_HINTS)
 
