@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from cnnbench.base.document import (
     numeric,
     table,
 )
+from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.series import SeriesPoint
@@ -31,6 +33,9 @@ DOCUMENTS = {".html": "html", ".md": "markdown"}
 """Formats of pages by suffix; other suffixes are pictures."""
 
 SUFFIXES = (*DOCUMENTS, *PICTURES)
+_MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
+"""Most charts of a page, marks in them together, and rows of its table of points."""
+
 _TICKS = 6
 _DIGITS = 7
 _MOST_NAMED = 5
@@ -66,6 +71,10 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
         for point in found.series.empty
     ]
     points.reverse()  # newest point first
+    drawn = _drawn(trends)
+    charts = _charts(drawn, metric, _MOST_DRAWN_POINTS)
+    which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
+    listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
@@ -76,8 +85,20 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
         ),
         sections=(
             Section.of("steps", "Steps", _steps(trends, metric, commit_url)),
-            Section.of("series", "Series", [_charts(trends, metric)]),
-            Section.of("points", "Points", [table(points)], folded=True),
+            Section.of(
+                "series",
+                "Series",
+                [f"{which}newest." if len(drawn) < len(trends) else None, charts],
+            ),
+            Section.of(
+                "points",
+                "Points",
+                [
+                    f"{listed}--format=csv writes all." if len(points) > _MOST_LISTED else None,
+                    table(points[:_MOST_LISTED]),
+                ],
+                folded=True,
+            ),
         ),
     )
 
@@ -135,26 +156,41 @@ def _is_commit(point: SeriesPoint) -> bool:
     return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
 
 
-def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
-    return tuple(_chart(found, metric) for found in trends if found.series.points)
+def _drawn(trends: Sequence[Trend]) -> list[Trend]:
+    """The series with charts, in their order: those that got worse, that changed, the newest."""
+    there = [found for found in trends if found.series.points]
+    there.sort(
+        key=lambda found: (
+            bool(found.setbacks),
+            bool(found.steps),
+            max(point.started for point in found.series.points),
+        ),
+        reverse=True,
+    )
+    chosen = there[:_MOST_DRAWN]
+    return [found for found in trends if found in chosen]
 
 
-def _chart(found: Trend, metric: Metric) -> Lines:
+def _charts(trends: Sequence[Trend], metric: Metric, most: int | None = None) -> tuple[Lines, ...]:
+    """Charts that together have about `most` points; all points if None."""
+    there = [found for found in trends if found.series.points]
+    return tuple(_chart(found, metric, most and most // len(there)) for found in there)
+
+
+def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
     points = found.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
+    groups = _groups(found, most or len(points))
     measured = ChartSeries(
-        name="median over a point's processes; the stroke is their range",
-        points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
-        # Outliers have hints of their own.
-        hints=tuple(
-            "" if i in found.outliers else _hint(point, metric) for i, point in enumerate(points)
+        name="median over a point's processes; the stroke is their range"
+        if len(groups) == len(points)
+        else "median over consecutive points; the stroke is their range",
+        points=tuple(
+            ((group[0] + group[-1]) / 2, median(points[i].value for i in group) * scale)
+            for group in groups
         ),
-        spans=tuple(
-            (min(point.values) * scale, max(point.values) * scale)
-            if len(point.values) > 1
-            else None
-            for point in points
-        ),
+        hints=tuple(_group_hint(found, group, metric) for group in groups),
+        spans=tuple(_span(points, group, scale) for group in groups),
     )
     level = [
         (float(place), one.value * scale)
@@ -189,6 +225,33 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         ),
         note="; ".join(filter(None, (*texts, formats.outcome(found, metric)))),
     )
+
+
+def _groups(found: Trend, most: int) -> list[range]:
+    """Indices of the points that a mark stands for: about `most` groups, each within a level."""
+    size = math.ceil(len(found.series.points) / most)
+    return [
+        range(first, min(first + size, level.stop))
+        for level in found.levels
+        for first in range(level.start, level.stop, size)
+    ]
+
+
+def _span(points: Sequence[SeriesPoint], group: range, scale: float) -> tuple[float, float] | None:
+    """The range of the processes of a point, or of the medians of several."""
+    alone = len(group) == 1
+    values = points[group[0]].values if alone else [points[i].value for i in group]
+    return (min(values) * scale, max(values) * scale) if len(values) > 1 else None
+
+
+def _group_hint(found: Trend, group: range, metric: Metric) -> str:
+    points = found.series.points
+    if len(group) > 1:
+        ends = f"{points[group[0]].short} to {points[group[-1]].short}"
+        value = metric.value_text(median(points[i].value for i in group))
+        return f"{ends}: {value}, {len(group)} points"
+    # Outliers have hints of their own.
+    return "" if group[0] in found.outliers else _hint(points[group[0]], metric)
 
 
 def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:

@@ -26,6 +26,7 @@ from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
     FEWEST,
+    INTERVAL,
     MOST_DRAWN,
     Configured,
     ProcessValues,
