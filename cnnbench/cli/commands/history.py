@@ -245,5 +245,5 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
         text = exported(figures(trends, metric), options.format)
     write_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, trends, metric, options.commit_url)
+        content = page.render(options.plot, trends, metric, options.commit_url, Progress())
         write_bytes("plot", options.plot, content)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from cnnbench.base.text.numbers import integer
+from cnnbench.base.text.progress import Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.results import results_below, verdict
 from cnnbench.cli.commands import output_flag, write_output
@@ -20,7 +22,7 @@ from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.report import ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import csv
 from cnnbench.records.files import Output, check_outputs, check_written
-from cnnbench.records.load import Loaded
+from cnnbench.records.load import Loaded, files
 
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
@@ -73,12 +75,14 @@ def main(argv: Sequence[str]) -> int:
     if output is None and options.format == "html":
         output = "report.html"
     check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
+    if options.format != "csv":
+        _check_number(arguments)
     loaded = _load(arguments)
     results = _gather(options, loaded, arguments)
     if options.format == "csv":
         text = csv(results, options.table)
     else:
-        text = render(build(results, options.title), options.format)
+        text = render(build(results, options.title), options.format, Progress())
     write_output(output, text)
     check_written()
     if output is not None:
@@ -99,8 +103,22 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
                 raise FlagError(name, given[name], "needs --baseline")
 
 
+def _check_number(paths: Sequence[str]) -> None:
+    """Refuses more files than a page can be about, and memory holds."""
+    number = sum(1 for _ in files(paths))
+    if number > _MOST_FILES:
+        raise UsageError(
+            f"{' '.join(paths)}: {integer(number)} files, and a report is about at most "
+            f"{integer(_MOST_FILES)}; cnnbench history follows them over time, and "
+            "--format=csv writes tables of all"
+        )
+
+
+_MOST_FILES = 10_000
+
+
 def _load(paths: Sequence[str]) -> Loaded:
-    loaded = load(paths)
+    loaded = load(paths, progress=Progress())
     if not loaded.everything and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.judge.history.contents import Contents, contents
+from cnnbench.judge.history.reading import Contents, contents
 from cnnbench.judge.history.series import (
     HistoryEntry,
     Selection,

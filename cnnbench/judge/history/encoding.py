@@ -70,7 +70,7 @@ def encoded(path: str, data: bytes) -> Encoded:
         and named(json.dumps([encode(first.origin), encode(first.subject), first.labels])),
         "rows": [
             {
-                "configuration": named(_configuration_text(one.configuration)),
+                "configuration": _named(one.configuration, parts),
                 "status": one.status,
                 "error": one.error,
                 "values": one.values,
@@ -82,18 +82,18 @@ def encoded(path: str, data: bytes) -> Encoded:
     return Encoded(json.dumps(process), parts)
 
 
-def _configuration_text(one: Configuration) -> str:
-    # Equal configurations are one object, see `Configuration.of`.
-    return _text_of(id(one), one)
+_CONFIGURATIONS: dict[int, tuple[Configuration, str, str]] = {}
+"""Texts and names of configurations by identity: equal ones are one object."""
 
 
-_TEXTS: dict[int, tuple[Configuration, str]] = {}
-
-
-def _text_of(key: int, one: Configuration) -> str:
-    if key not in _TEXTS:
-        _TEXTS[key] = one, json.dumps({**vars(one), "given": sorted(one.given)})
-    return _TEXTS[key][1]
+def _named(one: Configuration, parts: dict[str, str]) -> str:
+    """The name of the text of a configuration, which is added to the parts."""
+    if id(one) not in _CONFIGURATIONS:
+        text = json.dumps({**vars(one), "given": sorted(one.given)})
+        _CONFIGURATIONS[id(one)] = one, text, digest(text.encode())
+    _, text, name = _CONFIGURATIONS[id(one)]
+    parts[name] = text
+    return name
 
 
 class Decoder:

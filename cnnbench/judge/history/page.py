@@ -21,11 +21,12 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer
+from cnnbench.base.text.progress import Progress
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.formats import FORMATS
+from cnnbench.judge.report.formats import render as render_page
 from cnnbench.records.files import PICTURES
 from cnnbench.version import __version__
 
@@ -44,11 +45,17 @@ _LEAST_SPAN = 0.1
 """Least span of the value axis, as a share of the values: little noise must not fill the chart."""
 
 
-def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:
+def render(
+    path: str,
+    trends: Sequence[Trend],
+    metric: Metric,
+    commit_url: str = "",
+    progress: Progress | None = None,
+) -> bytes:
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = FORMATS[DOCUMENTS[suffix]](page(trends, metric, commit_url))
+        text = render_page(page(trends, metric, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _charts(trends, metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")

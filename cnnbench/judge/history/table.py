@@ -157,7 +157,8 @@ def _seal(path: bytes, row: FileRow) -> str:
 
 
 _DECIDING = tuple(
-    f"cnnbench.{name}" for name in ("base", "records", "flags", "variable_mgr", "judge")
+    f"cnnbench.{name}"
+    for name in ("base", "records", "flags", "variable_mgr", "judge.metrics", "judge.compare")
 )
 """Packages with the code that decides what a file says."""
 
@@ -167,6 +168,7 @@ def _version() -> bytes:
     """Digest of all code that decides what a file says, metrics of plug-ins included."""
     folders = [Path(place) for one in _DECIDING for place in import_module(one).__path__]
     files = {file for folder in folders for file in folder.rglob("*.py")}
+    files |= {Path(__file__).with_name(name) for name in ("series.py", "encoding.py")}
     homes = {getattr(metric.value, "__module__", "") for metric in HISTORY.values()}
     modules = (sys.modules.get(home) for home in homes)
     files |= {Path(file) for one in modules if (file := getattr(one, "__file__", None))}

@@ -5,34 +5,56 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.charts import draw, sheet
-from cnnbench.base.document import Report, markdown
+from cnnbench.base.document import Charts, Report, markdown
 from cnnbench.base.text.escape import plain
+from cnnbench.base.text.progress import Progress
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 
-def render(report: Report, format: str) -> str:
-    """The report in one of `FORMATS`; raises a KeyError for another format."""
-    return FORMATS[format](report)
+def render(report: Report, format: str, progress: Progress | None = None) -> str:
+    """The report in one of `FORMATS`; raises a KeyError for another format.
+
+    `progress` shows the number of charts that have been drawn.
+    """
+    return _html(report, progress) if format == "html" else FORMATS[format](report)
 
 
-def _html(report: Report) -> str:
+def _html(report: Report, progress: Progress | None = None) -> str:
     """One HTML document that loads nothing: its policy allows only its own style and script."""
+    charts = [
+        chart
+        for section in report.sections
+        for block in section.blocks
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+    progress = progress or Progress.silent()
+    progress.start("drawing", 2 * len(charts))  # most for two widths
+    drawn = itertools.count(1)
+
+    def svg(*arguments: Any) -> str:
+        progress.update(next(drawn))
+        return draw.svg(*arguments)
+
     style, script = sheet.theme() + _file("style.css"), _file("script.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
-    return _template().render(
-        report=report, policy=policy, style=style, script=script, svg=draw.svg, widths=widths
+    text = _template().render(
+        report=report, policy=policy, style=style, script=script, svg=svg, widths=widths
     )
+    progress.finish()
+    return text
 
 
 @functools.cache

@@ -1,0 +1,227 @@
+"""The table of a results folder: with it, without it and whatever happened to it, one output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from cnnbench.base.stats import changepoints
+from cnnbench.base.stats.partition import partition
+from cnnbench.cli import main
+from cnnbench.judge.history import reading, table
+from cnnbench.judge.metrics.registry import HISTORY
+
+
+@pytest.fixture
+def folder(tmp_path, by_commit, saved, reductions, monkeypatch):
+    """Runs, reductions, a failure, a faulty file, a copy and another document."""
+    monkeypatch.setattr(table, "FEWEST", 1)
+    results = saved(tmp_path / "results", by_commit.history([100.0] * 8, per_commit=2))
+    rows = [reductions.point(2.0, spec=spec) for spec in ("xring", "pscpu")]
+    others = [by_commit(error="no memory"), by_commit(50.0, flags={"batch_size": 9})]
+    saved(results / "deep", [reductions(*rows), *others])
+    (results / "cut.json").write_text('{"schema": 1, "run_id"')
+    (results / "other.json").write_text('{"schema": 1, "kind": "comparison"}')
+    shutil.copy(min(results.glob("*.json")), results / "z-copy.json")
+    return results
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Names of the files that are parsed; those whose content the table knows are not."""
+    found = []
+    real = reading.encoded
+
+    def encoded(path, data):
+        found.append(os.path.basename(path))
+        return real(path, data)
+
+    monkeypatch.setattr(reading, "encoded", encoded)
+    return found
+
+
+@pytest.fixture
+def output(folder, capfd):
+    """What the command prints about the folder."""
+
+    def of(metric="throughput"):
+        code = main(["history", str(folder), "--format=json", f"--metric={metric}"])
+        return code, *capfd.readouterr()
+
+    return of
+
+
+@pytest.fixture
+def expected(folder, output, monkeypatch):
+    """What it prints without a table."""
+    with monkeypatch.context() as patch:
+        patch.setattr(table.Table, "write", lambda *_: None)
+        return output()
+
+
+def test_with_and_without_a_table_the_output_is_the_same(folder, output, expected, parsed):
+    assert not (folder / table.FILE).exists()
+    assert output() == expected
+    assert len(parsed) == 22
+    parsed.clear()
+    assert output() == expected
+    assert parsed == []
+    assert output("bus_bandwidth")[0] == 3  # a faulty file was skipped
+    assert parsed == []
+    assert expected[0] == 3
+    assert "cut off" in expected[2]
+
+
+def test_new_changed_replaced_and_removed_files(folder, output, parsed, by_commit, expected):
+    output()
+    parsed.clear()
+    names = sorted(folder.glob("*.json"))
+    (folder / "new.json").write_text(replace(by_commit(70.0, "new"), run_id="new").to_json())
+    os.utime(names[3])  # of the same content
+    about, text = names[4].stat(), names[4].read_text()
+    names[4].write_text(text.replace('"lenet"', '"lenot"'))  # of the same size
+    os.utime(names[4], ns=(about.st_atime_ns, about.st_mtime_ns))
+    (folder / "deep").rename(folder / "moved")
+    after = output()
+    assert sorted(parsed) == sorted(
+        ["new.json", names[4].name, *(one.name for one in (folder / "moved").iterdir())]
+    )
+    (folder / table.FILE).unlink()
+    assert output() == after != expected
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "holes", "link", "folder"])
+def test_a_damaged_table_is_no_obstacle(folder, output, expected, parsed, damage, tmp_path):
+    output()
+    path = folder / table.FILE
+    data = path.read_bytes()
+    path.unlink()
+    other = tmp_path / "precious"
+    other.write_bytes(b"x" * 5000)
+    if damage == "link":
+        path.symlink_to(other)
+    elif damage == "folder":
+        path.mkdir()
+    else:
+        holes = data[:200] + bytes(len(data) - 400) + data[-200:]
+        half = data[: len(data) // 2]
+        made = {"empty": b"", "garbage": b"no table" * 999, "truncated": half, "holes": holes}
+        path.write_bytes(made[damage])
+    assert output() == expected
+    parsed.clear()
+    assert output() == expected
+    assert bool(parsed) == (damage in ("link", "folder"))  # else it was made anew
+    assert other.read_bytes() == b"x" * 5000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE files SET text = replace(text, '\"ok\"', '\"no\"')",
+        "UPDATE files SET text = NULL, digest = 5",
+        "UPDATE files SET path = path || 'x'",
+        "UPDATE files SET seal = 'another version'",
+        "UPDATE parts SET text = replace(text, '2.21', '2.20')",
+        "UPDATE parts SET text = NULL",
+        "DELETE FROM parts",
+        "ALTER TABLE files DROP COLUMN text",
+        "DROP TABLE parts",
+    ],
+)
+def test_only_what_was_written_counts(folder, output, expected, parsed, damage):
+    output()
+    with sqlite3.connect(folder / table.FILE) as database:
+        database.execute(damage)
+    database.close()
+    parsed.clear()
+    assert output() == expected
+    assert parsed
+    parsed.clear()
+    assert output() == expected
+    assert parsed == []
+
+
+def test_another_metric_makes_another_version(folder, output, parsed, monkeypatch):
+    output()
+    parsed.clear()
+    table._version.cache_clear()
+    more = replace(HISTORY["step_seconds"], name="more")
+    with monkeypatch.context() as patch:
+        patch.setitem(HISTORY, "more", more)
+        first = output()
+        assert len(parsed) == 22
+        assert output("more")[1].replace('"more"', '"step_seconds"') == output("step_seconds")[1]
+        assert first == output()
+    table._version.cache_clear()
+
+
+def test_a_locked_table_and_one_that_cannot_be_written(folder, output, expected, monkeypatch):
+    monkeypatch.setattr(table, "_PATIENCE", 0.05)
+    output()
+    holder = sqlite3.connect(folder / table.FILE)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert output() == expected
+    holder.close()
+    connect = sqlite3.connect
+
+    def refuse(address, **options):  # root may write everywhere
+        if "mode=rwc" in address:
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+        return connect(address, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    assert output() == expected
+    (folder / table.FILE).unlink()
+    assert output() == expected
+    assert not (folder / table.FILE).exists()
+
+
+def test_eight_commands_at_once_one_of_which_finds_it_damaged(folder, output, expected):
+    """Real processes, because locks are of processes."""
+    (folder / table.FILE).write_bytes(b"no table" * 999)
+    code = "import sys; from cnnbench.judge.history import table; table.FEWEST = 1; "
+    code += "from cnnbench.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "history", str(folder), "--format=json"]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    for one in running:
+        found = one.communicate(timeout=300)
+        assert (one.returncode, *found) == expected
+    assert output() == expected
+
+
+def test_several_processes_read_many_files_and_may_be_killed(folder, expected, output, monkeypatch):
+    monkeypatch.setattr(reading, "_MANY", 2)
+    monkeypatch.setattr(reading, "_CHUNK", 3)
+    monkeypatch.setattr(reading, "usable_cpus", lambda: (0, 1))
+    assert output() == expected
+    (folder / table.FILE).unlink()
+    monkeypatch.setattr(reading, "_work", lambda *_: os._exit(9))
+    assert output() == expected
+
+
+def test_few_files_leave_no_table(folder, output, monkeypatch):
+    monkeypatch.setattr(table, "FEWEST", 500)
+    output()
+    assert not (folder / table.FILE).exists()
+
+
+@pytest.mark.parametrize("count", [10, 61, 200])
+def test_long_series_are_cut_where_short_ones_are(count):
+    values = [
+        (index * 7919 % 101) / 50 + 3 * (index // 30 % 2) - (index % 41 == 0)
+        for index in range(count)
+    ]
+    for least in (2, 5):
+        penalty = changepoints.penalty(values)
+        expected = changepoints._partition(values, penalty, least)
+        assert partition(values, penalty, least) == expected
+    assert partition([2.5] * count, 0.0, 2) == ()
