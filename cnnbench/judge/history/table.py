@@ -83,17 +83,23 @@ class Table:
         self._path = folder / FILE
         self.rows: dict[str, FileRow] = {}
         self.parts: dict[str, str] = {}
+        self._is_damaged = False
         self._exists = os.path.lexists(self._path)
         if not self._is_file():
             return
-        with contextlib.suppress(*_UNUSABLE), self._opened("ro") as database:
-            self.parts.update(database.execute("SELECT digest, text FROM parts"))
-            for path, *cells, seal in database.execute(
-                "SELECT path, stamp, read_ns, digest, text, seal FROM files"
-            ):
-                row = FileRow(*cells)
-                if seal == _seal(path, row):
-                    self.rows[os.fsdecode(path)] = row
+        try:
+            with self._opened("ro") as database:
+                self.parts.update(database.execute("SELECT digest, text FROM parts"))
+                for path, *cells, seal in database.execute(
+                    "SELECT path, stamp, read_ns, digest, text, seal FROM files"
+                ):
+                    row = FileRow(*cells)
+                    if seal == _seal(path, row):
+                        self.rows[os.fsdecode(path)] = row
+        except _UNUSABLE as error:
+            self._is_damaged = _shows_damage(error)
+            self.rows.clear()
+            self.parts.clear()
 
     def write(
         self, rows: Mapping[str, FileRow], parts: Mapping[str, str], gone: Iterable[str]
@@ -101,18 +107,21 @@ class Table:
         """Adds rows and parts and removes the rows of files that are gone, as far as possible."""
         gone = [*gone]
         if not (self._is_file() if self._exists else len(rows) >= FEWEST) or not (rows or gone):
-            return
+            return None
         self._exists = True
         for _ in range(2):
-            try:
-                self._write(rows, parts, gone)
-                return
-            except sqlite3.OperationalError:
-                return  # locked, full or not writable
-            except _UNUSABLE:
-                # Damaged. Others that have it open go on with a file without a name.
+            if self._is_damaged:
+                # Others that have it open go on with a file without a name.
                 with contextlib.suppress(OSError):
                     self._path.unlink()
+                self._is_damaged = False
+            try:
+                return self._write(rows, parts, gone)
+            except _UNUSABLE as error:
+                self._is_damaged = _shows_damage(error)
+                if not self._is_damaged:
+                    return None
+        return None
 
     def _is_file(self) -> bool:
         """Whether the table is a file of its own, not a link or a pipe."""
@@ -149,6 +158,14 @@ class Table:
 
 _UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, OverflowError)
 """What reading and writing of a damaged table raise."""
+
+
+def _shows_damage(error: Exception) -> bool:
+    """Whether a table has to be made anew; others are locked or cannot be read or written."""
+    if isinstance(error, OSError):
+        return False
+    is_operational = isinstance(error, sqlite3.OperationalError)
+    return not is_operational or any(word in str(error) for word in ("no such", "column"))
 
 
 def _seal(path: bytes, row: FileRow) -> str:

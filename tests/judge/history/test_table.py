@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from cnnbench.base.stats import changepoints
 from cnnbench.base.stats.partition import partition
 from cnnbench.cli import main
-from cnnbench.judge.history import reading, table
+from cnnbench.judge.history import contents, reading, table
 from cnnbench.judge.metrics.registry import HISTORY
 
 
@@ -127,7 +128,7 @@ def test_a_damaged_table_is_no_obstacle(folder, output, expected, parsed, damage
         "UPDATE files SET text = NULL, digest = 5",
         "UPDATE files SET path = path || 'x'",
         "UPDATE files SET seal = 'another version'",
-        "UPDATE parts SET text = replace(text, '2.21', '2.20')",
+        "UPDATE parts SET text = replace(text, 'lenet', 'lenot')",
         "UPDATE parts SET text = NULL",
         "DELETE FROM parts",
         "ALTER TABLE files DROP COLUMN text",
@@ -147,17 +148,17 @@ def test_only_what_was_written_counts(folder, output, expected, parsed, damage):
     assert parsed == []
 
 
-def test_another_metric_makes_another_version(folder, output, parsed, monkeypatch):
+def test_a_further_metric_is_computed_for_all(folder, output, parsed, monkeypatch):
     output()
     parsed.clear()
-    table._version.cache_clear()
-    more = replace(HISTORY["step_seconds"], name="more")
     with monkeypatch.context() as patch:
-        patch.setitem(HISTORY, "more", more)
-        first = output()
-        assert len(parsed) == 22
-        assert output("more")[1].replace('"more"', '"step_seconds"') == output("step_seconds")[1]
-        assert first == output()
+        patch.setitem(HISTORY, "more", replace(HISTORY["step_seconds"], name="more"))
+        for _ in range(2):
+            table._version.cache_clear()
+            values = [one.values for one in contents(folder).entries if one.kind == "run"]
+            assert all(one.get("more") == one.get("step_seconds") for one in values)
+            assert sum("more" in one for one in values) == 17
+            assert len(parsed) == 22
     table._version.cache_clear()
 
 
@@ -216,10 +217,8 @@ def test_few_files_leave_no_table(folder, output, monkeypatch):
 
 @pytest.mark.parametrize("count", [10, 61, 200])
 def test_long_series_are_cut_where_short_ones_are(count):
-    values = [
-        (index * 7919 % 101) / 50 + 3 * (index // 30 % 2) - (index % 41 == 0)
-        for index in range(count)
-    ]
+    draw = random.Random(count)  # without ties, which have several optima
+    values = [draw.gauss(0, 1) + 3 * (index // 30 % 2) for index in range(count)]
     for least in (2, 5):
         penalty = changepoints.penalty(values)
         expected = changepoints._partition(values, penalty, least)
