@@ -40,6 +40,8 @@ ALLOWED = {
     "campaigns/tune/bench.py __exit__": "weights in a folder that a search has made",
     "campaigns/tune/bench.py _run": "the file of a process that this one has ended",
     "campaigns/tune/final.py _train": "the file of a process that this one has ended",
+    "scripts/measure_results.py template": "its own temporary record",
+    "scripts/measure_results.py made": "tables of values, which are no only copy",
     "scripts/kills.py problems": "files in its own temporary folder",
     "scripts/stops.py _disturb": "the folder of results that it has made, during a run",
     "scripts/stops.py play": "its own temporary folder",

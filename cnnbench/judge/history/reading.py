@@ -19,7 +19,7 @@ from cnnbench.base.text.progress import Progress
 from cnnbench.errors import PathError
 from cnnbench.judge.history.encoding import Decoder, Encoded, Process, digest, encoded
 from cnnbench.judge.history.series import HistoryEntry
-from cnnbench.judge.history.table import FileRow, Table, stamp_of
+from cnnbench.judge.history.table import FileRow, ValueTable, stamp_of
 from cnnbench.machine.cpu import usable_cpus
 from cnnbench.records.load import SkippedFile, files, load_records
 
@@ -50,7 +50,7 @@ def contents(folder: Path, progress: Progress | None = None) -> Contents:
     """Reads the records of a directory and all below it, without hidden files and folders.
 
     Entries that started in the same second are in the order of their file names. What the files say
-    is kept in a `Table`. `progress` shows how many unknown files have been read.
+    is kept in a `ValueTable`. `progress` shows how many unknown files have been read.
     """
     with _uncollected():
         said = _said(folder, progress or Progress.silent())
@@ -96,7 +96,7 @@ class _Unknown(NamedTuple):
 def _said(folder: Path, progress: Progress) -> dict[str, _Said]:
     """What each file says, and each folder that cannot be read, by path and in order."""
     now = time.time_ns()
-    table = Table(folder)
+    table = ValueTable(folder)
     decoder = Decoder(table.parts)
     top = os.path.join(folder, "")
     rows = table.rows  # emptied, as entries take more memory than text

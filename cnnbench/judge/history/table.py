@@ -76,7 +76,7 @@ def stamp_of(found: os.stat_result) -> str:
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
-class Table:
+class ValueTable:
     """The table of a folder; empty where there is none that can be used."""
 
     def __init__(self, folder: Path) -> None:

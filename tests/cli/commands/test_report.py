@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from cnnbench.cli.commands import report
 from cnnbench.records.subject import Subject
 
 
@@ -89,3 +90,12 @@ def test_an_odd_record_stops_nothing(call, records, tmp_path, change, left_out):
     assert "lenet" in page.read_text()
     assert "lenet" in graph.read_text()
     assert ("9.json" in page.read_text()) == left_out
+
+
+def test_more_files_than_a_page_can_be_about(call, records, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_MOST_FILES", 3)
+    output = tmp_path / "x.html"
+    found = call("report", records, f"--output={output}", code=2)
+    assert "files, and a report is about at most 3; cnnbench history follows them" in found.err
+    assert not output.exists()
+    call("report", records, "--format=csv")

@@ -231,3 +231,45 @@ def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
         "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
         "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},
     }
+
+
+def test_of_many_series_those_with_steps_and_the_newest_are_drawn(by_commit, series_of):
+    levels = [100.0] * 8
+    found = [
+        one
+        for batch in range(1, 16)
+        for one in by_commit.history(
+            [*levels[:4], *(60.0 if batch == 2 else 100.0 for _ in range(4))],
+            flags={"batch_size": batch},
+            per_commit=1,
+        )
+    ]
+    trends = [trend(one, SPEED) for one in series_of(found)]
+    (section,) = [one for one in page.page(trends, SPEED).sections if one.key == "series"]
+    text, charts = section.blocks
+    assert text.text.startswith("Drawn are 12 of 15 series")
+    drawn = [chart.title.split(",")[1].strip() for chart in charts.charts]
+    assert drawn == ["batch 2", *(f"batch {number}" for number in range(5, 16))]
+
+
+def test_a_mark_of_a_long_series_stands_for_points_of_one_level(by_commit, series_of):
+    levels = [100.0] * 95 + [80.0] * 45
+    (found,) = [trend(one, SPEED) for one in series_of(by_commit.history(levels, per_commit=1))]
+    chart = page._chart(found, SPEED, 20)
+    marks = chart.series[0]
+    assert 20 <= len(marks.points) <= 22
+    assert all((value > 90) == (place < 95) for place, value in marks.points)
+    assert marks.hints[0].startswith("c000 to c006: ")
+    assert marks.hints[0].endswith(", 7 points")
+    assert all(
+        low <= value <= high
+        for (low, high), (_, value) in zip(marks.spans, marks.points, strict=True)
+    )
+
+
+def test_the_newest_points_of_many_are_listed(by_commit, series_of, monkeypatch):
+    monkeypatch.setattr(page, "_MOST_LISTED", 5)
+    trends = [trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 9))]
+    text, rows = page.page(trends, SPEED).sections[-1].blocks
+    assert text.text == "The newest 5 of 9 are listed; --format=csv writes all."
+    assert [row[1].text for row in rows.rows] == [f"c{number:03}" for number in (8, 7, 6, 5, 4)]

@@ -62,7 +62,7 @@ def output(folder, capfd):
 def expected(folder, output, monkeypatch):
     """What it prints without a table."""
     with monkeypatch.context() as patch:
-        patch.setattr(table.Table, "write", lambda *_: None)
+        patch.setattr(table.ValueTable, "write", lambda *_: None)
         return output()
 
 

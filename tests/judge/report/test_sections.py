@@ -7,7 +7,7 @@ import math
 import pytest
 from pages import charts, report_of, rows, section
 
-from cnnbench.base.charts import HIGHER, Lines
+from cnnbench.base.charts import HIGHER, Lines, Rows
 from cnnbench.base.document import Charts, Table, Text
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, load, render
@@ -286,3 +286,49 @@ def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, 
     (of_lenet,) = loaded.predictions
     of_other = dataclasses.replace(loaded, predictions=(dataclasses.replace(of_lenet, model="b"),))
     assert "predicted images/sec" not in rows(build(gather(of_other)), "scaling")[1]
+
+
+def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs):
+    revisions = [f"{number:040x}" for number in range(80)]
+    loaded = [
+        full_runs(100 + number, subject=Subject(repository="nets", revision=revision))
+        for number, revision in enumerate(revisions)
+    ]
+    base = full_runs.of(*(100,) * 4)
+    results = gather(Loaded(tuple(loaded), ()), Loaded(tuple(base), ()))
+    report = build(results)
+    drawn = [
+        chart
+        for section in report.sections
+        for block in section.blocks
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+    assert len(drawn) < 30
+    assert max(len(one.rows) for one in drawn if isinstance(one, Rows)) == 24
+    sections = {one.key: one for one in report.sections}
+    (earlier,) = [one for one in sections["earlier"].blocks if isinstance(one, Table)]
+    (shown,) = [one for one in sections["memory"].blocks if isinstance(one, Table)]
+    names = [row[0].text for one in (shown, earlier) for row in one.rows]
+    assert (len(shown.rows), len(earlier.rows), len({*names})) == (60, 20, 80)
+    assert earlier.rows[0][0].text.endswith(f"{revisions[19][:12]}")  # the newest of them
+    assert [one.text for one in report.answers if one.name == "Extent"] == [
+        "Only 60 of 80 configurations and revisions are shown in full"
+    ]
+    assert len(sections["runs"].blocks[1].rows) == 60
+    few = build(gather(Loaded(tuple(loaded[:60]), ())))
+    assert "earlier" not in {one.key for one in few.sections}
+
+
+def test_many_processes_are_listed_in_part(full_runs, monkeypatch):
+    runs = full_runs.of(*(100.0 + 0.1 * number for number in range(350)))
+    report = build(gather(Loaded(tuple(runs), ())))
+    sections = {one.key: one for one in report.sections}
+    text, listed = sections["runs"].blocks
+    assert text.text.endswith("in order of time, the newest 300 of 350.")
+    assert len(listed.rows) == 300
+    (drawn,) = [one for one in sections["throughput"].blocks if isinstance(one, Charts)]
+    (row,) = drawn.charts[0].rows
+    values = [value for value, _ in row.values]
+    assert len(values) == 40
+    assert (min(values), max(values)) == pytest.approx((100, 134.9), rel=0.02)

@@ -12,9 +12,12 @@ from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import (
     FEWEST,
     INTERVAL,
+    MOST_DRAWN,
     Configured,
     ProcessValues,
     ReportSubject,
+    newest,
+    newest_text,
     told_apart,
 )
 from cnnbench.judge.report.sections.quantities import process_key, process_row
@@ -74,7 +77,10 @@ def reach(results: ReportSubject) -> Iterable[Content]:
         message = f"A row without an interval has fewer than {FEWEST} processes: whether another "
         yield Text(f"{message}configuration is faster is open.", "unsure")
     yield table(_row(*row) for row in rows)
-    _, labels = told_apart([one for one, _, _ in rows])
+    shown = newest([one for one, _, _ in rows], MOST_DRAWN)
+    which = newest_text(len(shown), len(rows))
+    rows = [row for row in rows if row[0] in shown]
+    _, labels = told_apart(shown)
     charts = []
     values = ((one.throughput, one.sample(one.mfu), _of_bound(one, of)) for one, of, _ in rows)
     for (title, label, format), column in zip(_CHARTS, zip(*values, strict=True), strict=True):
@@ -87,7 +93,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
         if len(drawn) > 1:
             charts.append(
                 Rows(
-                    title=title,
+                    title=f"{title}{which}",
                     x=Axis(label=label, format=format, zero=True, better=HIGHER),
                     rows=drawn,
                     limit=1.0 if format == "percent" else None,
