@@ -289,7 +289,7 @@ def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, 
 
 
 def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs):
-    revisions = [f"{number:040x}" for number in range(80)]
+    revisions = [f"{number:040x}"[::-1] for number in range(80)]
     loaded = [
         full_runs(100 + number, subject=Subject(repository="nets", revision=revision))
         for number, revision in enumerate(revisions)
