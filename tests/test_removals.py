@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -53,15 +54,19 @@ ALLOWED = {
 """Functions that remove, move or replace files, and why that is never a file of somebody else."""
 
 
+@functools.cache
 def functions():
     """Every function of the product and the scripts, as "FILE NAME", with its calls in order."""
+    found = []
     for top in ("cnnbench", "models", "variable_mgr", "scripts"):
         for path in sorted((ROOT / top).rglob("*.py")):
             file = path.relative_to(ROOT / "cnnbench" if top == "cnnbench" else ROOT)
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-                    yield f"{file} {node.name}", sorted(calls, key=lambda one: one.lineno)
+                    calls.sort(key=lambda one: one.lineno)
+                    found.append((f"{file} {node.name}", calls))
+    return found
 
 
 def removes(call):
@@ -79,11 +84,8 @@ def releases(call):
     return source.startswith("os.close(") or "LOCK_UN" in source or source.endswith(".release()")
 
 
-FUNCTIONS = list(functions())
-
-
 def test_only_these_functions_remove_files():
-    found = {name: one for name, calls in FUNCTIONS for one in filter(removes, calls)}
+    found = {name: one for name, calls in functions() for one in filter(removes, calls)}
     new = {name: ast.unparse(call) for name, call in found.items() if name not in ALLOWED}
     assert new == {}, "say in ALLOWED why that is no file of a user"
     assert ALLOWED.keys() - found.keys() == set()
@@ -91,7 +93,7 @@ def test_only_these_functions_remove_files():
 
 def test_no_lock_is_given_up_before_a_rename():
     renaming = 0
-    for name, calls in FUNCTIONS:
+    for name, calls in functions():
         moves = [one for one in calls if removes(one) and one.func.attr in ("replace", "rename")]
         renaming += bool(moves)
         for move in moves:
