@@ -40,12 +40,19 @@ DIGITS = {
 
 
 def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
+    """The ps task, as in job files of tf_cnn_benchmarks, repeats nothing but the addresses.
+
+    It has no GPU, other flags than the run, and no data.
+    """
     write_random_cifar10(tmp_path / "data", train=24, validation=26)
     flags = {**DIGITS, "data_dir": str(tmp_path / "data")}
     training = {"num_batches": 2, "num_warmup_batches": 1, "eval_during_training_every_n_steps": 2}
     # The folder of the checkpoints is a relative one, and every task has its own.
     given = {**flags, **training, "variable_update": "parameter_server", "train_dir": "train"}
-    made = record_of(tmp_path, given, ("ps:0", "worker:0", "worker:1"))
+    given["num_gpus"] = 2
+    ps_flags = ("--num_gpus=0", "--device=gpu", "--model=resnet50", "--batch_size=64")
+    made = record_of(tmp_path, given, ("ps:0", "worker:0", "worker:1"), ps_flags=ps_flags)
+    assert made["batch"]["global"] == 16
     assert [path.parent.name for path in tmp_path.glob("*:*/train")] == ["worker:0"]
     alone = Params(**flags, train_dir=str(tmp_path / "worker:0" / "train"))
     found = BenchmarkCNN(alone.replace(eval=True)).run().evaluations[0]
@@ -56,17 +63,6 @@ def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
     assert final["top_1"] == pytest.approx(found.top_1)
     resuming = alone.replace(num_batches=5, num_warmup_batches=0, num_eval_epochs=None)
     assert len(BenchmarkCNN(resuming).run().losses) == 2
-
-
-def test_a_ps_task_repeats_nothing_but_the_addresses(tmp_path):
-    """As in job files of tf_cnn_benchmarks: no GPU, other or no flags of the run, and no data."""
-    write_random_cifar10(tmp_path / "data", train=24, validation=26)
-    given = {**DIGITS, "data_dir": str(tmp_path / "data"), "num_batches": 2, "num_gpus": 2}
-    given |= {"num_eval_epochs": 0.5, "eval_during_training_every_n_steps": 1}
-    given["variable_update"] = "distributed_replicated"
-    ps_flags = ("--num_gpus=0", "--device=gpu", "--model=resnet50", "--batch_size=64")
-    record = record_of(tmp_path, given, ("ps:0", "worker:0", "worker:1"), ps_flags=ps_flags)
-    assert record["batch"]["global"] == 16
 
 
 @pytest.mark.parametrize(
