@@ -17,7 +17,7 @@ from short_runs import MODES
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-STEPS = 250
+STEPS = 160
 # Defaults of most models.
 RATE, DECAY = 0.005, 4e-5
 # Applied over due; the float32 of a weight and its gradient, summed over all weights.
