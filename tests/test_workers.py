@@ -99,7 +99,6 @@ COMPARED = {
         fp16_enable_auto_loss_scale=True,
         poisoned=True,
     ),
-    "gradients in 16 bits": of("normal", num_gpus=2, precision="bf16"),
 }
 COMPARED |= {
     f"{name}, by a strategy": {**COMPARED[name], "num_gpus": 1, **BY_STRATEGY}
