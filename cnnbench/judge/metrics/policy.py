@@ -1,4 +1,4 @@
-"""Constants of the verdicts, each with its reason; docs/compare.md has the formulas.
+"""Constants of the verdicts, each with its reason; docs/compare_reference.md has the formulas.
 
 Rules of one metric are in its declaration, see `cnnbench.records.metric.Metric`.
 """

@@ -1,4 +1,4 @@
-"""A comparison as a JSON document, schema 1; described in docs/compare.md."""
+"""A comparison as a JSON document, schema 1; described in docs/compare_reference.md."""
 
 from __future__ import annotations
 
