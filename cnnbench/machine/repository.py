@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,12 @@ _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRA
 _CHANGES = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
     *("--submodule=short", "HEAD", *_TRACKED),
+)
+# Of untracked files only those that Python can import: programs write others, such as logs.
+_MODULES = (
+    *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
+    *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
+    ":(exclude,top,glob)**/site-packages/**",
 )
 _OID = "# branch.oid "
 
@@ -127,26 +133,31 @@ def why_missing(folder: str | Path | None = None) -> str:
     return ""
 
 
-def of_work(flags: Mapping[str, Any]) -> Subject:
-    """Repository of a measurement: that of its first plug-in in one, else of the working directory.
+def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subject:
+    """Repository of a measurement in a folder: that of its first plug-in that is in one, else its.
 
-    A plug-in that this repository does not track differs from the commit. Where neither is in a
+    Plug-ins that this repository does not track, wherever they are, are changes. Where there is no
     repository, cnnbench is measured, whose commit is a fact of the environment.
     """
-    files = [Path(path).resolve() for _, path in plugins.files(flags) if os.path.isfile(path)]
-    found, folder = Subject(), None
-    for folder in (*(file.parent for file in files), None):
-        found = of_folder(folder)
+    named = (Path(folder or "", path) for _, path in plugins.files(flags))
+    files = [path.resolve() for path in named if path.is_file()]
+    for place in (*(path.parent for path in files), folder):
+        found = of_folder(place)
         if found != Subject():
             break
-    for file in files if folder is not None and found.revision is not None else ():
-        try:
-            git("ls-files", "--error-unmatch", "--", str(file), folder=folder)
-        except GitError:
-            content = file.read_bytes() if os.access(file, os.R_OK) else b""
-            found = replace(found, dirty=True, changes=_digest(found.changes or "", content))
+    own = [path for path in files if not _tracks(place, path)]
+    if own and found.unknown is None:
+        texts = [path.read_bytes() for path in own if os.access(path, os.R_OK)]
+        changes = _digest((found.changes or "").encode(), *texts)
+        found = replace(found, dirty=True if found.revision else None, changes=changes)
     unknown = of_cnnbench().unknown if found == Subject() else found.unknown
     return replace(found, unknown=None if "commit" in labels_of(flags) else unknown)
+
+
+def _tracks(folder: str | Path | None, file: Path) -> bool:
+    with contextlib.suppress(GitError):
+        return bool(git("ls-files", "--error-unmatch", "--", str(file), folder=folder))
+    return False
 
 
 def of_cnnbench() -> Subject:
@@ -156,29 +167,41 @@ def of_cnnbench() -> Subject:
 
 
 def of_folder(folder: str | Path | None = None) -> Subject:
-    """Repository, commit, and changes of tracked files; empty outside of any repository.
+    """Repository, commit, and uncommitted changes; empty outside of any repository.
 
-    Files with a filter, such as those of Git LFS, and changes within submodules do not count.
+    Changes are those of tracked files, and modules that are neither tracked nor ignored. Files with
+    a filter, such as those of Git LFS, and changes within submodules do not count.
     """
     try:
         lines = git(*_STATUS, folder=folder, timeout=_SECONDS).splitlines()
         commit = "".join(line[len(_OID) :] for line in lines if line.startswith(_OID))
         if commit in ("", "(initial)"):
             raise GitError("nothing is committed yet")
-        changes = None
+        parts = list(_modules(folder))
         if not all(line.startswith("#") for line in lines):
-            changes = _digest(git(*_CHANGES, folder=folder, timeout=_SECONDS))
+            parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
         # Relative, since the working directory may be gone. HEAD is in a bare repository.
         names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
+    changes = _digest(*parts) if parts else None
     return Subject(
         repository=_name(folder), revision=commit, dirty=changes is not None, changes=changes
     )
 
 
-def _digest(text: str, content: bytes = b"") -> str:
-    return hashlib.sha256(text.encode() + content).hexdigest()[:16]
+def _modules(folder: str | Path | None) -> Iterator[bytes]:
+    """Names and contents of untracked modules."""
+    names = git(*_MODULES, folder=folder, timeout=_SECONDS).split("\0")
+    top = git("rev-parse", "--show-toplevel", folder=folder) if names != [""] else ""
+    for name in filter(None, names):
+        yield name.encode(errors="replace")
+        with contextlib.suppress(OSError):
+            yield Path(top, name).read_bytes()
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def _name(folder: str | Path | None) -> str | None:

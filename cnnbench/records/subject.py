@@ -17,8 +17,9 @@ class Subject:
     Attributes:
       repository: host and path without secrets, or name of the folder; None if unknown.
       revision: commit; None if unknown.
-      dirty: whether tracked files differed from the commit; None if unknown.
-      changes: digest of these differences; None without any, and if unknown.
+      dirty: whether the code differed from the commit; None if unknown.
+      changes: digest of all uncommitted changes and of plug-ins that no commit has; None without
+        any, and if unknown. Without a revision, that of plug-ins alone.
       unknown: why the revision is unknown, although there is a repository; None elsewhere.
       side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.
       labels: labels of --result_label.

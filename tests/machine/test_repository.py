@@ -203,9 +203,19 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
     assert of_work({"model_plugin": "link.py"}) == found
     monkeypatch.chdir(nets)
     assert of_work({}) == found
-    # A plug-in of no repository is measured in the working directory's.
-    (tmp_path / "own.py").write_text("")
-    assert of_work({"model_plugin": "../own.py"}) == found
+    # A plug-in of no repository is measured in the working directory's, and is a change.
+    states = {found.changes}
+    for text in ("a = 1", "a = 2"):
+        (tmp_path / "own.py").write_text(text)
+        both = {"model_plugin": "../own.py", "variable_mgr_plugin": "net.py"}
+        for flags in ({"model_plugin": "../own.py"}, both):
+            other = of_work(flags)
+            assert (other.repository, other.revision, other.dirty) == ("nets", head, True)
+            states.add(other.changes)
+    assert len(states) == 3
+    # Where there is no repository at all, it is all that is known.
+    alone = of_work({"model_plugin": "own.py"}, tmp_path)
+    assert (alone.revision, alone.dirty, len(alone.changes or "")) == (None, None, 16)
 
 
 def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
@@ -217,7 +227,28 @@ def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets, git):
         assert (found.repository, found.revision, found.dirty) == ("nets", head, True)
         changes.add(found.changes)
     assert len(changes) == 2
-    assert of_folder(nets).dirty is False
+
+
+def test_untracked_modules_are_changes_and_other_files_are_not(nets, git):
+    head = git(nets, "rev-parse", "HEAD")
+    clean = Subject(repository="nets", revision=head, dirty=False)
+    (nets / "deep").mkdir()
+    (nets / ".gitignore").write_text("*.tmp.py\n")
+    packages = nets / "venv" / "site-packages"
+    packages.mkdir(parents=True)
+    for other in (nets / "run.log", nets / "made.tmp.py", packages / "numpy.py"):
+        other.write_text("")
+    assert of_folder(nets) == of_folder(nets / "deep") == clean
+    found = [of_folder(nets)]
+    for name, text in (("a.py", "1"), ("a.py", "2"), ("deep/b.py", ""), ("deep/c.so", "")):
+        (nets / name).write_text(text)
+        found.append(of_folder(nets))
+        assert of_folder(nets / "deep") == found[-1]
+    assert [one.dirty for one in found] == [False] + [True] * 4
+    assert len({one.changes for one in found}) == 5
+    git(nets, "add", ".")
+    git(nets, "commit", "--quiet", "-m", "second")
+    assert of_folder(nets).changes is None
 
 
 def test_each_of_several_plugins_counts(nets, git, tmp_path):
