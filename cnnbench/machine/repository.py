@@ -134,14 +134,15 @@ def why_missing(folder: str | Path | None = None) -> str:
 
 
 def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subject:
-    """Repository of a measurement in a folder: that of its first plug-in that is in one, else its.
+    """Repository of a measurement: of a checkout, the folder.
 
-    Plug-ins that this repository does not track, wherever they are, are changes. Where there is no
-    repository, cnnbench is measured, whose commit is a fact of the environment.
+    Without one that of the first plug-in that is in one, else of the working directory. Plug-ins
+    that it does not track, wherever they are, are changes. Where there is no repository, cnnbench
+    is measured, whose commit is a fact of the environment.
     """
     named = (Path(folder or "", path) for _, path in plugins.files(flags))
     files = [path.resolve() for path in named if path.is_file()]
-    for place in (*(path.parent for path in files), folder):
+    for place in (*(path.parent for path in files if folder is None), folder):
         found = of_folder(place)
         if found != Subject():
             break

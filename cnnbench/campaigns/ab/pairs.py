@@ -27,6 +27,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.campaigns.processes.question import ChangedError
 from cnnbench.judge.compare import DEFAULT_METRICS, ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
@@ -77,7 +78,7 @@ class Experiment:
       most_pairs: maximum number of pairs; fewer where earlier sessions have a clear verdict.
       earlier: its state after earlier sessions; None if it begins now.
       sequential: whether interim analyses may end it; an earlier state is of such an experiment.
-      question: settings that another session must agree with; empty for other commands.
+      command: the command line that `--resume` repeats; empty for other commands.
       burn_in: processes of each side before the first pair, which do not count.
       cool_down, timeout: seconds between processes and for each.
       turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
@@ -95,7 +96,7 @@ class Experiment:
     most_pairs: int
     earlier: Begun | None = None
     sequential: bool = True
-    question: Mapping[str, Any] = field(default_factory=dict)
+    command: Sequence[str] = ()
     seed: int
     burn_in: int = 1
     cool_down: float = 0.0
@@ -169,7 +170,7 @@ class Experiment:
             for name, side in self.sides.items()
         }
         kept = (
-            *("question", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
+            *("command", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
             *("timed_seconds", "disturbed_seconds", "metrics", "allow_changed_work"),
         )
         return {
@@ -230,7 +231,7 @@ class Pairs:
 
     def run(self) -> None:
         """Measures and judges, also after an interrupt or a failure."""
-        self.results.journal.add("ab", **self.experiment.facts)
+        self.results.begin(**self.experiment.facts)
         try:
             missing = self.earlier < self.experiment.pairs
             for number in range(1, missing * self.experiment.burn_in + 1):
@@ -238,6 +239,8 @@ class Pairs:
             self.alpha = self._measure_all()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
+        except ChangedError as error:
+            self.failure = str(error)
         except KeyboardInterrupt:
             self.interrupted = True
         pairs = len(self.records["a"])
@@ -353,8 +356,6 @@ class Pairs:
                 for position, side in enumerate(order, start=1)
             }
             samples = self._run(names, what, places)
-            if self.campaign.changed:
-                raise PairFailedError(f"{what} does not count: the code was changed", lost=False)
             if not self._again(prefix, what, names, samples):
                 break
         failed = [side for side in SIDES if samples[side].status != "ok"]

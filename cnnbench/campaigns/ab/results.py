@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder, writing
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
 from cnnbench.judge.compare.further import Continuation
@@ -44,10 +45,13 @@ class PairsFolder(ResultsFolder):
     """A results directory, which must be empty or, with `resume`, of the same experiment."""
 
     command = "ab"
+    noun = "experiment"
 
-    def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
+    def __init__(
+        self, folder: str | Path, question: Question | None = None, *, resume: bool = False
+    ) -> None:
         folders = (*SIDES, _DISCARDED, LOGS)
-        super().__init__(folder, timespec="milliseconds", folders=folders, used=resume)
+        super().__init__(folder, question, resume=resume, timespec="milliseconds", folders=folders)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
         """Records of both sides of the pairs, up to the first incomplete pair."""
@@ -87,8 +91,11 @@ class Begun:
 
     @property
     def goes_on(self) -> bool:
-        """Whether `cnnbench ab --resume` can continue it: not if clear or all of alpha is spent."""
-        if not self.facts.get("question"):
+        """Whether `cnnbench ab --resume` can continue it: not if clear or all of alpha is spent.
+
+        Nor if it is a part of another campaign, or of an earlier version.
+        """
+        if "plans" not in self.facts.get("question", {}):
             return False
         return not (
             self.clear or any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shlex
 import subprocess
@@ -17,11 +18,13 @@ from cnnbench.campaigns.launch.tasks import JobLayout, command_words, run_words
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
+from cnnbench.campaigns.processes.question import plan_of
 from cnnbench.errors import UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split
 from cnnbench.flags.retired import RENAMED
 from cnnbench.machine import repository
+from cnnbench.machine.software import may_be_shown
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
@@ -30,6 +33,10 @@ _HAS_FILE = (
     "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
 )
 _ANSWER_SECONDS = 60.0
+_VERSIONS = (
+    "import json, platform; from cnnbench.machine import host, software; "
+    "print(json.dumps({'python': platform.python_version(), **software.packages(host.Host())}))"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +121,28 @@ class Side:
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
 
+    def code(self) -> Subject:
+        """The code that it measures, as it is now."""
+        return repository.of_work(self.given, self.checkout)
+
+    def identity(self) -> dict[str, object]:
+        """What identifies its plan, interpreter and variables, for a question."""
+        shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
+        found = plan_of(
+            self.resolved,
+            flags=self.flags,
+            python=self.python,
+            job=() if self.layout is None else self.layout.flags,
+            variables=sorted(self.variables),
+            **shown,
+            **({} if self.python is None else _versions(self)),
+        )
+        place = f"{self.checkout}{os.sep}"  # may be a temporary one
+        return {
+            name: value.removeprefix(place) if isinstance(value, str) else value
+            for name, value in found.items()
+        }
+
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
 
@@ -149,6 +178,14 @@ def has_module(side: Side, *paths: str) -> bool:
         return ask(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
+
+
+def _versions(side: Side) -> dict[str, object]:
+    """Versions of what the interpreter of a side imports; none if it cannot be asked."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
+        answer = ask(side, _VERSIONS, ours=False, seconds=_ANSWER_SECONDS).stdout
+        return dict(json.loads(answer))
+    return {}
 
 
 def measuring(side: Side, record: Path, log: Path) -> Measuring:

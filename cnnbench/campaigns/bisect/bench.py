@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
@@ -30,6 +29,7 @@ from cnnbench.campaigns.bisect.search import (
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Command, end_of, execute
 from cnnbench.campaigns.processes.outcome import last_line
+from cnnbench.campaigns.processes.question import Question
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, Verdict, processes_needed
 from cnnbench.machine import repository
@@ -75,13 +75,13 @@ class CommitBench:
         setting: Setting,
         results: Path,
         reporter: Reporter,
-        facts: Mapping[str, Any],
+        question: Question,
         stack: contextlib.ExitStack,
     ) -> None:
         self.setting = setting
         self._results = results
         self.reporter = reporter
-        self._facts = facts
+        self._question = question
         self._stack = stack
         self._seconds: float | None = None
         self._good: Side | None = None
@@ -102,7 +102,7 @@ class CommitBench:
         work = None if self._good is None else self._good.resolved.work
         if self._seconds is not None or work is None:
             return self._seconds
-        guess = work.seconds(self._facts)
+        guess = work.seconds(self._question.facts)
         return None if guess is None else 2 * guess
 
     def measure(
@@ -142,7 +142,7 @@ class CommitBench:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,
-                    campaign=Campaign(self.reporter, self._facts),
+                    campaign=self._campaign(),
                     timeout=self.setting.timeout,
                 ).explain()
 
@@ -232,15 +232,19 @@ class CommitBench:
     def _run(self, experiment: Experiment, name: str) -> Pairs:
         """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
         with PairsFolder(self._results / name, resume=True) as results:
-            pairs = Pairs(experiment, results, Campaign(self.reporter, self._facts))
+            pairs = Pairs(experiment, results, self._campaign())
             pairs.run()
         if pairs.interrupted:
             raise KeyboardInterrupt
+        self._question.check()  # if the code was changed, there is no answer
         self._seconds = pairs.seconds_per_pair or self._seconds
         base = [one for entry in pairs.comparison.entries for one in entry.base]
         if any(one.status != "ok" for one in base):
             raise BenchmarkError(f"GOOD ({self.setting.good[:12]}) fails: {pairs.failure}")
         return pairs
+
+    def _campaign(self) -> Campaign:
+        return Campaign(self.reporter, self._question.facts, question=self._question)
 
     def _answered(self, pairs: Pairs, commit: str, about_work: bool) -> Step:
         entry = entry_of(pairs.comparison)

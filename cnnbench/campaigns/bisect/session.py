@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.numbers import NONE, count, duration, percent, percents
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
-from cnnbench.campaigns.processes.results_dir import ResumableFolder
+from cnnbench.campaigns.processes.question import Question
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import FIRST
 from cnnbench.judge.metrics.registry import THROUGHPUT
@@ -28,7 +27,7 @@ _STEP = frozenset(field.name for field in fields(Step))
 _LARGE = 0.1
 
 
-class BisectFolder(ResumableFolder):
+class BisectFolder(ResultsFolder):
     """Results directory of a bisection, held by one process; `steps` has known answers by commit.
 
     It has a journal, and a results directory of `cnnbench ab` for every measured commit, named by
@@ -38,14 +37,14 @@ class BisectFolder(ResumableFolder):
     command = "bisect"
     noun = "bisection"
 
-    def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, folder: str, question: Question, *, resume: bool) -> None:
         super().__init__(folder, question, resume=resume, journal=JOURNAL)
         self.steps: dict[str, Step] = {}
         for event in self.earlier:
             if event.get("event") == "step":
                 step = Step(**{name: event[name] for name in _STEP & event.keys()})
                 self.steps[step.commit] = step
-        self.journal.add("bisect", question=self.question, steps=len(self.steps))
+        self.begin(steps=len(self.steps))
 
     def add(self, step: Step) -> None:
         """Appends an answer to the journal."""

@@ -25,6 +25,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
 from cnnbench.campaigns.processes.outcome import Measuring, judge
+from cnnbench.campaigns.processes.question import ChangedError, Question
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.records.load import record_of
 from cnnbench.records.metrics.figures import throughput
@@ -129,17 +130,21 @@ class Campaign:
     """The processes of one command, with `cool_down` seconds between them.
 
     `facts` describe this machine, for the records of processes that leave none. Processes with the
-    same key measure the same; the remaining time is estimated from the wall times by key. `changed`
-    says that processes of one folder measured different states of its code; else it is "".
+    same key measure the same; the remaining time is estimated from the wall times by key. The code
+    that `question` names must not change.
     """
 
     def __init__(
-        self, reporter: Reporter, facts: Mapping[str, Any] | None = None, cool_down: float = 0.0
+        self,
+        reporter: Reporter,
+        facts: Mapping[str, Any] | None = None,
+        cool_down: float = 0.0,
+        question: Question | None = None,
     ) -> None:
         self.reporter = reporter
         self.facts = facts or {}
         self.cool_down = cool_down
-        self.changed = ""
+        self.question = question
         self._first: dict[str, object] = {}
         self._warned = {""}
         self._known: dict[Hashable, list[float]] = {}
@@ -179,7 +184,10 @@ class Campaign:
 
         Each may run for `timeout` seconds, excluding its waits. They step in turns of
         `turn_seconds`, all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
+        ChangedError if the code has changed since the campaign began, or between two processes.
         """
+        if self.question is not None:
+            self.question.check()
         if not turn_seconds:
             return [self._judged(one, execute(one, timeout)) for one in commands]
         begun = time.monotonic()
@@ -190,7 +198,10 @@ class Campaign:
         ]
 
     def _judged(self, command: Measuring, ended: Ended) -> Ended:
-        """Warns if the commit is unknown, or if an earlier process measured another state of it."""
+        """An ended process with its record; warns if the commit is unknown.
+
+        ChangedError if an earlier process of the same code found another state of it.
+        """
         judged = judge(command, ended, self.facts)
         record = record_of(judged.document)
         subject = record.subject or Subject()
@@ -199,10 +210,10 @@ class Campaign:
         place = repr((command.folder, version, subject.repository, *plugins.files(record.config)))
         state = (subject.revision, subject.dirty, subject.changes)
         if self._first.setdefault(place, state) != state:
-            self.changed = f"the code in {subject.repository} was changed while it was measured"
-        for warning in {subject.warning, self.changed} - self._warned:
-            self._warned.add(warning)
-            self.reporter.warning(warning)
+            raise ChangedError.of(f"repository {subject.repository}")
+        if subject.warning not in self._warned:
+            self._warned.add(subject.warning)
+            self.reporter.warning(subject.warning)
         return judged
 
     def end(self, label: str, told: str, seconds: float) -> None:

@@ -165,7 +165,6 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
         **{name: value for name, value in facts.items() if name.startswith("env_")},
-        "sources": source_digest(),
     }
 
 
@@ -175,7 +174,6 @@ def digest_key(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
-@cache
 def source_digest() -> str:
     """Digest of the Python files that a run may execute, wherever they are installed.
 

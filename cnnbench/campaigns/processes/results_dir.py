@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from cnnbench.base.lock import FILE, hold
 from cnnbench.base.reading import parse_json, read_file
 from cnnbench.base.text.terminal import print_warning
+from cnnbench.campaigns.processes.question import Question, differences
 from cnnbench.errors import BenchmarkError, FlagError, PathError
-from cnnbench.records.codec import TIME, encode, to_text
+from cnnbench.records.codec import TIME, to_text
 from cnnbench.records.files import write_all, write_whole
 
 _Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
@@ -30,39 +31,49 @@ _CRC = b', "crc": '
 class ResultsFolder:
     """A results directory, made if missing, and locked for one process within its context.
 
-    The first event of its journal is named like its `command`. FlagError if it cannot be used or is
-    locked, is not empty (unless `used`), or holds the journal of another command. `hint` is what
-    can be done with earlier results besides naming another folder; it ends in "or ".
+    Its journal has an event named like its `command` for every session, with the question: `begin`
+    adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
+    is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
+    command; and with `resume`, if it holds no `noun`, or one with another question or without one
+    (those of 1.0.0).
     """
 
     command: ClassVar[str] = ""
+    noun: ClassVar[str] = ""
 
     def __init__(
         self,
         folder: str | Path,
+        question: Question | None = None,
         *,
+        resume: bool = False,
+        shared: bool = False,
         journal: str = JOURNAL,
         timespec: str = "seconds",
         folders: Sequence[str] = (),
-        used: bool = False,
-        hint: str = "",
     ) -> None:
         self.folder = Path(folder)
         self.journal = Journal(self.folder / journal, timespec)
+        self.question = question
+        if resume and question is not None and not self.folder.is_dir():
+            raise self._refused(self.nothing())
         with contextlib.ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = set(os.listdir(folder)) - {FILE}
-                if not used and there:
-                    reason = f"is not empty; {hint}name another folder"
-                    raise FlagError("results", str(folder), reason)
+                if there and not (resume or shared):
+                    go_on = "go on with what is there by --resume, or "
+                    hint = go_on if self.noun and journal in there else ""
+                    raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
+                self.earlier = tuple(self.journal.read())
+                if resume and question is not None:
+                    self._refuse_other(question)
                 for name in folders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
-                reason = f"cannot be used: {error.strerror}"
-                raise FlagError("results", str(folder), reason) from None
+                raise self._refused(f"cannot be used: {error.strerror}") from None
             self._lock = stack.pop_all()
 
     def __enter__(self: _Folder) -> _Folder:
@@ -70,6 +81,38 @@ class ResultsFolder:
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
+
+    def begin(self, **facts: object) -> None:
+        """Adds the event of this session, with its question."""
+        asked = {} if self.question is None else {"question": self.question.to_json()}
+        self.journal.add(self.command, **asked, **facts)
+
+    @classmethod
+    def nothing(cls) -> str:
+        """Why --resume is refused where nothing was begun."""
+        return f"holds no {cls.noun} of cnnbench {cls.command} to go on with"
+
+    @classmethod
+    def too_old(cls) -> str:
+        """Why --resume is refused where an earlier version began."""
+        return (
+            f"the {cls.noun} in it was begun by an earlier version of cnnbench: compare, report "
+            "and history read it, but it cannot go on; name another folder"
+        )
+
+    def _refused(self, reason: str) -> FlagError:
+        return FlagError("results", str(self.folder), reason)
+
+    def _refuse_other(self, question: Question) -> None:
+        now = question.to_json()
+        begun = question_of(self.earlier, self.command, now["policy"].get("suite"))
+        if begun is None:
+            raise self._refused(self.nothing())
+        if not begun.keys() >= now.keys():
+            raise self._refused(self.too_old())
+        if differ := differences(begun, now):
+            reason = f"the {self.noun} in it differs in {differ}; name another folder"
+            raise self._refused(reason)
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
         for name in sorted(names):
@@ -79,7 +122,7 @@ class ResultsFolder:
             empty = path.is_file() and not path.stat().st_size
             if self.command not in events and not empty:
                 reason = f"{name} in it is no journal of cnnbench {self.command}"
-                raise FlagError("results", str(self.folder), f"{reason}; name another folder")
+                raise self._refused(f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:
         """Log file of a process."""
@@ -93,39 +136,6 @@ class ResultsFolder:
         """Writes a file atomically and durably."""
         with writing(target):
             write_whole(target, data)
-
-
-class ResumableFolder(ResultsFolder):
-    """A results directory whose work later sessions can continue, with the same question.
-
-    `earlier` has the events of earlier sessions. FlagError unless the directory is empty or, with
-    `resume`, holds the same question (JSON values).
-    """
-
-    noun: ClassVar[str] = ""
-
-    def __init__(
-        self,
-        folder: str,
-        question: Mapping[str, Any],
-        *,
-        resume: bool,
-        journal: str = JOURNAL,
-        folders: Sequence[str] = (),
-    ) -> None:
-        begun = os.path.exists(os.path.join(folder, journal))
-        hint = "go on with what is there by --resume, or " if begun else ""
-        used = begun and resume
-        super().__init__(folder, journal=journal, folders=folders, used=used, hint=hint)
-        self.question: dict[str, Any] = {n: encode(value) for n, value in question.items()}
-        self.earlier = tuple(self.journal.read())
-        for event in self.earlier:
-            then = event.get("question") or {}
-            differ = [name for name, value in self.question.items() if then.get(name) != value]
-            if event.get("event") == self.command and differ:
-                self._lock.close()
-                reason = f"holds a {self.noun} that differs in {', '.join(differ)}"
-                raise FlagError("results", folder, f"{reason}; name another folder")
 
 
 @contextlib.contextmanager
@@ -200,3 +210,23 @@ class Journal:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def question_of(
+    events: Iterable[Mapping[str, Any]], command: str, suite: str | None = None
+) -> dict[str, Any] | None:
+    """The last question of a command in a journal, of a suite if it has several; None without."""
+    found = None
+    for one in events:
+        question = one.get("question") or {}
+        policy = question.get("policy", one)
+        if one.get("event") == command and suite in (None, policy.get("suite")):
+            found = question
+    return found
+
+
+def seed_of(folder: str, journal: str, command: str, suite: str | None = None) -> int | None:
+    """The seed of the campaign that a folder holds; None if there is none."""
+    question = question_of(Journal(Path(folder) / journal).read(), command, suite) or {}
+    seed = question.get("policy", {}).get("seed")
+    return seed if isinstance(seed, int) else None

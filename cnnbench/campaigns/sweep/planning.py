@@ -21,7 +21,9 @@ from cnnbench.campaigns.processes.commands import (
     flags_of,
     refuse_in_sweep,
     resolve_all_reduce,
+    source_digest,
 )
+from cnnbench.campaigns.processes.question import Question, code_of, plan_of
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
     BatchSizeSearch,
@@ -188,15 +190,11 @@ class SweepCase:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The cases of a sweep, in the order of the file, and notices for before the first run.
-
-    The facts about machine, software and revision are part of the cases' keys.
-    """
+    """The cases of a sweep, in the order of the file, and notices for before the first run."""
 
     suite: str
     cases: tuple[SweepCase, ...]
     notices: tuple[str, ...]
-    environment: Mapping[str, Any]
     subject: Subject = field(default_factory=Subject)
 
 
@@ -217,7 +215,7 @@ def make_plan(
     """
     for_all = for_all or {}
     subject = (subject or Subject()).labelled(labels_of(for_all)) or Subject()
-    state = {"revision": subject.revision, "dirty": subject.dirty}
+    state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
     configurations: list[FlagSet] = []
@@ -239,7 +237,18 @@ def make_plan(
             )
         cases[case.key] = case
     listed = tuple(dict.fromkeys(notices))
-    return SweepPlan(suite.name, _repeated(cases.values()), listed, environment, subject)
+    return SweepPlan(suite.name, _repeated(cases.values()), listed, subject)
+
+
+def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Question:
+    """The question of a sweep, which may have more configurations and repeats when it goes on."""
+    searches = {one.name: None if one.search is None else vars(one.search) for one in plan.cases}
+    return Question(
+        plans={one.name: plan_of(one.resolved, search=searches[one.name]) for one in plan.cases},
+        code=code_of(one.resolved.config for one in plan.cases),
+        facts=facts,
+        policy={"name": "rounds", "suite": plan.suite, "seed": seed},
+    )
 
 
 def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:

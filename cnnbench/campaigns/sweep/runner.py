@@ -24,6 +24,7 @@ from cnnbench.campaigns.launch.tasks import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
+from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
 from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
@@ -46,9 +47,14 @@ class Store(ResultsFolder):
     """A results directory, locked by one sweep at a time and made if missing."""
 
     command = "sweep"
+    noun = "sweep"
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder, journal=JOURNAL, folders=(_PRIVATE,), used=True)
+    def __init__(
+        self, folder: str, question: Question | None = None, *, resume: bool = False
+    ) -> None:
+        super().__init__(
+            folder, question, resume=resume, shared=True, journal=JOURNAL, folders=(_PRIVATE,)
+        )
         self._private = self.folder / _PRIVATE
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         # What earlier sweeps did not finish.
@@ -75,11 +81,6 @@ class Store(ResultsFolder):
     def attempt(self) -> Path:
         """A new path for a child to write its record to."""
         return self._private / f"{os.getpid()}-{secrets.token_hex(6)}.part"
-
-    def last_sweep(self, suite: str) -> dict[str, Any] | None:
-        """The event that started the newest sweep of a suite."""
-        found = [one for one in self.journal.read("sweep") if one.get("suite") == suite]
-        return found[-1] if found else None
 
 
 NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
@@ -158,15 +159,13 @@ class Sweep:
             self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
         if todo:
             self._reporter.notice(outlook(todo, self._campaign))
-        self._journal.add(
-            "sweep",
+        self._store.begin(
             suite=self._plan.suite,
             stamp=self._store.stamp,
             seed=self._seed,
             resumed=self._resume,
             cases=len(self._plan.cases),
             runs=len(todo),
-            environment=self._plan.environment,
         )
         self._campaign.expect((item.duration_key for item in todo), len(items) - len(todo))
         for item in todo:
@@ -190,20 +189,9 @@ class Sweep:
                 self._trials[str(key), batch] = event.get("fits") is True
             if event.get("event") == "searched" and isinstance(batch, int):
                 self._batches[str(key)] = batch
-        last = self._store.last_sweep(self._plan.suite)
-        if self._resume and last is not None:
-            self._continue(last)
-
-    def _continue(self, last: Mapping[str, Any]) -> None:
-        """Continues an earlier sweep; warns if its results may not count."""
-        if isinstance(last.get("stamp"), str):
-            self._store.stamp = last["stamp"]
-        then, now = last.get("environment"), self._plan.environment
-        if isinstance(then, dict) and then != now:
-            names = sorted(n for n in {*then, *now} if then.get(n) != now.get(n))
-            self._reporter.warning(
-                f"{', '.join(names)} changed since the last sweep; earlier results do not count"
-            )
+            stamp = event.get("stamp")
+            if event.get("suite") == self._plan.suite and isinstance(stamp, str):
+                self._store.stamp = stamp
 
     def _is_done(self, item: Item) -> bool:
         """Whether an earlier sweep has run the item; its result is then taken over."""

@@ -32,7 +32,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResumableFolder
+from cnnbench.campaigns.processes.question import Question
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
@@ -68,10 +69,9 @@ _WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 
 RACE = "race"
 _FINAL = "final"
-_SESSION = "session"
 
 
-class TuneFolder(ResumableFolder):
+class TuneFolder(ResultsFolder):
     """The directory, held by one search at a time; removes the `checkpoints` in the end.
 
     ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so
@@ -81,10 +81,9 @@ class TuneFolder(ResumableFolder):
     command = "tune"
     noun = "search"
 
-    def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, folder: str, question: Question | None, *, resume: bool) -> None:
         super().__init__(folder, question, resume=resume, folders=(RACE, LOGS))
         self.checkpoints = self.folder / "checkpoints"
-        self.journal.add("tune", question=self.question)
 
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.checkpoints, ignore_errors=True)
@@ -99,15 +98,11 @@ class TuneFolder(ResumableFolder):
         name = _FINAL if number == 1 else f"{_FINAL}-{number}"
         return PairsFolder(self.folder / name, resume=True)
 
-    def begin(self, minutes: float) -> None:
-        """Notes the beginning of a session and the minutes for all sessions so far."""
-        self.journal.add(_SESSION, minutes=minutes)
-
     def events(self, event: str) -> Iterator[dict[str, Any]]:
         """Earlier events of one kind, oldest first, each with its session's `minutes`."""
         minutes = math.inf
         for one in self.earlier:
-            if one.get("event") == _SESSION:
+            if one.get("event") == self.command:
                 minutes = float(one["minutes"])
             elif one.get("event") == event:
                 yield {**one, "minutes": minutes}
@@ -125,15 +120,6 @@ class TuneFolder(ResumableFolder):
             float(one["seconds"]) for path in journals for one in Journal(path).read("process")
         ]
         return sum(races), sum(pairs)
-
-
-def seed_of(folder: str) -> int | None:
-    """The seed of the search in a folder; None if there is none."""
-    for event in Journal(Path(folder) / JOURNAL).read():
-        seed = (event.get("question") or {}).get("seed")
-        if isinstance(seed, int):
-            return seed
-    return None
 
 
 class Budget:

@@ -35,7 +35,7 @@ def tune(
     """
     space = question.space
     budget = Budget(question.seconds, *folder.spent())
-    folder.begin(budget.minutes)
+    folder.begin(minutes=budget.minutes)
     bench = RaceBench(folder, campaign, budget, question)
     bench.begin()
     found = search(space, question.first, bench, question.policy.threshold)

@@ -26,7 +26,7 @@ from cnnbench.campaigns.ab.results import (
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.commands import environment_identity
+from cnnbench.campaigns.processes.question import Question
 from cnnbench.cli.commands import interrupt_on_signals, results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
@@ -38,7 +38,7 @@ from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
 from cnnbench.judge.compare.result import undecided
 from cnnbench.judge.compare.sequential import STEP
-from cnnbench.machine import facts, repository
+from cnnbench.machine import facts
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation
 
@@ -145,7 +145,7 @@ def main(argv: Sequence[str]) -> int:
     earlier = None
     if given.get("resume"):
         earlier = _earlier(given, common)
-        command = earlier.facts["question"]["command"]
+        command = earlier.facts["command"]
         then, common = _parsed(command)
         given = {**then, "pairs": _pairs_to_go(earlier, Path(given["results"])), **given}
         if earlier.made and given["pairs"] < earlier.made[-1].pairs:
@@ -183,9 +183,11 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
         reason = "needs --results, the folder of the experiment to go on with"
         raise FlagError("resume", "true", reason)
     found = begun(Path(folder))
-    if found is None or not found.facts.get("question"):
-        raise FlagError("results", folder, "holds no experiment of cnnbench ab to go on with")
-    then, common_then = _parsed(found.facts["question"]["command"])
+    if found is None:
+        raise FlagError("results", folder, PairsFolder.nothing())
+    if "command" not in found.facts:
+        raise FlagError("results", folder, PairsFolder.too_old())
+    then, common_then = _parsed(found.facts["command"])
     usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
     other += "name another folder"
     for name, value in given.items():
@@ -224,25 +226,10 @@ def _experiment(
 ) -> Experiment:
     """The experiment; its command has no environment variables, whose values may be secrets."""
     found = sides.checked(both, "ab", campaign.reporter)
-    subjects = {
-        name: repository.of_folder(side.checkout)
-        if side.checkout
-        else repository.of_work(side.resolved.config)
-        for name, side in found.items()
-    }
-    for name, one in subjects.items():
+    for name, side in found.items():
         # In an A/A measurement both sides are side A.
-        labelled = replace(one, side="a" if options.aa else name)
-        found[name] = replace(found[name], subject=labelled)
-    question = {
-        "command": command,
-        "machine or software": encode(environment_identity(campaign.facts)),
-        "commit": {name: [one.revision, one.dirty] for name, one in subjects.items()},
-    }
-    for name, value in ({} if earlier is None else earlier.facts["question"]).items():
-        if value != question[name]:
-            reason = f"holds an experiment with another {name}; name another folder"
-            raise FlagError("results", options.results, reason)
+        labelled = replace(side.code(), side="a" if options.aa else name)
+        found[name] = replace(side, subject=labelled)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     if not options.aa:
@@ -257,7 +244,7 @@ def _experiment(
     given = options.seconds
     return Experiment(
         sides=found,
-        question=question,
+        command=command,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
@@ -288,7 +275,15 @@ def _run(
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
     folder = results_folder(options.results, "ab")
-    with PairsFolder(folder, resume=options.resume) as results:
+    question = Question(
+        plans={name: side.identity() for name, side in experiment.sides.items()},
+        code={name: side.code for name, side in experiment.sides.items()},
+        facts=campaign.facts,
+        policy={"name": "pairs", "seed": experiment.seed, **vars(experiment.policy)},
+        own=any(side.is_this_cnnbench for side in experiment.sides.values()),
+    )
+    campaign.question = question
+    with PairsFolder(folder, question, resume=options.resume) as results:
         for side, one in experiment.sides.items():
             reporter.notice(f"{side.upper()} {one.description()}")
         reporter.notice(

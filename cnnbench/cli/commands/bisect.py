@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,15 @@ from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
-from cnnbench.campaigns.bisect.session import BisectFolder, Bisection, lines, no_difference
-from cnnbench.campaigns.processes.commands import environment_identity
+from cnnbench.campaigns.bisect.session import (
+    JOURNAL,
+    BisectFolder,
+    Bisection,
+    lines,
+    no_difference,
+)
+from cnnbench.campaigns.processes.question import Question, code_of
+from cnnbench.campaigns.processes.results_dir import seed_of
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -25,6 +33,7 @@ from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.explain.explanation import table_text
 from cnnbench.machine import facts
+from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
@@ -105,7 +114,8 @@ def main(argv: Sequence[str]) -> int:
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     interrupt_on_signals()
-    setting = _setting(options, ends, flags)
+    seed = seed_of(options.results, JOURNAL, "bisect") if options.resume else None
+    setting = _setting(options, ends, flags, seed)
     reporter = Reporter(sys.stderr)
     try:
         found, explanation = _run(setting, options, reporter)
@@ -118,7 +128,9 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) -> Setting:
+def _setting(
+    options: BisectFlags, ends: Sequence[str], run: tuple[str, ...], seed: int | None
+) -> Setting:
     repository = repository_of(options.repository)
     good, bad = ends_of(ends[0], ends[1], repository)
     python = options.python
@@ -137,7 +149,7 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
         most_pairs=max(options.pairs, options.most_pairs),
         burn_in=options.burn_in,
         timeout=options.timeout,
-        seed=seed_or_random(options.seed),
+        seed=seed_or_random(seed if options.seed is None else options.seed),
         pairing=options.pairing,
         policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
     )
@@ -146,23 +158,29 @@ def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) ->
 def _run(
     setting: Setting, options: BisectFlags, reporter: Reporter
 ) -> tuple[Bisection, Explanation | None]:
-    found = facts.collect()
-    # The sources of this cnnbench may change: only those of the sides are measured.
-    machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
-    question = {
+    side = Side(flags=setting.flags, python=setting.python)
+    policy = {
+        "name": "bisection",
         "GOOD": setting.good,
         "BAD": setting.bad,
-        "flags": setting.flags,
-        "python": setting.python,
         "build": setting.build,
         "first_parent": options.first_parent,
-        "threshold": setting.policy.threshold,
-        "alpha": setting.policy.alpha,
-        "machine or software": machine,
+        "seed": setting.seed,
+        **vars(setting.policy),
     }
+    # Of what does not come with the commits: plug-ins by their absolute paths, and cnnbench itself.
+    apart = {name: side.given[name] for name in PLUGINS if os.path.isabs(side.given.get(name, ""))}
+    own = not (setting.history.repository / "cnnbench" / "__init__.py").is_file()
+    question = Question(
+        plans={"": side.identity()},
+        code=code_of([apart]) if apart else {},
+        facts=facts.collect(),
+        policy=policy,
+        own=own and setting.python is None,
+    )
     with BisectFolder(options.results, question, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
-            bench = CommitBench(setting, folder.folder, reporter, found, stack)
+            bench = CommitBench(setting, folder.folder, reporter, question, stack)
             bisection = Bisection(bench, folder)
             bisection.run()
             if not options.explain:

@@ -230,7 +230,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
             "--repeats=5 shows their ranges"
         )
     cores = None if shared else shares_of_cores(largest)
-    with ResultsFolder(options.results, used=True):
+    with ResultsFolder(options.results, shared=True):
         records = _measure(options, layouts, chiefs, command, cores)
     points = scaling.points(
         records.pop(0),

@@ -12,9 +12,10 @@ from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.commands import environment_identity
+from cnnbench.campaigns.processes.question import Question, code_of, plan_of
+from cnnbench.campaigns.processes.results_dir import JOURNAL, seed_of
 from cnnbench.campaigns.tune import text
-from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion, seed_of
+from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE
 from cnnbench.campaigns.tune.session import tune
 from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
@@ -223,18 +224,23 @@ def _run(
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = results_folder(options.results, "tune")
-    earlier = seed_of(name) if options.resume and options.seed is None else None
+    earlier = seed_of(name, JOURNAL, "tune") if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
     question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))
-    asked = {
-        "flags": dict(question.space.fixed),
-        "space": question.space.groups,
-        "allow": sorted(question.space.allowed),
-        "threshold": options.threshold,
-        "job": () if options.layout_if_several is None else options.layout.flags,
-        "seed": seed,
-        "machine or software": environment_identity(facts),
-    }
+    resolved = question.first.resolved
+    asked = Question(
+        plans={"": plan_of(resolved, flags=dict(question.space.fixed))},
+        code=code_of([resolved.config]),
+        facts=facts,
+        policy={
+            "name": "races",
+            "space": question.space.groups,
+            "allow": sorted(question.space.allowed),
+            "threshold": options.threshold,
+            "job": () if options.layout_if_several is None else options.layout.flags,
+            "seed": seed,
+        },
+    )
     with TuneFolder(name, asked, resume=options.resume) as folder:
         for notice in question.first.resolved.notices:
             reporter.notice(notice)
@@ -251,7 +257,9 @@ def _run(
         )
         interrupt_on_signals()
         try:
-            outcome, found, minutes = tune(question, folder, Campaign(reporter, facts))
+            outcome, found, minutes = tune(
+                question, folder, Campaign(reporter, facts, question=asked)
+            )
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {sides.again(*again, results=name, resume=True)}")
             raise

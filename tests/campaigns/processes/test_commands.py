@@ -36,9 +36,7 @@ def package(tmp_path, monkeypatch):
         return Found(folder) if folder.is_dir() else None
 
     monkeypatch.setattr(commands, "find_spec", find)
-    commands.source_digest.cache_clear()
-    yield tmp_path / "cnnbench"
-    commands.source_digest.cache_clear()
+    return tmp_path / "cnnbench"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,6 @@ def package(tmp_path, monkeypatch):
 def test_the_sources_of_runs_count(package, change, matters):
     before = commands.source_digest()
     (package / change).write_text("2")
-    commands.source_digest.cache_clear()
     assert (commands.source_digest() != before) is matters
 
 

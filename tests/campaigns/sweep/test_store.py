@@ -67,12 +67,3 @@ def test_the_journal_survives_a_torn_line(tmp_path):
     assert [(e["event"], e["key"]) for e in events] == [("start", "k"), ("end", "k")]
     assert events[1]["seconds"] == 1.5
     assert events[0]["time"].endswith("+00:00")
-
-
-def test_the_newest_sweep_of_a_suite(tmp_path):
-    with Store(str(tmp_path)) as store:
-        journal = store.journal
-        for suite, seed in (("a", 1), ("a", 2), ("b", 3)):
-            journal.add("sweep", suite=suite, seed=seed)
-        assert store.last_sweep("a")["seed"] == 2
-        assert store.last_sweep("c") is None

@@ -88,8 +88,8 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
         )
         campaign = Clocked(runs)
         budget = Budget(seconds, clock=lambda: campaign.now)
-        with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
-            folder.begin(budget.minutes)
+        with TuneFolder(str(tmp_path / "results"), None, resume=False) as folder:
+            folder.begin(minutes=budget.minutes)
             bench = RaceBench(folder, campaign, budget, question)
             bench.begin()
             found = search(space, question.first, bench, 0.01)

@@ -68,7 +68,7 @@ def weights(
         monkeypatch.setattr("cnnbench.campaigns.strategies.weights.distances", distances)
         given = ParsedArgs(values_of(fixed, SPECS))
         space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
-        with TuneFolder(str(tmp_path / "results"), {}, resume=True) as folder:
+        with TuneFolder(str(tmp_path / "results"), None, resume=True) as folder:
             question = TuneQuestion(
                 space=space,
                 first=space.make({}),

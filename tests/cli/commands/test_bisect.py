@@ -149,7 +149,7 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
     assert "0003-b.json" not in before
     assert "go on with what is there by --resume" in bisect("main~2", "main", code=2).err
     err = bisect("main~2", "main~1", "--resume", code=2).err
-    assert "holds a bisection that differs in BAD" in err
+    assert "the bisection in it differs in BAD (" in err
     out, err = bisect("main~2", "main", "--resume")
     assert "1 step is done already" in err
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out

@@ -116,7 +116,7 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
     assert record["command"][:3] == ["cnnbench", "run", "--num_intra_threads=0"]
 
 
-def test_another_revision_is_another_run(sweep, git):
+def test_another_revision_is_another_sweep(sweep, git):
     def commit():
         git(".", "commit", "--quiet", "--allow-empty", "-m", "x")
         return git(".", "rev-parse", "HEAD")
@@ -126,7 +126,9 @@ def test_another_revision_is_another_run(sweep, git):
     sweep(entry("a"))
     assert "1 of 1 runs are done already" in sweep(entry("a"), resume=True).err
     other = commit()
-    assert "revision changed since the last sweep" in sweep(entry("a"), resume=True).err
+    err = sweep(entry("a"), resume=True, code=2).err
+    assert f"the sweep in it differs in commit ({first}, now {other}); name another folder" in err
+    sweep(entry("a"))  # which adds to the folder
     revisions = [one.subject.revision for one in load_records(["results"]).records]
     assert sorted(revisions) == sorted([first, other])
 
@@ -285,7 +287,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, tmp_path, monkeypa
 
 
 def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk):
-    with little_disk(1024):
+    with little_disk(4096):
         err = sweep(entry("a"), entry("b", flags={"num_gpus": 2}), code=4).err
     assert "File too large" in err
     assert len(journal("start")) == 1

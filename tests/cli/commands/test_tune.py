@@ -337,4 +337,5 @@ def test_the_winner_of_jobs_is_a_launch(tune, tmp_path):
         assert config["worker_hosts"].count("localhost:") == 2, path
     code, _, err = tune("--workers=3", *flags[1:], "--resume")
     assert code == 2
-    assert "holds a search that differs in job; name another folder" in err
+    assert "the search in it differs in " in err
+    assert 'job (["--workers=2"], now ["--workers=3"])' in err
