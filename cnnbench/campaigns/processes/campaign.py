@@ -1,4 +1,9 @@
-"""Measuring processes: run one after the other or in turn, judged and reported.
+"""The runner of campaigns: runs the processes that a policy wants, in turn or one by one.
+
+A policy yields batches of processes, gets their results and decides by these and its seed alone.
+What is in the results directory already is not run again: a policy that is begun anew goes on where
+an earlier session was ended. The runner owns everything else: time limits, turns, repeats of what
+was ended from outside, progress, interrupts, and the journal.
 
 Processes in turn start side by side. From the moment all have started, at most one of them runs: it
 holds the turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Waiting processes get
@@ -13,24 +18,30 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, uninterrupted
 from cnnbench.base.text.numbers import number
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
-from cnnbench.campaigns.processes.outcome import Measuring, judge
+from cnnbench.campaigns.processes.outcome import Measuring, headline, judge, read
 from cnnbench.campaigns.processes.question import ChangedError, Question
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.processes.results_dir import Journal, ResultsFolder
+from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
 from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.parts import LostProcess
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
+
+_Result = TypeVar("_Result")
 
 
 def execute_in_turn(
@@ -126,12 +137,73 @@ def _next(members: Sequence[_Member], last: int) -> int:
     return next((n for n in waiting if not members[n].steps_done), waiting[0])
 
 
-class Campaign:
-    """The processes of one command, with `cool_down` seconds between them.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A process that a policy wants to be run.
 
-    `facts` describe this machine, for the records of processes that leave none. Processes with the
-    same key measure the same; the remaining time is estimated from the wall times by key. The code
-    that `question` names must not change.
+    Attributes:
+      name: its name in the journal, unique in a folder.
+      label: its name in progress lines.
+      command: what runs; its record is a temporary file.
+      key: processes with the same key take equally long.
+      target: where its record is kept; None: only if the process fails.
+      failed: where it is kept if a process of its batch fails; `target` if not given.
+      answers: statuses with which the process is done, and is not run again by a later session.
+      leaves: what it makes besides, without which it does not count.
+      place: adds its place in the campaign to its record, by the earlier attempts of its batch.
+      facts: more keys of its event in the journal.
+    """
+
+    name: str
+    label: str
+    command: Measuring
+    key: Hashable = None
+    target: Path | None = None
+    failed: Path | None = None
+    answers: Sequence[str] = ("ok",)
+    leaves: Path | None = None
+    place: Callable[[Mapping[str, Any], Sequence[LostProcess]], Mapping[str, Any]] = (
+        lambda document, lost: document
+    )
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestBatch:
+    """Processes that are run together, and what is foreseen after them.
+
+    Attributes:
+      folder: results directory, whose journal gets their events.
+      requests: the processes, in the order in which they run or have their first turn.
+      then: keys of the processes that will probably follow.
+      timeout: seconds for each process, excluding its waits.
+      turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
+      name, label: of the whole batch, in the journal and in progress lines.
+      sides: names of the processes, if only all of them together count; else empty.
+      repeats: further attempts if processes were ended from outside.
+      most_repeats: the same for all batches of the folder together.
+    """
+
+    folder: ResultsFolder
+    requests: Sequence[Request]
+    then: Sequence[Hashable] = ()
+    timeout: float
+    turn_seconds: float = 0.0
+    name: str = ""
+    label: str = ""
+    sides: Sequence[str] = ()
+    repeats: int = 0
+    most_repeats: int = 0
+
+
+Policy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
+
+
+class Campaign:
+    """Runs the processes of policies, with `cool_down` seconds between them.
+
+    `facts` describe this machine, for the records of processes that leave none. The remaining time
+    is estimated from wall times by key. The code that `question` names must not change.
     """
 
     def __init__(
@@ -154,28 +226,121 @@ class Campaign:
         self._waiting: list[Hashable] = []
         self._dropped: set[Hashable] = set()
 
-    def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
-        """Adds processes to be run, by keys in their order, and `done` that were run before."""
-        self._waiting += keys
-        self._done += done
-        self._total = self._done + len(self._waiting)
+    def follow(self, policy: Policy[_Result]) -> _Result:
+        """Runs what a policy wants; returns its result.
 
-    def drop(self, *keys: Hashable) -> None:
-        """Removes processes of these keys from those that will be run."""
-        self._dropped.update(keys)
+        ChangedError if the code was changed, BenchmarkError if results cannot be written. On
+        KeyboardInterrupt all processes have been ended, and whole batches are kept.
+        """
+        try:
+            batch = next(policy)
+            while True:
+                batch = policy.send(self.results_of(batch))
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
-    def expects(self, key: Hashable) -> bool:
-        """Whether processes of a key are still to be run."""
-        return key not in self._dropped
+    def results_of(self, batch: RequestBatch) -> list[Ended]:
+        """The ends of the processes of a batch: from its folder, else by running them."""
+        found = {one.name: _kept(batch.folder, one) for one in batch.requests}
+        done = {name: ended for name, ended in found.items() if ended is not None}
+        if batch.sides and len(done) < len(found):
+            done = {}
+        self._done += len(done)
+        for one in (one for one in batch.requests if one.name in done):
+            self.remember(one.key, done[one.name].seconds)
+        todo = [one for one in batch.requests if one.name not in done]
+        while todo:
+            done |= self._run(batch, todo)
+            if not self._repeats(batch, done):
+                break
+        if batch.sides:
+            failed = any(ended.message for ended in done.values())
+            with uninterrupted():  # all or none
+                for one in batch.requests:
+                    batch.folder.accept(one.name, one.failed if failed else one.target)
+        return [done[one.name] for one in batch.requests]
 
-    def begin(self, label: str) -> None:
-        """Pauses for `cool_down`, and shows the next process."""
-        while not self.expects(self._waiting[0]):
-            del self._waiting[0]
-            self._done += 1
-        if self._done and self.cool_down:
-            time.sleep(self.cool_down)
-        self.reporter.started(self._done + 1, self._total, label, self._left())
+    def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, Ended]:
+        """Runs processes in turn or one after the other, and keeps their records."""
+        in_turn = batch.turn_seconds if len(todo) > 1 else 0.0
+        groups = [todo] if in_turn else [[one] for one in todo]
+        done: dict[str, Ended] = {}
+        for at, group in enumerate(groups):
+            later = [*(one.key for those in groups[at + 1 :] for one in those), *batch.then]
+            left = [*(one.key for one in group), *later]
+            if self._done and self.cool_down:
+                time.sleep(self.cool_down)
+            label = group[0].label if len(group) == 1 else batch.label
+            total = self._done + len(left)
+            self.reporter.started(self._done + 1, total, label, self._seconds(left))
+            commands = [one.command for one in group]
+            try:
+                ended = self.run(commands, batch.timeout, in_turn)
+            finally:
+                for command in commands:
+                    command.record.unlink(missing_ok=True)
+            number = batch.folder.next_group()
+            for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
+                end = replace(end, group=number)
+                done[one.name] = self._keep(batch, one, end)
+                self._done += 1
+                self._now.append(end.seconds)
+                self.remember(one.key, end.seconds)
+                told = headline(record_of(end.document))
+                if end.message:
+                    told = f"{end.status.replace('_', ' ')}: {end.message}"
+                left = [*(other.key for other in group[place:]), *later]
+                seconds = self._seconds(left)
+                self.reporter.ended(self._done, total, one.label, told, end.seconds, seconds)
+        return done
+
+    def _keep(self, batch: RequestBatch, one: Request, ended: Ended) -> Ended:
+        """Keeps the record of a process, of several that count together until all have ended."""
+        folder = batch.folder
+        lost = [each for attempt in folder.lost.get(batch.name, ()) for each in attempt]
+        ended = replace(ended, document=one.place(ended.document, lost))
+        target = one.target
+        if batch.sides:
+            target = folder.pending(one.name)
+        elif ended.status not in one.answers:
+            target = one.failed or target
+        if one.failed is not None and not ended.message and not batch.sides:
+            one.failed.unlink(missing_ok=True)  # of an earlier attempt
+        if target is not None:
+            if ended.unusable is not None:
+                folder.write(target.with_suffix(".unusable"), ended.unusable)
+            folder.keep(ended.document, target)
+        record = record_of(ended.document)
+        folder.add_process(
+            name=one.name,
+            status=ended.status,
+            seconds=round(ended.seconds, 3),
+            images_per_sec=throughput(record) if isinstance(record, RunRecord) else None,
+            problem=ended.message,
+            group=ended.group,
+            **one.facts,
+        )
+        return ended
+
+    def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
+        """Decides whether a batch is run again, and if so sets its records and logs aside."""
+        failed = [one for one in batch.requests if done[one.name].status != "ok"]
+        if not batch.repeats or not failed or not all(done[one.name].lost for one in failed):
+            return False
+        names = dict(zip([one.name for one in batch.requests], batch.sides, strict=True))
+        lost = [LostProcess(side=names[one.name], how=done[one.name].lost) for one in failed]
+        folder = batch.folder
+        attempts = folder.lost.setdefault(batch.name, [])
+        again = len(attempts) < batch.repeats and folder.repeated < batch.most_repeats
+        folder.journal.add("lost", pair=batch.name, lost=encode(lost), again=again)
+        if again:
+            attempts.append(lost)
+            for one in batch.requests:
+                folder.set_aside(one.name, one.command.log, f"lost-{len(attempts)}")
+            hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
+            self.reporter.notice(f"{batch.label} is measured again: {hows}")
+        return again
 
     def run(
         self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
@@ -216,6 +381,30 @@ class Campaign:
             self.reporter.warning(subject.warning)
         return judged
 
+    # BEGIN OLD
+    def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
+        """Adds processes to be run, by keys in their order, and `done` that were run before."""
+        self._waiting += keys
+        self._done += done
+        self._total = self._done + len(self._waiting)
+
+    def drop(self, *keys: Hashable) -> None:
+        """Removes processes of these keys from those that will be run."""
+        self._dropped.update(keys)
+
+    def expects(self, key: Hashable) -> bool:
+        """Whether processes of a key are still to be run."""
+        return key not in self._dropped
+
+    def begin(self, label: str) -> None:
+        """Pauses for `cool_down`, and shows the next process."""
+        while not self.expects(self._waiting[0]):
+            del self._waiting[0]
+            self._done += 1
+        if self._done and self.cool_down:
+            time.sleep(self.cool_down)
+        self.reporter.started(self._done + 1, self._total, label, self._left())
+
     def end(self, label: str, told: str, seconds: float) -> None:
         """Reports the first expected process as done, with its main result or its error."""
         self.remember(self._waiting.pop(0), seconds)
@@ -239,14 +428,6 @@ class Campaign:
         told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
         self.end(label, told, ended.seconds)
 
-    def remember(self, key: Hashable, seconds: float) -> None:
-        """Adds the wall time of a process of an earlier campaign."""
-        self._known.setdefault(key, []).append(seconds)
-
-    def seconds_of(self, key: Hashable) -> float | None:
-        """The mean wall time of processes of a key; None without any."""
-        return fmean(self._known[key]) if key in self._known else None
-
     def _left(self) -> float | None:
         """Estimated seconds for the processes to be run; None if there is no estimate.
 
@@ -259,3 +440,44 @@ class Campaign:
                 return None
             total += fmean(known) + self.cool_down
         return total
+
+    # END OLD
+
+    def remember(self, key: Hashable, seconds: float) -> None:
+        """Adds the wall time of a process, for estimates."""
+        if seconds:
+            self._known.setdefault(key, []).append(seconds)
+
+    def seconds_of(self, key: Hashable) -> float | None:
+        """The mean wall time of processes of a key; None without any."""
+        return fmean(self._known[key]) if key in self._known else None
+
+    def _seconds(self, keys: Iterable[Hashable]) -> float | None:
+        """Estimated seconds for processes; None if there is no estimate.
+
+        A key without a wall time takes the mean of this session.
+        """
+        total = 0.0
+        for key in keys:
+            known = self._known.get(key) or self._now
+            if not known:
+                return None
+            total += fmean(known) + self.cool_down
+        return total
+
+
+def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
+    """The successful end of a process that a folder holds; None without it."""
+    event = folder.processes.get(one.name, {})
+    seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
+    if one.leaves is not None and not one.leaves.exists():
+        return None
+    if one.target is None:
+        status = str(event.get("status", ""))
+        done = status in one.answers
+        return Ended(0, seconds, status=status, group=group) if done else None
+    for path in (one.target, folder.pending(one.name)):
+        record = read(path)
+        if record is not None and record.status == "ok":
+            return Ended(0, seconds, status="ok", document=record.to_dict(), group=group)
+    return None

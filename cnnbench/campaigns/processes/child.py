@@ -92,6 +92,7 @@ class Ended:
       lost: how a signal from outside or its time-out ended it, completing "it was"; else "".
       document: its record as JSON values; of a process that left none, one with the error.
       unusable: its output in place of a record, or None.
+      group: number of the group of processes in its folder that were alive at once.
     """
 
     code: int | None
@@ -105,6 +106,7 @@ class Ended:
     lost: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
     unusable: bytes | None = None
+    group: int = 0
 
     @cached_property
     def record(self) -> RunRecord:

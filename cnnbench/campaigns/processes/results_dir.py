@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,11 +20,14 @@ from cnnbench.campaigns.processes.question import Question, differences
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.records.codec import TIME, to_text
 from cnnbench.records.files import write_all, write_whole
+from cnnbench.records.parts import LostProcess
 
 _Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
 
 JOURNAL = "journal.jsonl"
 LOGS = "logs"
+PROCESS = "process"
+"""Event of a journal: the end of a process."""
 
 _CRC = b', "crc": '
 
@@ -34,8 +38,8 @@ class ResultsFolder:
     Its journal has an event named like its `command` for every session, with the question: `begin`
     adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
     is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
-    command; and with `resume`, if it holds no `noun`, or one with another question or without one
-    (those of 1.0.0).
+    command; and with `resume`, if it holds no `noun` and is not shared, or one with another
+    question or without one (those of 1.0.0).
     """
 
     command: ClassVar[str] = ""
@@ -55,7 +59,8 @@ class ResultsFolder:
         self.folder = Path(folder)
         self.journal = Journal(self.folder / journal, timespec)
         self.question = question
-        if resume and question is not None and not self.folder.is_dir():
+        self._shared = shared
+        if resume and question is not None and not shared and not self.folder.is_dir():
             raise self._refused(self.nothing())
         with contextlib.ExitStack() as stack:
             try:
@@ -68,6 +73,7 @@ class ResultsFolder:
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
+                self._groups = max([int(one.get("group", 0)) for one in self.earlier], default=0)
                 if resume and question is not None:
                     self._refuse_other(question)
                 for name in folders:
@@ -106,6 +112,8 @@ class ResultsFolder:
     def _refuse_other(self, question: Question) -> None:
         now = question.to_json()
         begun = question_of(self.earlier, self.command, now["policy"].get("suite"))
+        if begun is None and self._shared:
+            return
         if begun is None:
             raise self._refused(self.nothing())
         if not begun.keys() >= now.keys():
@@ -127,6 +135,52 @@ class ResultsFolder:
     def log(self, name: str) -> Path:
         """Log file of a process."""
         return self.folder / LOGS / f"{name}.log"
+
+    def pending(self, name: str) -> Path:
+        """Path of the record of a process until all of its batch have ended."""
+        return self.folder / LOGS / f"{name}.pending"
+
+    @cached_property
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """The last event of each process so far, by its name."""
+        return {str(one.get("name")): one for one in self.earlier if one.get("event") == PROCESS}
+
+    @cached_property
+    def lost(self) -> dict[str, list[list[LostProcess]]]:
+        """Processes that were ended from outside, in each attempt that was repeated, by batch."""
+        found: dict[str, list[list[LostProcess]]] = {}
+        for event in self.earlier:
+            if event.get("event") == "lost" and event.get("again"):
+                lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
+                found.setdefault(event["pair"], []).append(lost)
+        return found
+
+    @property
+    def repeated(self) -> int:
+        """Number of attempts that were repeated."""
+        return sum(map(len, self.lost.values()))
+
+    def next_group(self) -> int:
+        """A number for processes that were alive at once, one more than the last one."""
+        self._groups += 1
+        return self._groups
+
+    def add_process(self, **facts: object) -> None:
+        """Adds the event of a process that has ended."""
+        self.journal.add(PROCESS, **facts)
+
+    def accept(self, name: str, target: Path | None) -> None:
+        """Gives the record of a process its final name, if it is pending and there is one."""
+        pending = self.pending(name)
+        if target is not None and pending.exists():
+            with writing(pending):
+                pending.replace(target)
+
+    def set_aside(self, name: str, log: Path, attempt: str) -> None:
+        """Renames the pending record and the log of a process that will be run again."""
+        for path in (self.pending(name), log):
+            with writing(path):
+                path.replace(path.with_stem(f"{name}-{attempt}"))
 
     def keep(self, document: Mapping[str, Any], target: Path) -> None:
         """Writes a record (JSON values) atomically."""

@@ -12,9 +12,9 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import resolve_run
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import RequestBatch, Policy, Request
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import headline
+from cnnbench.campaigns.processes.question import Question, code_of, plan_of
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -37,6 +37,7 @@ _NOT_FOR_WEIGHTS = (
 # rounding a hundredfold and more in each step; at this one it does not.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
+_WEIGHTS = "weights"  # event of the journal: distances of the weights
 _OF_THE_COMMAND = {
     "variable_update": "is what the command varies; choose with --modes",
     "result_json": "is set by the command; see --results",
@@ -159,24 +160,55 @@ def _resolved(args: ParsedArgs, own: Mapping[str, str]) -> Resolved:
         raise UsageError(str(error)) from None
 
 
-_CHECKPOINTS = "checkpoints"
+def question_of(
+    cases: Sequence[StrategyCase], facts: Mapping[str, Any], weights_steps: int, seed: int
+) -> Question:
+    """The question of a comparison, which may have more rounds when it goes on."""
+    names = [one.name for one in cases]
+    return Question(
+        plans={one.name: plan_of(one.resolved) for one in cases},
+        code=code_of(one.resolved.config for one in cases),
+        facts=facts,
+        policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},
+    )
 
 
 class StrategiesFolder(ResultsFolder):
-    """A new results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
+    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows.
 
-    def __init__(self, folder: str, cases: Sequence[StrategyCase]) -> None:
-        super().__init__(folder, folders=(*(one.name for one in cases), _CHECKPOINTS, LOGS))
-        self.checkpoints = self.folder / _CHECKPOINTS
+    Checkpoints with the weights to compare are there until they have been compared.
+    """
+
+    command = "strategies"
+    noun = "comparison"
+
+    def __init__(
+        self,
+        folder: str,
+        cases: Sequence[StrategyCase],
+        question: Question | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        folders = (*(one.name for one in cases), LOGS)
+        super().__init__(folder, question, resume=resume, folders=folders)
+        self.checkpoints = self.folder / "checkpoints"
+
+    @property
+    def distances(self) -> Mapping[str, tuple[float, str]] | None:
+        """Distances of the weights that an earlier session has compared; None if none has."""
+        for one in self.journal.read(_WEIGHTS):
+            return {name: (float(gap), text) for name, (gap, text) in one["distances"].items()}
+        return None
+
+    def compared(self, distances: Mapping[str, tuple[float, str]]) -> None:
+        """Notes the distances, and removes the checkpoints."""
+        self.journal.add(_WEIGHTS, distances=distances)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def summarise(self, document: StrategiesDocument) -> None:
         """Writes the rows, for reports."""
         self.write(self.folder / "strategies.json", document.to_json().encode("ascii"))
-
-    def __exit__(self, *error: object) -> None:
-        """Removes the weights, which are not needed after the comparison."""
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        super().__exit__(*error)
 
 
 class StrategiesSession:
@@ -188,59 +220,62 @@ class StrategiesSession:
       checkpoints: folders with the weights to compare, by case.
     """
 
-    def __init__(
-        self, cases: Sequence[StrategyCase], results: StrategiesFolder, campaign: Campaign
-    ) -> None:
+    def __init__(self, cases: Sequence[StrategyCase], results: StrategiesFolder) -> None:
         self.cases = cases
         self._results = results
-        self._campaign = campaign
         self.records: dict[str, dict[int, RunRecord]] = {one.name: {} for one in cases}
         self.problems: dict[str, str] = {}
         self.checkpoints: dict[str, Path] = {}
 
-    def run(self, rounds: int, seed: int, timeout: float) -> None:
+    def policy(self, rounds: int, seed: int, timeout: float) -> Policy[None]:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
-        On KeyboardInterrupt earlier results are kept. `timeout` is in seconds per process.
+        `timeout` is in seconds per process.
         """
         generator = random.Random(seed)
-        due = [(one, 0) for one in self.cases if one.weights_flags]
-        self._campaign.expect(f"{one.name} weights" for one, _ in due)
+        weights = self._results.distances is None
+        due = [(one, 0) for one in self.cases if one.weights_flags and weights]
         for number in range(1, rounds + 1):
             shuffled = list(self.cases)
             generator.shuffle(shuffled)
-            self._campaign.expect(one.name for one in shuffled)
             due += ((one, number) for one in shuffled)
-        for one, number in due:
-            if one.name not in self.problems:
-                self._process(one, number, timeout)
+        requests = {(one.name, number): self._request(one, number) for one, number in due}
+        for at, (case, number) in enumerate(due):
+            if case.name in self.problems:
+                continue
+            left = [one for one in due[at + 1 :] if one[0].name not in self.problems]
+            (ended,) = yield RequestBatch(
+                folder=self._results,
+                requests=[requests[case.name, number]],
+                then=[requests[one.name, again].key for one, again in left],
+                timeout=timeout,
+            )
+            if ended.message:
+                self.problems[case.name] = ended.message
+            elif number:
+                self.records[case.name][number] = ended.record
+            else:
+                self.checkpoints[case.name] = self._results.checkpoints / case.name
 
-    def _process(self, case: StrategyCase, number: int, timeout: float) -> None:
-        """Runs one process of a round, or, with number 0, the one that trains the weights.
+    def _request(self, case: StrategyCase, number: int) -> Request:
+        """A process of a round, or, with number 0, the one that trains the weights.
 
         The record of the latter is kept only if it fails.
         """
-        stem, flags = f"r{number}", case.flags
-        checkpoint = self._results.checkpoints / case.name
+        stem, flags, checkpoint = f"r{number}", case.flags, None
         if not number:
+            checkpoint = self._results.checkpoints / case.name
             stem, flags = "weights", {**case.weights_flags, "train_dir": str(checkpoint)}
         name = f"{case.name}-{stem}"
-        self._campaign.begin(name)
-        pending = self._results.folder / case.name / f"{name}.part"
+        log = self._results.log(name)
         side = Side(resolved=case.resolved).including(flags)
-        command = measuring(side, pending, self._results.log(name))
-        (ended,) = self._campaign.run([command], timeout)
-        pending.unlink(missing_ok=True)
-        told = "ok"
-        if ended.message:
-            told = self.problems[case.name] = ended.message
-            self._campaign.drop(case.name)
-        elif number:
-            told = headline(ended.record)
-            self.records[case.name][number] = ended.record
-        else:
-            self.checkpoints[case.name] = checkpoint
-        self._campaign.end(name, told, ended.seconds)
-        if number or ended.message:
-            target = self._results.folder / case.name / f"{stem}.json"
-            self._results.keep(ended.document, target)
+        kept = self._results.folder / case.name / f"{stem}.json"
+        return Request(
+            name=name,
+            label=name,
+            command=measuring(side, log.with_suffix(".part"), log),
+            key=(case.name, checkpoint is None),
+            target=kept if number else None,
+            failed=kept,
+            leaves=checkpoint,
+        )

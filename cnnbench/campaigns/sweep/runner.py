@@ -1,44 +1,37 @@
-"""Execution of the items of a sweep, and how long that takes; results are written at once.
+"""Processes of a sweep, and how long they take; results are written at once.
 
-The results directory has one record per run, a log beside each, and a journal. The records alone
-determine what is done: their names hold key and repeat. A child writes to a file below ``.sweep``;
-its record gets its final name only after the child has ended and its record has been checked, so
-that the output of an orphaned process is never read.
+The results directory has one record per run, a log beside each, and a journal. Names of records
+hold key and repeat.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.campaigns.launch.tasks import command_words, run_words
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import RequestBatch, Campaign, Policy, Request
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record, read
 from cnnbench.campaigns.processes.question import Question
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
+from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
+from cnnbench.campaigns.sweep.planning import Item, SweepCase, SweepPlan, ordered
 from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
 from cnnbench.flags.declare import named
 from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import RunPart
 from cnnbench.records.codec import encode
 from cnnbench.records.files import remove_abandoned
-from cnnbench.records.load import record_of
 from cnnbench.records.parts import SweepPlace
 from cnnbench.records.subject import with_subject
 
 JOURNAL = "sweep.jsonl"
-_PRIVATE = ".sweep"
 _NAME_LENGTH = 120
 _NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
 
@@ -52,17 +45,12 @@ class Store(ResultsFolder):
     def __init__(
         self, folder: str, question: Question | None = None, *, resume: bool = False
     ) -> None:
-        super().__init__(
-            folder, question, resume=resume, shared=True, journal=JOURNAL, folders=(_PRIVATE,)
-        )
-        self._private = self.folder / _PRIVATE
+        super().__init__(folder, question, resume=resume, shared=True, journal=JOURNAL)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
-        # What earlier sweeps did not finish.
-        for path in self._private.glob("*.part"):
+        for path in self.folder.glob("*.part"):  # what earlier sweeps did not finish
             with contextlib.suppress(OSError):
                 path.unlink()
-        for place in (self.folder, self._private):
-            remove_abandoned(place)
+        remove_abandoned(self.folder)
 
     def find(self, key: str, repeat: int) -> list[Path]:
         """Records of a run, oldest first, valid or not; repeats are counted from 1."""
@@ -77,10 +65,6 @@ class Store(ResultsFolder):
         """Path of a new record of a run; the label is for people who look at the directory."""
         label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
         return self.folder / f"{label}.{key}.r{repeat}.{self.stamp}.json"
-
-    def attempt(self) -> Path:
-        """A new path for a child to write its record to."""
-        return self._private / f"{os.getpid()}-{secrets.token_hex(6)}.part"
 
 
 NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
@@ -97,14 +81,6 @@ class SweepRun:
     item: Item
     path: Path
     ended: Ended
-
-
-class _SearchFailed(Exception):
-    """A trial failed for a reason other than memory."""
-
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(ended.message)
-        self.ended = ended
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
@@ -138,175 +114,143 @@ class Sweep:
     ) -> None:
         self._plan = plan
         self._store = store
-        self._journal = store.journal
         self._campaign = campaign
-        self._reporter = campaign.reporter
         self._seed = seed
         self._resume = resume
         self._program = tuple(program)
         self._command = tuple(command) or None
         self._batches: dict[str, int] = {}
-        self._trials: dict[tuple[str, int], bool] = {}
-        self._started = 0.0
         self._runs: list[SweepRun] = []
 
     def run(self) -> tuple[SweepRun, ...]:
         """Runs all items that are not done; returns all results, in the order of the plan."""
-        self._remember()
+        for event in self._store.earlier:
+            if event.get("event") == PROCESS and event.get("repeat"):
+                self._campaign.remember((event["key"], False), event["seconds"])
+            if self._resume and event.get("suite") == self._plan.suite:
+                self._store.stamp = event["stamp"]
         items = ordered(self._plan.cases, self._seed)
         todo = [item for item in items if not self._is_done(item)]
         if len(todo) < len(items):
-            self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
+            done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
+            self._campaign.reporter.notice(done)
         if todo:
-            self._reporter.notice(outlook(todo, self._campaign))
-        self._store.begin(
-            suite=self._plan.suite,
-            stamp=self._store.stamp,
-            seed=self._seed,
-            resumed=self._resume,
-            cases=len(self._plan.cases),
-            runs=len(todo),
-        )
-        self._campaign.expect((item.duration_key for item in todo), len(items) - len(todo))
-        for item in todo:
-            if self._campaign.expects(item.duration_key):
-                self._one(item)
-        self._journal.add("finished", suite=self._plan.suite)
+            self._campaign.reporter.notice(outlook(todo, self._campaign))
+        counts = {"cases": len(self._plan.cases), "runs": len(todo)}
+        self._store.begin(suite=self._plan.suite, stamp=self._store.stamp, **counts)
+        self._campaign.follow(self._policy(items))
         rank = {case.key: index for index, case in enumerate(self._plan.cases)}
         return tuple(sorted(self._runs, key=lambda r: (rank[r.item.case.key], r.item.repeat)))
 
-    def _remember(self) -> None:
-        """Reads durations and, when resuming, trials of batch sizes from the journal."""
-        for event in self._journal.read():
-            key, seconds = event.get("key"), event.get("seconds")
-            if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
-                searched = event["event"] == "searched"
-                self._campaign.remember((str(key), searched), float(seconds))
-            if not self._resume:
-                continue
-            batch = event.get("batch_size")
-            if event.get("event") == "trial" and isinstance(batch, int):
-                self._trials[str(key), batch] = event.get("fits") is True
-            if event.get("event") == "searched" and isinstance(batch, int):
-                self._batches[str(key)] = batch
-            stamp = event.get("stamp")
-            if event.get("suite") == self._plan.suite and isinstance(stamp, str):
-                self._store.stamp = stamp
-
     def _is_done(self, item: Item) -> bool:
-        """Whether an earlier sweep has run the item; its result is then taken over."""
-        if not self._resume:
-            return False
+        """Whether an earlier session has run the item, or all that a search is for."""
         case = item.case
-        if item.repeat == 0:
-            return case.key in self._batches
-        for path in reversed(self._store.find(case.key, item.repeat)):
-            record = read(path)
-            if record is not None and record.status == "ok":
-                self._runs.append(SweepRun(item, path, Ended(0, 0.0, status="ok")))
-                return True
-        return False
+        repeats = [item.repeat] if item.repeat else range(1, case.repeats + 1)
+        return all(self._is_ok(self._target(case, repeat)) for repeat in repeats)
 
-    def _one(self, item: Item) -> None:
-        self._campaign.begin(item.label)
-        self._started = time.monotonic()
-        told = self._measure(item) if item.repeat else self._search(item)
-        self._campaign.end(item.label, told, self._seconds)
+    @staticmethod
+    def _is_ok(path: Path) -> bool:
+        record = read(path)
+        return record is not None and record.status == "ok"
 
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._started
+    def _policy(self, items: Sequence[Item]) -> Policy[None]:
+        """Runs the items in their order; a case whose search fails is not run."""
+        given_up: set[str] = set()
+        for at, item in enumerate(items):
+            if item.case.key in given_up:
+                continue
+            then = [one.duration_key for one in items[at + 1 :] if one.case.key not in given_up]
+            if item.repeat == 0:
+                found = yield from self._search(item, then)
+                if not found:
+                    given_up.add(item.case.key)
+                continue
+            batch = self._batches.get(item.case.key)
+            target = self._target(item.case, item.repeat)
+            request = self._request(item, batch, item.label, target.with_suffix(".log"), target)
+            yield from self._run(item, request, then)
 
-    def _measure(self, item: Item) -> str:
-        target = self._target(item)
-        ended = self._attempt(item, self._batches.get(item.case.key), target.with_suffix(".log"))
-        return self._commit(ended, item, target)
+    def _run(self, item: Item, request: Request, then: Sequence[Hashable]) -> Policy[bool]:
+        """Runs a process, which is a result of the sweep; whether it succeeded."""
+        (ended,) = yield self._batch(item, request, then)
+        assert request.failed is not None
+        self._runs.append(SweepRun(item, request.failed, ended))
+        return ended.status == "ok"
 
-    def _search(self, item: Item) -> str:
-        """Searches the case's batch size, or fails the case."""
+    def _batch(self, item: Item, request: Request, then: Sequence[Hashable]) -> RequestBatch:
+        return RequestBatch(
+            folder=self._store, requests=[request], then=then, timeout=item.case.timeout
+        )
+
+    def _search(self, item: Item, then: Sequence[Hashable]) -> Policy[bool]:
+        """Searches the case's batch size; whether it was found. Else the case has failed."""
         case = item.case
         assert case.search is not None
-        first = Item(case, 1)
-        target = self._target(first)
-
-        def attempt(batch: int) -> Ended:
-            return self._attempt(item, batch, target.with_suffix(f".batch{batch}.log"))
-
+        target = self._target(case, 1)
         fitting, refused = case.resolved.batch_limits or (0, None)
 
-        def fits(batch: int) -> bool:
-            if refused is not None and batch >= refused:
-                return False  # the run would refuse it too
-            known = self._trials.get((case.key, batch))
-            if known is not None:
-                return known
-            ended = attempt(batch)
-            if ended.status not in ("ok", "out_of_memory"):
-                raise _SearchFailed(ended)
-            fitted = ended.status == "ok"
-            self._trials[case.key, batch] = fitted
-            self._journal.add("trial", key=case.key, batch_size=batch, fits=fitted)
-            return fitted
+        def trial(batch: int, *answers: str) -> Request:
+            log = target.with_suffix(f".batch{batch}.log")
+            label = f"{item.label}, {batch}"
+            made = self._request(item, batch, label, log, None)
+            return replace(made, failed=target, answers=("ok", *answers))
 
-        try:
-            found = largest_batch(fitting or case.resolved.batch_size, case.search, fits)
-        except _SearchFailed as failure:
-            return self._give_up(failure.ended, first, target)
-        if not found:
+        first = Item(case, 1)
+        search = largest_batch(fitting or case.resolved.batch_size, case.search)
+        found, fits = 0, None
+        with contextlib.suppress(StopIteration):
+            while True:
+                batch = next(search) if fits is None else search.send(fits)
+                fits = False
+                if refused is None or batch < refused:  # else the run would refuse it too
+                    request = trial(batch, "out_of_memory")
+                    (ended,) = yield self._batch(item, request, [item.duration_key, *then])
+                    if ended.status not in request.answers:
+                        self._runs.append(SweepRun(first, target, ended))
+                        return False
+                    fits = ended.status == "ok"
+                    found = max(found, batch) if fits else found
+        if not found:  # otherwise more memory is free by now
             found = case.search.multiple_of
-            ended = attempt(found)
-            if ended.status != "ok":  # otherwise more memory is free by now
-                return self._give_up(ended, first, target)
+            last = replace(trial(found), name=f"{target.stem}.smallest")
+            (ended,) = yield self._batch(item, last, then)
+            if ended.status != "ok":
+                self._runs.append(SweepRun(first, target, ended))
+                return False
         self._batches[case.key] = found
-        self._journal.add("searched", key=case.key, batch_size=found, seconds=self._seconds)
         at_limit = found + case.search.multiple_of > case.search.limit
-        return f"{found} per device{', the limit of the search' if at_limit else ''}"
+        text = f"{found} per device{', the limit of the search' if at_limit else ''}"
+        self._campaign.reporter.notice(f"{item.label}: {text}")
+        return True
 
-    def _give_up(self, ended: Ended, first: Item, target: Path) -> str:
-        self._campaign.drop((first.case.key, False))
-        return self._commit(ended, first, target)
-
-    def _attempt(self, item: Item, batch_size: int | None, log: Path) -> Ended:
-        """Runs one process with a batch size; None for that of the flags."""
-        case, record = item.case, self._store.attempt()
+    def _request(
+        self, item: Item, batch_size: int | None, label: str, log: Path, target: Path | None
+    ) -> Request:
+        """A process with a batch size; None for that of the flags."""
+        case, record = item.case, log.with_suffix(".part")
         words = (*arguments(item, batch_size), *command_words({"result_json": record}))
-        self._journal.add("start", key=case.key, repeat=item.repeat, log=log.name)
-        command = Measuring(
-            words=(*self._program, *words),
-            log=log,
-            record=record,
-            blank=blank_record(case.command, ("cnnbench", *words), case.resolved),
+        facts = {"key": case.key, "case": case.name, "repeat": item.repeat}
+        facts |= {"batch_size": batch_size} if target is None else {"record": target.name}
+        return Request(
+            name=log.stem,
+            label=label,
+            command=Measuring(
+                words=(*self._program, *words),
+                log=log,
+                record=record,
+                blank=blank_record(case.command, ("cnnbench", *words), case.resolved),
+            ),
+            key=item.duration_key,
+            target=target,
+            failed=target,
+            place=lambda document, lost: self._annotated(document, item, target or log),
+            facts=facts,
         )
-        try:
-            (ended,) = self._campaign.run([command], case.timeout)
-        finally:
-            record.unlink(missing_ok=True)
-        return ended
-
-    def _commit(self, ended: Ended, item: Item, target: Path) -> str:
-        """Stores the record of a process; returns its main result, or its error."""
-        if ended.unusable is not None:
-            self._store.write(target.with_suffix(".unusable"), ended.unusable)
-        self._store.keep(self._annotated(ended.document, item, target), target)
-        self._journal.add(
-            "end",
-            key=item.case.key,
-            repeat=item.repeat,
-            case=item.case.name,
-            status=ended.status,
-            seconds=round(self._seconds, 3),
-            record=target.name,
-            message=ended.message,
-            max_rss_bytes=ended.max_rss_bytes,
-        )
-        self._runs.append(SweepRun(item, target, ended))
-        if ended.status == "ok":
-            return headline(record_of(ended.document))
-        return f"{ended.status.replace('_', ' ')}: {ended.message}"
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
         case = item.case
         searched = case.search is not None
+        target = target.with_suffix(".json")
         place = SweepPlace(
             suite=self._plan.suite,
             case=case.name,
@@ -325,28 +269,28 @@ class Sweep:
         # A plug-in that the suite names may be of a repository of its own, and code may be edited.
         return made if document.get("subject") else with_subject(made, self._plan.subject)
 
-    def _target(self, item: Item) -> Path:
-        """Path of the record; replaces a failed one of the same run when resuming."""
-        key, repeat = item.case.key, item.repeat
-        failed = self._store.find(key, repeat) if self._resume else []
-        label = f"{self._plan.suite}-{item.case.name}"
-        return failed[-1] if failed else self._store.path(label, key, repeat)
+    def _target(self, case: SweepCase, repeat: int) -> Path:
+        """Path of the record of a run: when resuming, of one that is there."""
+        there = self._store.find(case.key, repeat) if self._resume else []
+        label = f"{self._plan.suite}-{case.name}"
+        good = [path for path in there if self._is_ok(path)]
+        return [*there, *good][-1] if there else self._store.path(label, case.key, repeat)
 
 
-def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], bool]) -> int:
+def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
     """The largest batch size that fits (0 if none): doubles from `start`, then bisects.
 
-    A batch is assumed to fit if a larger one does. An exception of `fits` ends the search.
+    Yields sizes to try, and gets whether they fit. A batch is assumed to fit if a larger one does.
     """
     unit, most = search.multiple_of, search.limit // search.multiple_of
     good, bad = 0, max(1, min(start // unit, most))
-    while fits(bad * unit):
+    while (yield bad * unit):
         if bad == most:
             return most * unit
         good, bad = bad, min(2 * bad, most)
     while bad - good > 1:
         middle = (good + bad) // 2
-        if fits(middle * unit):
+        if (yield middle * unit):
             good = middle
         else:
             bad = middle

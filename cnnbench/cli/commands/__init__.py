@@ -10,6 +10,7 @@ from typing import Any
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
+from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.records.files import Output, write_text
 
@@ -58,8 +59,13 @@ def write_output(path: str | None, text: str, shown: str = "") -> None:
             print_result(text)
 
 
-def results_folder(given: str | None, command: str) -> str:
-    """The folder of --results, else one named by the command and the local time."""
+def results_folder(given: str | None, command: str, resume: bool = False) -> str:
+    """The folder of --results, else one named by the command and the local time.
+
+    FlagError with `resume` but without a folder.
+    """
+    if resume and given is None:
+        raise FlagError("resume", "true", "needs --results, the folder to go on with")
     return given or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

@@ -178,10 +178,7 @@ def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
 
 def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
     """The experiment to continue; refuses another one, and one that cannot be continued."""
-    folder = given.get("results")
-    if folder is None:
-        reason = "needs --results, the folder of the experiment to go on with"
-        raise FlagError("resume", "true", reason)
+    folder = results_folder(given.get("results"), "ab", resume=True)
     found = begun(Path(folder))
     if found is None:
         raise FlagError("results", folder, PairsFolder.nothing())

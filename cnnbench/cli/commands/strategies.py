@@ -13,12 +13,14 @@ from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.results_dir import JOURNAL, seed_of
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.session import (
     StrategiesFolder,
     StrategiesSession,
     StrategyCase,
     make_plan,
+    question_of,
     weights_tolerance,
 )
 from cnnbench.cli.commands import (
@@ -27,6 +29,7 @@ from cnnbench.cli.commands import (
     output_flag,
     results_folder,
     seed_or_random,
+    sides,
     write_output,
 )
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -55,7 +58,8 @@ _EXIT_CODES = """\
 All flags of cnnbench run are accepted, too, for every process.
 
 Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
-printed all the same); 2 wrong use; 130 interrupted: the table has what was measured.
+printed all the same); 2 wrong use; 130 interrupted: the table has what was measured (continue
+with --resume).
 """
 
 
@@ -90,6 +94,11 @@ class StrategiesFlags:
     seed: int | None = flag(
         None, "Seed of the order within rounds; random if not given.", minimum=0
     )
+    resume: bool = flag(
+        False,
+        "Continue the comparison in --results: processes that failed run again, and --rounds may "
+        "be more than before.",
+    )
     results: str | None = flag(
         None,
         "Where records go: DIR/MODE/rROUND.json, and DIR/strategies.json for reports; "
@@ -104,12 +113,13 @@ class StrategiesFlags:
 
 
 _SPECS = specs_of(StrategiesFlags)
+_ALL = (*_SPECS, *ACCEPTED.values())
 HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures the modes; after an interrupt or a failure, writes the table so far."""
-    given = parse_flags(argv, (*_SPECS, *ACCEPTED.values()))
+    given = parse_flags(argv, _ALL)
     options, of_runs = parted(StrategiesFlags, given)
     plot = Output("plot", options.plot, suffixes=PICTURES)
     check_outputs([output_file(options.output, options.format, "strategies"), plot])
@@ -117,37 +127,43 @@ def main(argv: Sequence[str]) -> int:
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
     cases, notices = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
-    reporter, command = Reporter(sys.stderr), ("cnnbench", "strategies", *argv)
-    return _run(cases, notices, options, command, facts, reporter)
+    return _run(cases, notices, options, argv, facts)
 
 
 def _run(
     cases: Sequence[StrategyCase],
     notices: Sequence[str],
     options: StrategiesFlags,
-    command: Sequence[str],
+    argv: Sequence[str],
     facts: Mapping[str, Any],
-    reporter: Reporter,
 ) -> int:
-    seed = seed_or_random(options.seed)
+    reporter = Reporter(sys.stderr)
+    name = results_folder(options.results, "strategies", options.resume)
+    earlier = seed_of(name, JOURNAL, "strategies") if options.resume else None
+    seed = seed_or_random(earlier if options.seed is None else options.seed)
+    question = question_of(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     begun = datetime.now(timezone.utc)
-    name = results_folder(options.results, "strategies")
-    with StrategiesFolder(name, cases) as folder:
+    with StrategiesFolder(name, cases, question, resume=options.resume) as folder:
+        folder.begin()
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
         interrupt_on_signals()
-        session = StrategiesSession(cases, folder, Campaign(reporter, facts))
+        session = StrategiesSession(cases, folder)
+        campaign = Campaign(reporter, facts, question=question)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         found: Mapping[str, tuple[float, str]] = {}
         try:
             with restored():
-                session.run(options.rounds, seed, options.timeout)
-                found = _compare_weights(session.checkpoints, reporter)
+                campaign.follow(session.policy(options.rounds, seed, options.timeout))
+                found = _compare_weights(folder, session.checkpoints, reporter)
         except (KeyboardInterrupt, BenchmarkError) as error:
+            if isinstance(error, KeyboardInterrupt):
+                again = sides.again("strategies", argv, _ALL, results=name, resume=True)
+                reporter.notice(f"to go on: {again}")
             if not any(session.records.values()):
                 raise
             ended_early = error
@@ -160,7 +176,7 @@ def _run(
             session,
             found,
             tolerance,
-            command=command,
+            command=("cnnbench", "strategies", *argv),
             begun=begun,
             facts=facts,
             incomplete=incomplete,
@@ -173,14 +189,18 @@ def _run(
 
 
 def _compare_weights(
-    checkpoints: Mapping[str, Path], reporter: Reporter
-) -> dict[str, tuple[float, str]]:
+    folder: StrategiesFolder, checkpoints: Mapping[str, Path], reporter: Reporter
+) -> Mapping[str, tuple[float, str]]:
+    if folder.distances is not None:
+        return folder.distances
     if len(checkpoints) > 1:
         reporter.notice(f"comparing the weights of {len(checkpoints)} modes")
     # TensorFlow, which reads checkpoints, is loaded when all has been measured.
     with without_info_lines():
         from cnnbench.campaigns.strategies.weights import distances
-    return distances(checkpoints)
+    found = distances(checkpoints)
+    folder.compared(found)
+    return found
 
 
 def _print(

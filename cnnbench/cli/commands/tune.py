@@ -166,8 +166,6 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(of_runs[name]), reason)
     if of_runs.get("cluster", "flags") != "flags":
         raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
-    if options.resume and options.results is None:
-        raise FlagError("resume", "true", "needs --results, the folder of the search to go on with")
     table = Output("output", options.output, "table of space")
     check_outputs(
         [
@@ -223,7 +221,7 @@ def _run(
     argv: Sequence[str],
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
-    name = results_folder(options.results, "tune")
+    name = results_folder(options.results, "tune", options.resume)
     earlier = seed_of(name, JOURNAL, "tune") if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
     question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))

@@ -64,7 +64,7 @@ def fork(plan, folder, python, resume=True, line=None):
 
     if line is not None:
         sys.settrace(trace)
-    with Store(folder) as store:
+    with Store(folder, planning.question_of(plan, FACTS, 1), resume=resume) as store:
         campaign = Campaign(Reporter(io.StringIO()), FACTS)
         program = (python, "-c", "cnnbench", "")
         Sweep(plan, store, campaign, seed=1, resume=resume, program=program).run()

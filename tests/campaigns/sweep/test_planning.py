@@ -88,14 +88,14 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     capacity=st.integers(0, 4000),
 )
 def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
-    limit, sizes = max(limit, unit), []
-
-    def fits(size):
-        sizes.append(size)
-        return size <= capacity
-
-    search = BatchSizeSearch(limit=limit, multiple_of=unit)
-    found = largest_batch(start, search, fits)
+    limit = max(limit, unit)
+    search = largest_batch(start, BatchSizeSearch(limit=limit, multiple_of=unit))
+    sizes = [next(search)]
+    try:
+        while True:
+            sizes.append(search.send(sizes[-1] <= capacity))
+    except StopIteration as end:
+        found = end.value
     assert found == min(capacity, limit) // unit * unit
     assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
     assert all(size % unit == 0 and unit <= size <= limit for size in sizes)

@@ -108,7 +108,7 @@ def test_code_that_is_edited_during_a_sweep_ends_it(call, in_folder, git, loaded
 @pytest.mark.timeout(280)
 def test_end_to_end(in_folder, capfd, loaded_processes):
     """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
-    command = ["sweep", "tiny.yaml", "--seed=1", "--repeats=1"]
+    command = ["sweep", "tiny.yaml", "--resume", "--seed=1", "--repeats=1"]
 
     def interrupt():
         deadline = time.monotonic() + 120
@@ -124,7 +124,7 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     assert "2 processes of 2 configurations: about" in begin
     assert end == "cnnbench: error: interrupted"
     assert len(load_records(["results"]).records) == 1
-    assert main([*command, "--resume"]) == 0
+    assert main(command) == 0
     captured = capfd.readouterr()
     assert "cnnbench: 1 of 2 runs are done already" in captured.err
     lines = captured.out.splitlines()
@@ -155,8 +155,8 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
     assert main(["sweep", "greedy.yaml"]) == 0
     events = [json.loads(e) for e in Path("results/sweep.jsonl").read_text().splitlines()]
-    trials = [(e["batch_size"], e["fits"]) for e in events if e["event"] == "trial"]
-    assert trials == [(8, False), (4, True)]  # by the estimate, both fit
+    trials = [(e["batch_size"], e["status"]) for e in events if "batch_size" in e]
+    assert trials == [(8, "out_of_memory"), (4, "ok")]  # by the estimate, both fit
     (record,) = load_records(["results"]).records
     assert record.batch.per_device == 4
     assert "search: largest batch: 4 per device (" in capfd.readouterr().err
