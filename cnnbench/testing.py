@@ -162,13 +162,15 @@ class Bench:
         paths: list[Path] = []
         label = shorten(" ".join(("cnnbench", *flags)), _LABEL, placeholder=" ...")
         campaign = Campaign(self._reporter)
-        campaign.expect([None] * processes)
+        left: float | None = None
         for number in range(1, processes + 1):
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
-            campaign.begin(label)
+            self._reporter.started(number, processes, label, left)
             (ended,) = campaign.run([measuring(side, path, log)], limit)
-            campaign.end(label, ended.message or headline(ended.record), ended.seconds)
+            told, left = ended.message or headline(ended.record), ended.seconds
+            left *= processes - number
+            self._reporter.ended(number, processes, label, told, ended.seconds, left)
             if ended.status != "ok":
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 said = ["its last lines of output:" if lines else "it printed nothing"]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.reading import read_json
-from cnnbench.base.text.numbers import count, number
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
 from cnnbench.campaigns.ab.side import Side, has_module, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
@@ -51,12 +50,18 @@ def explained(
     return None
 
 
+class ProfilesFolder(PairsFolder):
+    """A folder with profiles of both sides in ``a/`` and ``b/``, and in ``discarded/`` records."""
+
+    command = "explain"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profiling:
     """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
 
     sides: Mapping[str, Side]
-    results: PairsFolder
+    results: ProfilesFolder
     campaign: Campaign
     rounds: int = ROUNDS
     steps: int = STEPS
@@ -65,15 +70,19 @@ class Profiling:
     def explain(self) -> Explanation:
         """Explains the difference by profiled processes; NotExplainedError if one failed."""
         self._refuse()
-        self.campaign.expect([None] * len(SIDES) * self.rounds)
+        self.results.begin()
+        return self.campaign.follow(self._policy())
+
+    def _policy(self) -> RunPolicy[Explanation]:
         profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
         for turn in range(self.rounds):
             for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
-                profiles[name].append(self._profiled(name, turn + 1))
+                left = len(SIDES) * self.rounds - sum(map(len, profiles.values())) - 1
+                profiles[name].append((yield from self._profiled(name, turn + 1, left)))
         if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
-            self.campaign.expect(["oneDNN"] * len(SIDES))
             for name in SIDES:
-                found = replace(profiles[name][0], primitives=self._logged(name))
+                logged = yield from self._logged(name)
+                found = replace(profiles[name][0], primitives=logged)
                 write_text("results", str(self._path(name, 1)), found.to_json())
                 profiles[name][0] = found
         labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
@@ -90,7 +99,7 @@ class Profiling:
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
-    def _profiled(self, name: str, turn: int) -> StepProfile:
+    def _profiled(self, name: str, turn: int, left: int) -> RunPolicy[StepProfile]:
         """The profile of one process; NotExplainedError if it failed or left none."""
         label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
         side = self.sides[name]
@@ -103,37 +112,38 @@ class Profiling:
         }
         if "num_epochs" not in side.given:
             flags["num_batches"] = self.steps
-        ended = self._run(label, side.including(flags), path.stem)
-        told, found = ended.message, None
+        ended = yield from self._run(label, side.including(flags), path.stem, None, left)
+        told = ended.message
         if not told:
-            with contextlib.suppress(ValueError, RecursionError):
-                found = StepProfile.from_dict(read_json(path))
             told = "no profile"
-            if found is not None:
-                told = f"{number(1e3 * min(found.record.step_seconds))} ms in its fastest step"
-        self.campaign.end(label, told, ended.seconds)
-        if found is None:
-            raise NotExplainedError(f"{label}: {told}; see {self.results.log(path.stem)}")
-        return found
+            with contextlib.suppress(ValueError, RecursionError):
+                return StepProfile.from_dict(read_json(path))
+        raise NotExplainedError(f"{label}: {told}; see {self.results.log(path.stem)}")
 
-    def _logged(self, name: str) -> tuple[Primitive, ...] | None:
+    def _logged(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
         """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
         side = replace(side, variables={**side.variables, **onednn.VARIABLES})
-        ended = self._run(label, side.including(onednn.FLAGS), stem)
+        left = len(SIDES) - SIDES.index(name) - 1
+        ended = yield from self._run(label, side.including(onednn.FLAGS), stem, "oneDNN", left)
         found: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
                 found = onednn.primitives_of_step(log)
-        calls = sum(one.calls for one in found)
-        told = ended.message or f"{count(calls, 'call', 'calls')} in a step"
-        self.campaign.end(label, told, ended.seconds)
         return found or None
 
-    def _run(self, label: str, side: Side, stem: str) -> Ended:
-        self.campaign.begin(label)
-        command = measuring(side, self.results.pending(stem), self.results.log(stem))
-        (ended,) = self.campaign.run([command], self.timeout)
+    def _run(
+        self, label: str, side: Side, stem: str, key: str | None, left: int
+    ) -> RunPolicy[Ended]:
+        log = self.results.log(stem)
+        command = measuring(side, log.with_suffix(".part"), log)
+        target = self.results.pending(stem)
+        request = Request(
+            name=stem, label=label, command=command, key=key, target=target, answers=()
+        )
+        (ended,) = yield RequestBatch(
+            folder=self.results, requests=[request], then=[key] * left, timeout=self.timeout
+        )
         return ended
 
     def _path(self, name: str, turn: int) -> Path:

@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.results import CLEAR, SIDES, Begun, PairsFolder, compare_pairs, pair_name
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.processes.question import ChangedError
 from cnnbench.judge.compare import DEFAULT_METRICS, ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
@@ -66,7 +64,7 @@ _HOPELESS = (
 )
 
 _PAIRS_PER_REPEAT = 4
-_LOST, _STEPS = "lost", "steps"  # events of the journal
+_STEPS = "steps"  # event of the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,26 +215,17 @@ class Pairs:
         self.alpha = experiment.analyses[0].alpha
         self.failure = ""
         self.lost = self.interrupted = False
-        self._repeats: dict[str, list[list[LostProcess]]] = {}
-        for event in results.journal.read(_LOST):
-            if event.get("again"):
-                lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
-                self._repeats.setdefault(event["pair"], []).append(lost)
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
         chosen = [one["num_batches"] for one in results.journal.read(_STEPS)]
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
         # Timed steps of a process; None: those of its flags.
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
-        self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
 
     def run(self) -> None:
         """Measures and judges, also after an interrupt or a failure."""
         self.results.begin(**self.experiment.facts)
         try:
-            missing = self.earlier < self.experiment.pairs
-            for number in range(1, missing * self.experiment.burn_in + 1):
-                self.measure(number, burn_in=True)
-            self.alpha = self._measure_all()
+            self.alpha = self.campaign.follow(self.policy())
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except ChangedError as error:
@@ -256,13 +245,16 @@ class Pairs:
             interrupted=self.interrupted,
         )
 
-    def _measure_all(self) -> float:
+    def policy(self) -> RunPolicy[float]:
         """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
+        burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
+        for number in range(1, burn_in + 1):
+            yield from self.measure(number, left=burn_in - number, burn_in=True)
         analyses = {one.pairs: one for one in self.experiment.analyses}
         first = max(1, self.earlier)
         for pair in range(first, self.experiment.pairs + 1):
             if pair > self.earlier:
-                self.measure(pair)
+                yield from self.measure(pair)
             if pair == first:
                 so_far = self._compare(self.experiment.analyses[0].alpha)
                 if any(entry.main.verdict in _HOPELESS for entry in so_far.entries):
@@ -323,53 +315,49 @@ class Pairs:
             records["a"], records["b"], experiment.facts, alpha, experiment.aa, plan
         )
 
-    def _expect(self, pairs: int) -> None:
-        self.campaign.expect([None] * len(SIDES) * pairs)
-
     @property
     def seconds_per_pair(self) -> float | None:
         """Mean wall time of a pair so far; None before the first process."""
         mean = self.campaign.seconds_of(None)
         return None if mean is None else len(SIDES) * (mean + self.campaign.cool_down)
 
-    def measure(self, number: int, burn_in: bool = False) -> None:
+    def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
         """Runs a pair of processes, numbered from 1; those of burn-in count only if one fails.
 
-        PairFailedError if a process failed by itself, or a pair was lost too often.
+        `left` pairs of burn-in follow it. PairFailedError if a process failed by itself, or the
+        pair was lost too often.
         """
+        experiment = self.experiment
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)
-        names = {side: f"{prefix}-{side}" for side in SIDES}
         # Drawn for each pair, so that the orders of a later session do not repeat the first ones.
-        coin = random.Random(f"{self.experiment.seed} {prefix}").random()
+        coin = random.Random(f"{experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
-        while True:
-            lost = self._repeats.get(prefix, [])
-            places = {
-                side: AbPlace(
-                    side=side,
-                    seed=self.experiment.seed,
-                    pair=None if burn_in else number,
-                    position=None if burn_in else position,
-                    lost=tuple(one for attempt in lost for one in attempt) or None,
-                )
-                for position, side in enumerate(order, start=1)
-            }
-            samples = self._run(names, what, places)
-            if not self._again(prefix, what, names, samples):
-                break
-        failed = [side for side in SIDES if samples[side].status != "ok"]
+        left += experiment.pairs - (self.earlier if burn_in else number)
+        ended = yield RequestBatch(
+            folder=self.results,
+            requests=[
+                self._request(prefix, what, place)
+                for place in _places(order, experiment.seed, None if burn_in else number)
+            ],
+            then=[None] * len(SIDES) * left,
+            timeout=experiment.timeout,
+            turn_seconds=experiment.turn_seconds,
+            name=prefix,
+            label=what,
+            sides=order,
+            repeats=MOST_REPEATS,
+            most_repeats=self._most_repeats,
+        )
+        samples = dict(zip(order, ended, strict=True))
+        failed = {side: samples[side] for side in SIDES if samples[side].status != "ok"}
         if failed or not burn_in:
-            # Both or none: half a pair would leave the sides with unequal numbers.
-            with uninterrupted():
-                for side in SIDES:
-                    accepted = self.results.folder / side / f"{names[side]}.json"
-                    self.results.move(self.results.pending(names[side]), accepted)
-                    self.records[side].append(samples[side].record)
+            for side in SIDES:
+                self.records[side].append(samples[side].record)
         elif self._chooses:
             self._choose_steps([sample.record for sample in samples.values()])
         if failed:
-            self._fail(prefix, what, {side: samples[side] for side in failed})
+            self._fail(prefix, what, failed)
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
         """Sets the number of timed steps that the slower side needs for the requested time."""
@@ -388,78 +376,50 @@ class Pairs:
             f"{duration(self._steps * step)}; --num_batches sets another number"
         )
 
-    def _again(
-        self,
-        prefix: str,
-        what: str,
-        names: Mapping[str, str],
-        samples: Mapping[str, Ended],
-    ) -> bool:
-        """Decides whether a pair is measured again, and if so sets its records aside."""
-        failed = [side for side in SIDES if samples[side].status != "ok"]
-        if not failed or not all(samples[side].lost for side in failed):
-            return False
-        lost = [LostProcess(side=side, how=samples[side].lost) for side in failed]
-        repeats = self._repeats.setdefault(prefix, [])
-        again = len(repeats) < MOST_REPEATS and self._repeated < self._most_repeats
-        self.results.journal.add(_LOST, pair=prefix, lost=encode(lost), again=again)
-        if again:
-            repeats.append(lost)
-            for name in names.values():
-                for path_of in (self.results.pending, self.results.log):
-                    self.results.move(path_of(name), path_of(f"{name}-lost-{len(repeats)}"))
-            self._expect(1)
-            hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
-            self.campaign.reporter.notice(f"{what} is measured again: {hows}")
-        return again
-
-    @property
-    def _repeated(self) -> int:
-        return sum(map(len, self._repeats.values()))
-
     def _fail(self, prefix: str, what: str, failed: Mapping[str, Ended]) -> None:
         text = "; ".join(f"{side.upper()}: {one.message}" for side, one in failed.items())
         lost = all(one.lost for one in failed.values())
         if lost:
-            had = f"{what} had {len(self._repeats[prefix])} of {MOST_REPEATS}"
-            text += (
-                f"; no repeat is left: {had}, all pairs {self._repeated} of {self._most_repeats}"
-            )
+            had = f"{what} had {len(self.results.lost[prefix])} of {MOST_REPEATS}"
+            all_had = f"all pairs {self.results.repeated} of {self._most_repeats}"
+            text += f"; no repeat is left: {had}, {all_had}"
         raise PairFailedError(text, lost)
 
-    def _run(
-        self, names: Mapping[str, str], what: str, places: Mapping[str, AbPlace]
-    ) -> dict[str, Ended]:
-        """Runs the processes of a pair, in turn or in the order of their places, by side."""
-        turn_seconds = self.experiment.turn_seconds
-        found: dict[str, Ended] = {}
-        for group in [list(places)] if turn_seconds else [[side] for side in places]:
-            labels = [f"{what} {side.upper()}" for side in group]
-            self.campaign.begin(f"{what}, both sides in turn" if turn_seconds else labels[0])
-            commands = [self._command(names[side], side) for side in group]
-            ended = self.campaign.run(commands, self.experiment.timeout, turn_seconds)
-            for side, label, one in zip(group, labels, ended, strict=True):
-                found[side] = self._end(names[side], label, places[side], one)
-        return found
-
-    def _command(self, name: str, side: str) -> Measuring:
+    def _request(self, prefix: str, what: str, place: AbPlace) -> Request:
+        """The process of a side in a pair, or in a burn-in, whose records do not count."""
+        side, name = place.side, f"{prefix}-{place.side}"
         started = self.experiment.sides[side]
+        subject = started.subject or Subject(side=side)
         if self.records[side]:  # the meaning of its flags is known from a run
             like = self.records[side][-1]
             flags = Resolved(config=like.config, explicit_flags=like.explicit_flags)
             started = replace(started, resolved=flags)
         if self._steps is not None:
             started = started.including({"num_batches": self._steps})
-        return measuring(started, self.results.pending(name), self.results.log(name))
 
-    def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:
-        """Registers a process that has ended; returns it with its annotated record."""
-        subject = self.experiment.sides[place.side].subject or Subject(side=place.side)
-        document = with_subject({**ended.document, "ab": encode(place)}, subject)
-        self.results.keep(document, self.results.pending(name))
-        ended = replace(ended, document=document)
-        self.campaign.end_measuring(self.results.journal, name, label, ended)
-        return ended
+        def placed(document: Mapping[str, Any], lost: Sequence[LostProcess]) -> dict[str, Any]:
+            own = encode(replace(place, lost=tuple(lost) or None))
+            return with_subject({**document, "ab": own}, subject)
+
+        log, kept = self.results.log(name), self.results.folder / side / f"{name}.json"
+        return Request(
+            name=name,
+            label=f"{what} {side.upper()}",
+            command=measuring(started, log.with_suffix(".part"), log),
+            target=None if place.pair is None else kept,
+            failed=kept,
+            answers=() if place.pair is None else ("ok",),
+            place=placed,
+        )
+
+
+def _places(order: Sequence[str], seed: int, pair: int | None) -> list[AbPlace]:
+    """Places of the processes of a pair in an experiment; None for a burn-in."""
+    positions = range(1, len(order) + 1) if pair is not None else [None] * len(order)
+    return [
+        AbPlace(side=side, seed=seed, pair=pair, position=position)
+        for side, position in zip(order, positions, strict=True)
+    ]
 
 
 def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:

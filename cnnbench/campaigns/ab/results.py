@@ -17,7 +17,7 @@ from typing import Any
 
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.question import Question
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder, writing
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.sequential import InterimAnalysis
@@ -66,14 +66,8 @@ class PairsFolder(ResultsFolder):
         return found
 
     def pending(self, name: str) -> Path:
-        """Path of a process's record until its pair is complete."""
+        """Path of a process's record until its pair is complete; that of a burn-in stays there."""
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
-
-    @staticmethod
-    def move(source: Path, target: Path) -> None:
-        """Renames a file; BenchmarkError if that is impossible."""
-        with writing(source):
-            source.replace(target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import worktree
-from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling
+from cnnbench.campaigns.ab.explain import NotExplainedError, ProfilesFolder, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
 from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun
@@ -138,7 +138,7 @@ class CommitBench:
                 b = stack.enter_context(self._prepared(commit, "b"))
             except (_Unusable, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
-            with PairsFolder(self._results / f"explain-{commit[:12]}", resume=True) as results:
+            with ProfilesFolder(self._results / f"explain-{commit[:12]}", resume=True) as results:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,

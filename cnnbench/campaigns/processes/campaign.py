@@ -26,13 +26,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, uninterrupted
-from cnnbench.base.text.numbers import number
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
 from cnnbench.campaigns.processes.outcome import Measuring, headline, judge, read
 from cnnbench.campaigns.processes.question import ChangedError, Question
-from cnnbench.campaigns.processes.results_dir import Journal, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
 from cnnbench.records.metrics.figures import throughput
@@ -196,7 +195,7 @@ class RequestBatch:
     most_repeats: int = 0
 
 
-Policy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
+RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
 
 
 class Campaign:
@@ -222,11 +221,8 @@ class Campaign:
         self._known: dict[Hashable, list[float]] = {}
         self._now: list[float] = []
         self._done = 0
-        self._total = 0
-        self._waiting: list[Hashable] = []
-        self._dropped: set[Hashable] = set()
 
-    def follow(self, policy: Policy[_Result]) -> _Result:
+    def follow(self, policy: RunPolicy[_Result]) -> _Result:
         """Runs what a policy wants; returns its result.
 
         ChangedError if the code was changed, BenchmarkError if results cannot be written. On
@@ -281,15 +277,15 @@ class Campaign:
                 for command in commands:
                     command.record.unlink(missing_ok=True)
             number = batch.folder.next_group()
+            # All records before the first event, so that none is lost with this process.
+            for one, end in zip(group, ended, strict=True):
+                done[one.name] = self._keep(batch, one, replace(end, group=number))
             for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
-                end = replace(end, group=number)
-                done[one.name] = self._keep(batch, one, end)
+                _note(batch.folder, one, done[one.name])
                 self._done += 1
                 self._now.append(end.seconds)
                 self.remember(one.key, end.seconds)
-                told = headline(record_of(end.document))
-                if end.message:
-                    told = f"{end.status.replace('_', ' ')}: {end.message}"
+                told = end.message or headline(record_of(end.document))
                 left = [*(other.key for other in group[place:]), *later]
                 seconds = self._seconds(left)
                 self.reporter.ended(self._done, total, one.label, told, end.seconds, seconds)
@@ -311,16 +307,6 @@ class Campaign:
             if ended.unusable is not None:
                 folder.write(target.with_suffix(".unusable"), ended.unusable)
             folder.keep(ended.document, target)
-        record = record_of(ended.document)
-        folder.add_process(
-            name=one.name,
-            status=ended.status,
-            seconds=round(ended.seconds, 3),
-            images_per_sec=throughput(record) if isinstance(record, RunRecord) else None,
-            problem=ended.message,
-            group=ended.group,
-            **one.facts,
-        )
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
@@ -381,68 +367,6 @@ class Campaign:
             self.reporter.warning(subject.warning)
         return judged
 
-    # BEGIN OLD
-    def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
-        """Adds processes to be run, by keys in their order, and `done` that were run before."""
-        self._waiting += keys
-        self._done += done
-        self._total = self._done + len(self._waiting)
-
-    def drop(self, *keys: Hashable) -> None:
-        """Removes processes of these keys from those that will be run."""
-        self._dropped.update(keys)
-
-    def expects(self, key: Hashable) -> bool:
-        """Whether processes of a key are still to be run."""
-        return key not in self._dropped
-
-    def begin(self, label: str) -> None:
-        """Pauses for `cool_down`, and shows the next process."""
-        while not self.expects(self._waiting[0]):
-            del self._waiting[0]
-            self._done += 1
-        if self._done and self.cool_down:
-            time.sleep(self.cool_down)
-        self.reporter.started(self._done + 1, self._total, label, self._left())
-
-    def end(self, label: str, told: str, seconds: float) -> None:
-        """Reports the first expected process as done, with its main result or its error."""
-        self.remember(self._waiting.pop(0), seconds)
-        self._now.append(seconds)
-        self._done += 1
-        self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
-
-    def end_measuring(
-        self, journal: Journal, name: str, label: str, ended: Ended, **facts: object
-    ) -> None:
-        """`end` of a process that leaves a record, noted in a journal."""
-        speed = throughput(ended.record)
-        journal.add(
-            "process",
-            name=name,
-            seconds=round(ended.seconds, 3),
-            images_per_sec=speed,
-            problem=ended.message,
-            **facts,
-        )
-        told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
-        self.end(label, told, ended.seconds)
-
-    def _left(self) -> float | None:
-        """Estimated seconds for the processes to be run; None if there is no estimate.
-
-        A key without a wall time takes the mean of this campaign.
-        """
-        total = 0.0
-        for key in filter(self.expects, self._waiting):
-            known = self._known.get(key) or self._now
-            if not known:
-                return None
-            total += fmean(known) + self.cool_down
-        return total
-
-    # END OLD
-
     def remember(self, key: Hashable, seconds: float) -> None:
         """Adds the wall time of a process, for estimates."""
         if seconds:
@@ -470,7 +394,7 @@ def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
     """The successful end of a process that a folder holds; None without it."""
     event = folder.processes.get(one.name, {})
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
-    if one.leaves is not None and not one.leaves.exists():
+    if not one.answers or (one.leaves is not None and not one.leaves.exists()):
         return None
     if one.target is None:
         status = str(event.get("status", ""))
@@ -478,6 +402,26 @@ def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
         return Ended(0, seconds, status=status, group=group) if done else None
     for path in (one.target, folder.pending(one.name)):
         record = read(path)
-        if record is not None and record.status == "ok":
-            return Ended(0, seconds, status="ok", document=record.to_dict(), group=group)
+        if record is not None:
+            status = "ok" if record.status == "ok" else str(event.get("status", ""))
+            text, document = str(event.get("problem", "")), record.to_dict()
+            if status in one.answers:
+                text = "" if status == "ok" else text
+                return Ended(
+                    0, seconds, status=status, message=text, document=document, group=group
+                )
     return None
+
+
+def _note(folder: ResultsFolder, one: Request, ended: Ended) -> None:
+    record = record_of(ended.document)
+    folder.journal.add(
+        PROCESS,
+        name=one.name,
+        status=ended.status,
+        seconds=round(ended.seconds, 3),
+        images_per_sec=throughput(record) if isinstance(record, RunRecord) else None,
+        problem=ended.message,
+        group=ended.group,
+        **one.facts,
+    )

@@ -165,10 +165,6 @@ class ResultsFolder:
         self._groups += 1
         return self._groups
 
-    def add_process(self, **facts: object) -> None:
-        """Adds the event of a process that has ended."""
-        self.journal.add(PROCESS, **facts)
-
     def accept(self, name: str, target: Path | None) -> None:
         """Gives the record of a process its final name, if it is pending and there is one."""
         pending = self.pending(name)

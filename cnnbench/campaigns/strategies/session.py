@@ -12,7 +12,7 @@ from typing import Any
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import resolve_run
-from cnnbench.campaigns.processes.campaign import RequestBatch, Policy, Request
+from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.question import Question, code_of, plan_of
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
@@ -227,7 +227,7 @@ class StrategiesSession:
         self.problems: dict[str, str] = {}
         self.checkpoints: dict[str, Path] = {}
 
-    def policy(self, rounds: int, seed: int, timeout: float) -> Policy[None]:
+    def policy(self, rounds: int, seed: int, timeout: float) -> RunPolicy[None]:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
         `timeout` is in seconds per process.

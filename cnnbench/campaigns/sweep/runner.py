@@ -16,7 +16,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.campaigns.launch.tasks import command_words, run_words
-from cnnbench.campaigns.processes.campaign import RequestBatch, Campaign, Policy, Request
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, read
 from cnnbench.campaigns.processes.question import Question
@@ -153,7 +153,7 @@ class Sweep:
         record = read(path)
         return record is not None and record.status == "ok"
 
-    def _policy(self, items: Sequence[Item]) -> Policy[None]:
+    def _policy(self, items: Sequence[Item]) -> RunPolicy[None]:
         """Runs the items in their order; a case whose search fails is not run."""
         given_up: set[str] = set()
         for at, item in enumerate(items):
@@ -170,7 +170,7 @@ class Sweep:
             request = self._request(item, batch, item.label, target.with_suffix(".log"), target)
             yield from self._run(item, request, then)
 
-    def _run(self, item: Item, request: Request, then: Sequence[Hashable]) -> Policy[bool]:
+    def _run(self, item: Item, request: Request, then: Sequence[Hashable]) -> RunPolicy[bool]:
         """Runs a process, which is a result of the sweep; whether it succeeded."""
         (ended,) = yield self._batch(item, request, then)
         assert request.failed is not None
@@ -182,7 +182,7 @@ class Sweep:
             folder=self._store, requests=[request], then=then, timeout=item.case.timeout
         )
 
-    def _search(self, item: Item, then: Sequence[Hashable]) -> Policy[bool]:
+    def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[bool]:
         """Searches the case's batch size; whether it was found. Else the case has failed."""
         case = item.case
         assert case.search is not None

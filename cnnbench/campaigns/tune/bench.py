@@ -5,9 +5,9 @@ first process that measures the length of a step. A round runs its candidates in
 processes can step in turn (docs/ab.md), up to `lanes` are alive at once, so that disturbances of
 the machine affect all of them.
 
-A resumed search gets its earlier answers. With more time than before it continues as if it had had
-that time from its beginning: more candidates are tried, fewer leave for lack of time, and recorded
-processes are not run again.
+Time is that of the processes. So a resumed search decides as before, and with more time than before
+as if it had had that time from its beginning: more candidates are tried, fewer leave for lack of
+time, and recorded processes are not run again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import math
 import random
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,12 +27,11 @@ from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.question import Question
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal, ResultsFolder
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
@@ -51,7 +49,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 _FIRST_STEPS = 20
 _LATEST = 3  # processes that predict the duration of the next ones
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
-_MOST_LOST = 2
+_ANSWERS = ("ok", "failed", "out_of_memory")  # others may be different another time
 _MEMORY = 0.8  # share of the available memory for simultaneous processes
 
 RACE_SECONDS = 1.0
@@ -72,7 +70,7 @@ _FINAL = "final"
 
 
 class TuneFolder(ResultsFolder):
-    """The directory, held by one search at a time; removes the `checkpoints` in the end.
+    """The directory, held by one search at a time; `checkpoints` are there until its end.
 
     ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so
     is ``final-2/`` where a continued search came to another leader.
@@ -86,7 +84,8 @@ class TuneFolder(ResultsFolder):
         self.checkpoints = self.folder / "checkpoints"
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        if error[0] is None:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
         super().__exit__(*error)
 
     def record(self, name: str) -> Path:
@@ -110,42 +109,13 @@ class TuneFolder(ResultsFolder):
     @property
     def started_at(self) -> str:
         """When the first session of the search began; ISO 8601, UTC."""
-        return str(next(self.journal.read("tune"))["time"])
-
-    def spent(self) -> tuple[float, float]:
-        """Wall time of the processes of races, and of pairs, in earlier sessions."""
-        races = [float(one["seconds"]) for one in self.events("process")]
-        journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
-        pairs = [
-            float(one["seconds"]) for path in journals for one in Journal(path).read("process")
-        ]
-        return sum(races), sum(pairs)
-
-
-class Budget:
-    """The time of a search; `races` and `pairs` are seconds spent on them in earlier sessions."""
-
-    def __init__(
-        self,
-        seconds: float,
-        races: float = 0.0,
-        pairs: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.seconds = seconds
-        self._clock = clock
-        self._begun = clock() - races - pairs
-        self.pairs = pairs
+        return str(next(self.journal.read(self.command))["time"])
 
     @property
-    def minutes(self) -> float:
-        """The whole budget, in minutes."""
-        return self.seconds / 60
-
-    @property
-    def left(self) -> float:
-        """Seconds; negative when it is used up."""
-        return self.seconds - (self._clock() - self._begun)
+    def pairs_seconds(self) -> float:
+        """Wall time of the processes of all pairs so far."""
+        journals = map(Journal, self.folder.glob(f"{_FINAL}*/{JOURNAL}"))
+        return sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
 
 
 class Lengths:
@@ -235,34 +205,21 @@ class RaceBench:
 
     lengths: Lengths
 
-    def __init__(
-        self, folder: TuneFolder, campaign: Campaign, budget: Budget, question: TuneQuestion
-    ) -> None:
+    def __init__(self, folder: TuneFolder, campaign: Campaign, question: TuneQuestion) -> None:
         self.folder = folder
         self.campaign = campaign
-        self.budget = budget
         self.question = question
-        self._told = {(one.get("group"), one.get("round")): one for one in folder.events("time")}
-        self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
-        self._lost: Counter[str] = Counter()
         self._proof = True
-        # The minutes of the search when each process was run, and its seconds.
-        self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
+        self._spent: list[float] = []
 
     def begin(self) -> None:
         """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
         told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
-        name = f"first-{first.key}"
-        record = read(self.folder.record(name))
-        if not isinstance(record, RunRecord) or record.status != "ok":
-            self.campaign.expect([None])
-            (ended,) = self._run("first process", {name: first}, told)
-            if ended is None or ended.status != "ok":
-                problem = "the process was killed" if ended is None else ended.message
-                raise BenchmarkError(f"the flags as they are given fail: {problem}")
-            record = ended.record
-        self.lengths = Lengths(fixed, record)
+        (ended,) = self._run("first process", {f"first-{first.key}": first}, told, [])
+        if ended.status != "ok":
+            raise BenchmarkError(f"the flags as they are given fail: {ended.message}")
+        self.lengths = Lengths(fixed, ended.record)
         steps = self.lengths.timed()
         if steps:
             self.campaign.reporter.notice(
@@ -287,15 +244,22 @@ class RaceBench:
     @property
     def _known_seconds(self) -> list[float]:
         """Durations so far, without that of the first process, which is shorter and runs alone."""
-        known = [seconds for _, seconds in self._spent]
-        return known[1:] or known or [0.0]
+        return self._spent[1:] or self._spent or [0.0]
+
+    @property
+    def races_seconds(self) -> float:
+        """Wall time of the processes of the races so far."""
+        return sum(self._spent)
+
+    @property
+    def left(self) -> float:
+        """Seconds of the whole search; negative when they are used up."""
+        return self.question.seconds - self.races_seconds - self.folder.pairs_seconds
 
     @property
     def reserve(self) -> float:
         """Seconds reserved for the final and for weights; 0 if too few for the fewest pairs."""
-        return self._reserve_of(self.budget.seconds)
-
-    def _reserve_of(self, total: float) -> float:
+        total = self.question.seconds
         fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
         if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
@@ -305,82 +269,56 @@ class RaceBench:
     def enough_minutes(self, processes: int, pairs: int) -> int:
         """Estimated minutes for the whole search with more processes and pairs than so far."""
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
-        races = sum(seconds for _, seconds in self._spent) + more
         enough = max(
-            self.budget.seconds - self.budget.left + more + final,
-            races / (1 - _FINAL_SHARE),
+            self.question.seconds - self.left + more + final,
+            (self.races_seconds + more) / (1 - _FINAL_SHARE),
             final / _MOST_FINAL_SHARE,
         )
-        return max(math.ceil(enough / 60), math.floor(self.budget.minutes) + 1)
+        return max(math.ceil(enough / 60), math.floor(self.question.seconds / 60) + 1)
 
     def _reserve_for(self, pairs: int) -> float:
         # With the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self, group: str, number: int, proof: bool) -> int:
-        """See `race.CandidateBench`; a resumed search gets its earlier answers again.
+        """See `race.CandidateBench`.
 
-        Where the given flags lead, the time for more than the fewest pairs goes to the races. With
-        more time than in the earlier session, it allows as many more processes as fit into the
-        added time that is not spent yet.
+        Where the given flags lead, the time for more than the fewest pairs goes to the races.
         """
         self._proof = proof
-        told = self._told.get((group, number))
-        if told is None:
-            processes = self._fitting
-        elif told["minutes"] >= self.budget.minutes:
-            return int(told["processes"])
-        else:
-            then = 60 * told["minutes"]
-            known, left = int(told["processes"]), self.budget.seconds - then
-            left -= self.reserve - self._reserve_of(then)
-            left -= sum(seconds for minutes, seconds in self._spent if minutes > told["minutes"])
-            processes = max(0, known + self._processes_in(left))
-        self.folder.journal.add("time", group=group, round=number, processes=processes)
-        return processes
+        return self._fitting
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
         """See `race.CandidateBench`; the durations of its processes determine how many fit."""
-        waiting = {
-            f"{group}-{one.key}-r{number}": one for one in self._order(group, number, candidates)
-        }
-        before = self._done.get((group, number))
-        if before is not None and before["minutes"] >= self.budget.minutes:
-            waiting = {name: one for name, one in waiting.items() if one.key in before["keys"]}
+        waiting = self._order(group, number, candidates)
         found = Round()
         taken: dict[str, RunRecord] = {}
-        there, started = [], set()
-        for name, one in list(waiting.items()):
-            record = read(self.folder.record(name))
-            if isinstance(record, RunRecord):
-                del waiting[name]
-                self._take(found, taken, one, record)
-                started.add(one.key)
-                if before is None or one.key not in before["keys"]:
-                    there.append(one.key)
-        if there:
-            found.blocks.append(there)  # earlier results of an interrupted round
-        self.campaign.expect([(group, number)] * len(waiting))
-        lanes = self._lanes(waiting.values())
+        blocks: dict[int, list[str]] = {}
+        lanes = self._lanes(waiting)
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
             size = min(math.ceil(len(waiting) / parts), self._fitting - kept)
             if size < 1:
-                self.campaign.drop((group, number))
                 self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
-            chunk = {name: waiting.pop(name) for name in list(waiting)[:size]}
-            ended = self._run(f"{group} {number}", chunk, None)
-            for one, end in zip(chunk.values(), ended, strict=True):
-                if end is not None:
-                    self._take(found, taken, one, end.record)
-            found.blocks.append([one.key for one in chunk.values()])
-            started.update(one.key for one in chunk.values())
-        found.late.extend(one.key for one in candidates if one.key not in started)
+            chunk, waiting = waiting[:size], waiting[size:]
+            names = {f"{group}-{one.key}-r{number}": one for one in chunk}
+            keys = [(group, number)] * min(len(waiting), self._fitting - kept)
+            for one, ended in zip(
+                chunk, self._run(f"{group} {number}", names, None, keys), strict=True
+            ):
+                # Run one after the other, all candidates of a round are one block.
+                block = ended.group if self.question.lanes > 1 else 0
+                blocks.setdefault(block, []).append(one.key)
+                if ended.status == "ok" and throughput(ended.record):
+                    taken[one.key] = ended.record
+                else:
+                    found.failed[one.key] = ended.message or "it has timed no step"
+        found.blocks.extend(blocks.values())
+        found.late.extend(one.key for one in waiting)
         # Judged together, so that what disturbed few candidates of the round counts for none.
         speeds = throughputs([*taken.values()])
         found.speeds.update((key, speed) for key, speed in zip(taken, speeds, strict=True) if speed)
-        self._close(group, number, found)
         return found
 
     def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -394,20 +332,6 @@ class RaceBench:
             others.sort(key=lambda one: len(one.settings))
         return [first, *others]
 
-    def _close(self, group: str, number: int, found: Round) -> None:
-        """Adds the blocks of an earlier session, and writes what is new to the journal."""
-        before = self._done.get((group, number))
-        if self.question.lanes < 2 and found.blocks:  # run one after the other: one block
-            found.blocks[:] = [[key for block in found.blocks for key in block]]
-        added = bool(found.blocks)
-        if before is not None:
-            found.blocks.extend(before["blocks"])
-        if added or before is None:
-            keys = [*found.speeds, *found.failed]
-            self.folder.journal.add(
-                "round", group=group, round=number, keys=keys, blocks=found.blocks
-            )
-
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         """See `race.CandidateBench`."""
         if left:
@@ -417,22 +341,11 @@ class RaceBench:
                 f"{group}, round {number}: {text} and out; best so far: {best}"
             )
 
-    def _take(
-        self, found: Round, taken: dict[str, RunRecord], one: Candidate, record: RunRecord
-    ) -> None:
-        if record.status == "ok" and throughput(record):
-            taken[one.key] = record
-        else:
-            error = record.error
-            found.failed[one.key] = "it has timed no step" if error is None else error.message
-
     @property
     def _fitting(self) -> int:
         # The reserve for the final includes its earlier pairs.
-        return max(0, self._processes_in(self.budget.left + self.budget.pairs - self.reserve))
-
-    def _processes_in(self, seconds: float) -> int:
-        return int(seconds / max(self.process_seconds, 1e-3))
+        left = self.question.seconds - self.races_seconds - self.reserve
+        return max(0, int(left / max(self.process_seconds, 1e-3)))
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
         """Processes that are alive at once, as memory allows."""
@@ -443,38 +356,44 @@ class RaceBench:
         return lanes
 
     def _run(
-        self, what: str, chunk: Mapping[str, Candidate], flags: Mapping[str, int] | None
-    ) -> list[Ended | None]:
-        """Runs processes by name, in turn where there are several, and stores their records.
+        self,
+        what: str,
+        chunk: Mapping[str, Candidate],
+        flags: Mapping[str, int] | None,
+        then: Sequence[Hashable],
+    ) -> list[Ended]:
+        """Runs processes by name, in turn where there are several; a killed one once more.
 
-        None for a killed process that will be measured again. Without `flags`, processes have the
-        length of a race.
+        Without `flags`, processes have the length of a race.
         """
-        question = self.question
-        commands = []
+        requests = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
-            side = question.side({**one.flags, **length}, one.resolved)
-            pending = self.folder.record(name).with_suffix(".part")
-            commands.append(measuring(side, pending, self.folder.log(name)))
-        labels = [f"{what}: {one.name}" for one in chunk.values()]
-        self.campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
-        in_turn = question.turn_seconds if len(commands) > 1 else 0.0
-        timeout = min(question.timeout, max(self.budget.left, 10.0))
-        ran = self.campaign.run(commands, timeout, in_turn)
-        found: list[Ended | None] = []
-        for command, label, (name, one), ended in zip(
-            commands, labels, chunk.items(), ran, strict=True
-        ):
-            command.record.unlink(missing_ok=True)
-            target = self.folder.record(name)
-            lost = bool(ended.lost) and not ended.timed_out  # it was ended from outside
-            self._lost[one.key] += lost
-            lost = lost and self._lost[one.key] < _MOST_LOST
-            found.append(None if lost else ended)
-            # Not *.json: a process that was killed is no measurement, and will be repeated.
-            self.folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
-            self._spent.append((self.budget.minutes, ended.seconds))
-            journal = self.folder.journal
-            self.campaign.end_measuring(journal, name, label, ended, candidate=one.name)
-        return found
+            side = self.question.side({**one.flags, **length}, one.resolved)
+            log = self.folder.log(name)
+            requests.append(
+                Request(
+                    name=name,
+                    label=f"{what}: {one.name}",
+                    command=measuring(side, log.with_suffix(".part"), log),
+                    key=then[0] if then else what,
+                    target=self.folder.record(name),
+                    answers=_ANSWERS,
+                    facts={"candidate": one.name},
+                )
+            )
+        batch = RequestBatch(
+            folder=self.folder,
+            requests=requests,
+            then=then,
+            timeout=min(self.question.timeout, max(self.left, 10.0)),
+            turn_seconds=self.question.turn_seconds,
+            label=f"{what}: {len(requests)} in turn",
+        )
+        ended = self.campaign.results_of(batch)
+        self._spent += [one.seconds for one in ended if one.seconds]
+        for at, end in enumerate(ended):
+            if end.lost and not end.timed_out:  # it was ended from outside
+                (ended[at],) = self.campaign.results_of(replace(batch, requests=[requests[at]]))
+                self._spent.append(ended[at].seconds)
+        return ended

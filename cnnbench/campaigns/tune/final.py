@@ -16,9 +16,9 @@ from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.launch.tasks import command_words
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, Budget, RaceBench
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, RaceBench
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
 from cnnbench.campaigns.tune.space import Candidate, name_of
 from cnnbench.errors import UsageError
@@ -32,7 +32,7 @@ from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # events of the journal
+_PLAN, _PROOF, _WEIGHTS = "final", "proof", "weights"  # events of the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,27 +66,25 @@ Weights: TypeAlias = tuple[str, bool | None]
 class _TimedPairs(Pairs):
     """Pairs as long as there is time; `is_late` if they ended for lack of it."""
 
-    def __init__(
-        self, experiment: Experiment, results: PairsFolder, campaign: Campaign, budget: Budget
-    ) -> None:
-        super().__init__(experiment, results, campaign)
-        self._budget = budget
+    def __init__(self, experiment: Experiment, results: PairsFolder, bench: RaceBench) -> None:
+        super().__init__(experiment, results, bench.campaign)
+        self._bench = bench
         self.is_late = False
 
-    def measure(self, number: int, burn_in: bool = False) -> None:
+    def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
         """See `Pairs.measure`; a pair for which there is no time ends the experiment."""
         seconds = self.seconds_per_pair or 0.0
-        if number > FEWEST_PAIRS and self._budget.left < seconds:
+        if number > FEWEST_PAIRS and self._bench.left < seconds:
             self.is_late = True
             raise PairFailedError("the time is up", lost=True)
-        super().measure(number, burn_in)
+        yield from super().measure(number, left, burn_in)
 
 
 class Final:
     """The end of a search, in the folder and within the time of its races."""
 
     def __init__(self, bench: RaceBench) -> None:
-        self.bench, self.question, self.budget = bench, bench.question, bench.budget
+        self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
     def prove(self, leader: Candidate) -> Proof:
@@ -107,7 +105,7 @@ class Final:
             return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
         proof = self._measure(leader, pairs, number)
         is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
-        if own and is_open and own[-1]["minutes"] < self.budget.minutes:
+        if own and is_open and own[-1]["minutes"] < self.question.seconds / 60:
             more = self._planned(leader, number, proof.pairs)
             proof = self._measure(leader, more, number) if more > pairs else proof
         self.folder.journal.add(
@@ -132,7 +130,7 @@ class Final:
         with self.folder.pairs(number) as results:
             earlier = begun(results.folder)
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
-            pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
+            pairs = _TimedPairs(experiment, results, self.bench)
             pairs.run()
         if pairs.interrupted:
             raise KeyboardInterrupt
@@ -164,7 +162,7 @@ class Final:
 
     def _planned(self, leader: Candidate, number: int, there: int) -> int:
         """Number of pairs that the time allows, with the measured ones; noted if enough."""
-        left = self.budget.left - 2 * self.bench.process_seconds  # for the weights
+        left = self.bench.left - 2 * self.bench.process_seconds  # for the weights
         fitting = int(left / (2 * self.bench.final_seconds))
         # A number after which the last interim analysis comes.
         most = min(there + fitting, MOST_PAIRS)
@@ -201,6 +199,9 @@ class Final:
 
     def weights(self, leader: Candidate) -> Weights:
         """Compares the weights that both sides train, with the leader's flags for kernels."""
+        for event in self.folder.events(_WEIGHTS):
+            if event["leader"] == leader.key:
+                return event["weights"][0], event["weights"][1]
         no_promise = self._no_promise(leader)
         if no_promise:
             return no_promise, None
@@ -226,9 +227,12 @@ class Final:
         steps = f"after {WEIGHTS_STEPS} steps{both}"
         if not distance <= tolerance:  # also true for NaN
             text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value"
-            return f"{text}, more than {tolerance:g}", False
-        close = f"within {distance:.1g} of the largest value" if distance else "all bits"
-        return f"weights are the same {steps}, {close}", True
+            found = f"{text}, more than {tolerance:g}", False
+        else:
+            close = f"within {distance:.1g} of the largest value" if distance else "all bits"
+            found = f"weights are the same {steps}, {close}", True
+        self.folder.journal.add(_WEIGHTS, leader=leader.key, weights=found)
+        return found
 
     def _no_promise(self, leader: Candidate) -> str:
         """Why the weights need not be the same; "" where they must."""
@@ -248,13 +252,15 @@ class Final:
     def _train(self, name: str, one: Candidate, target: Path) -> str:
         """Trains weights to compare; returns why that failed, or ""."""
         flags = {**flags_for_weights(one.flags, WEIGHTS_STEPS), "train_dir": str(target)}
-        stem = f"weights-{one.key}"
-        self.campaign.expect(["weights"])
-        self.campaign.begin(f"weights: {name}")
-        pending = self.folder.record(stem).with_suffix(".part")
+        log = self.folder.log(f"weights-{one.key}")
         side = self.question.side(flags, replace(one.resolved, explicit_flags=()))
-        command = measuring(side, pending, self.folder.log(stem))
-        (ended,) = self.campaign.run([command], self.question.timeout)
-        pending.unlink(missing_ok=True)
-        self.campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)
+        request = Request(
+            name=log.stem,
+            label=f"weights: {name}",
+            command=measuring(side, log.with_suffix(".part"), log),
+            key="weights",
+            leaves=target,
+        )
+        batch = RequestBatch(folder=self.folder, requests=[request], timeout=self.question.timeout)
+        (ended,) = self.campaign.results_of(batch)
         return ended.message

@@ -12,7 +12,6 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     MOST_PAIRS,
-    Budget,
     RaceBench,
     TuneFolder,
     TuneQuestion,
@@ -34,9 +33,8 @@ def tune(
     more time would not change the answer. Measurements in the folder are not repeated.
     """
     space = question.space
-    budget = Budget(question.seconds, *folder.spent())
-    folder.begin(minutes=budget.minutes)
-    bench = RaceBench(folder, campaign, budget, question)
+    folder.begin(minutes=question.seconds / 60)
+    bench = RaceBench(folder, campaign, question)
     bench.begin()
     found = search(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(found).encode())
@@ -71,7 +69,7 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
 
 
 def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
-    question, budget = final.question, final.budget
+    question = final.question
     told, trains_alike = weights
     proven_by = {name: value for name, value in vars(proof).items() if name != "more"}
     fitted = fit_blocks(found.blocks) if found.blocks else None
@@ -90,8 +88,8 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         trains_alike=trains_alike,
         given=command_words(first.flags),
         seed=question.seed,
-        seconds=budget.seconds - budget.left,
-        budget_seconds=budget.seconds,
+        seconds=question.seconds - final.bench.left,
+        budget_seconds=question.seconds,
         scatter=None if fitted is None else fitted.scatter,
         rows=tuple(_rows(found, fitted, first)),
         refused=tuple(

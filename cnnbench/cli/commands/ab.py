@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.explain import Profiling, explained
+from cnnbench.campaigns.ab.explain import ProfilesFolder, Profiling, explained
 from cnnbench.campaigns.ab.flags import LENGTHS, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
 from cnnbench.campaigns.ab.results import (
@@ -340,7 +340,7 @@ def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
 
 def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
-    with PairsFolder(results.folder / PROFILES, resume=True) as folder:
+    with ProfilesFolder(results.folder / PROFILES, resume=True) as folder:
         found = Profiling(
             sides=experiment.sides,
             results=folder,

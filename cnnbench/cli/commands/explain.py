@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.explain import SUFFIX, Profiling
-from cnnbench.campaigns.ab.results import PairsFolder
+from cnnbench.campaigns.ab.explain import SUFFIX, ProfilesFolder, Profiling
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import (
     interrupt_on_signals,
@@ -138,7 +137,7 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
         both = sides.checked(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")
         name = results_folder(options.results, "explain")
-        with PairsFolder(name) as results:
+        with ProfilesFolder(name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
             found = Profiling(
                 sides=both,

@@ -18,7 +18,6 @@ from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
     MOST_PAIRS,
-    Budget,
     Lengths,
     RaceBench,
     TuneFolder,
@@ -29,6 +28,7 @@ from cnnbench.campaigns.tune.space import Space
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
+from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN
 
@@ -40,7 +40,7 @@ CHOICES = tuple(
 
 
 class Clocked(Campaign):
-    """Runs nothing: processes end as a clock says, each with one speed.
+    """Runs nothing: processes take given times, each with one speed.
 
     Args:
       runs: makes records.
@@ -61,10 +61,10 @@ class Clocked(Campaign):
         self.started.append([one.log.stem for one in commands])
         seconds = self.seconds[bool(turn_seconds)]
         self.now += seconds * len(commands)
-        return [
-            Ended(0, seconds, document=self._runs(100.0).to_dict(), **self.ended_as)
-            for _ in commands
-        ]
+        record = self._runs(100.0)
+        if self.ended_as["status"] != "ok":
+            record = replace(record, status="failed", error=ErrorInfo(type="Killed", message="x"))
+        return [Ended(0, seconds, document=record.to_dict(), **self.ended_as) for _ in commands]
 
 
 Searched: TypeAlias = Callable[[float], tuple[SearchOutcome, Clocked, RaceBench]]
@@ -87,10 +87,9 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
             lanes=8,
         )
         campaign = Clocked(runs)
-        budget = Budget(seconds, clock=lambda: campaign.now)
         with TuneFolder(str(tmp_path / "results"), None, resume=False) as folder:
-            folder.begin(minutes=budget.minutes)
-            bench = RaceBench(folder, campaign, budget, question)
+            folder.begin(minutes=seconds / 60)
+            bench = RaceBench(folder, campaign, question)
             bench.begin()
             found = search(space, question.first, bench, 0.01)
         return found, campaign, bench
@@ -169,13 +168,19 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
     assert there_is[False] > there_is[True]
 
 
+@pytest.mark.parametrize(
+    ("ended_as", "processes"),
+    [
+        ({"status": "killed", "message": "killed", "lost": "killed by SIGKILL"}, 2),
+        ({"status": "timed_out", "message": "late", "lost": "stopped", "timed_out": True}, 1),
+    ],
+)
 def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
-    searched: Searched,
+    searched: Searched, ended_as: dict[str, Any], processes: int
 ) -> None:
     found, campaign, bench = searched(900.0)
-    killed, late = found.races[0].candidates[:2]
-    campaign.ended_as = {"status": "killed", "lost": "killed by SIGKILL"}
-    assert killed.key not in bench.measure("all", 90, [killed], 0).speeds
-    assert killed.key in bench.measure("all", 91, [killed], 0).speeds
-    campaign.ended_as = {"status": "timed_out", "lost": "stopped", "timed_out": True}
-    assert late.key in bench.measure("all", 92, [late], 0).speeds
+    one = found.races[0].candidates[0]
+    before = len(campaign.started)
+    campaign.ended_as = ended_as
+    assert bench.measure("all", 90, [one], 0).failed == {one.key: ended_as["message"]}
+    assert len(campaign.started) == before + processes

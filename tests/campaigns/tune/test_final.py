@@ -15,7 +15,7 @@ from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.tune import final, session
-from cnnbench.campaigns.tune.bench import Budget, RaceBench, TuneFolder, TuneQuestion
+from cnnbench.campaigns.tune.bench import RaceBench, TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.space import Candidate, Space
@@ -23,6 +23,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, values_of
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
+from cnnbench.records.run import RunRecord
 
 TINY = {"model": "trivial", "device": "cpu"}
 TOWERS = {**TINY, "num_gpus": "2", "batch_size": "2"}
@@ -30,7 +31,7 @@ TOWERS = {**TINY, "num_gpus": "2", "batch_size": "2"}
 
 @pytest.fixture
 def weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[..., RunRecord]
 ) -> Callable[..., tuple[Weights, list[str]]]:
     """weights({FLAG: TEXT}, FIXED, ...): of a leader that adds flags to the fixed ones.
 
@@ -44,7 +45,8 @@ def weights(
         refused: str = "",
         distance: tuple[float, str] = (0.0, ""),
     ) -> tuple[Weights, list[str]]:
-        started = []
+        started: list[str] = []
+        made = runs(100.0).to_dict()
 
         class Refusing(Space):
             def make(self, settings: Settings) -> Candidate:
@@ -58,7 +60,7 @@ def weights(
                 for word in commands[0].words:
                     if word.startswith("--train_dir="):
                         Path(word.partition("=")[2]).mkdir(parents=True)
-                return [Ended(0, 0.0, status="ok") for _ in commands]
+                return [Ended(0, 0.0, status="ok", document=made) for _ in commands]
 
         def distances(folders: dict[str, Path]) -> dict[str, tuple[float, str]]:
             assert list(folders) == ["as given", "tuned"]
@@ -69,6 +71,7 @@ def weights(
         given = ParsedArgs(values_of(fixed, SPECS))
         space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), None, resume=True) as folder:
+            folder.begin(minutes=0)
             question = TuneQuestion(
                 space=space,
                 first=space.make({}),
@@ -77,7 +80,7 @@ def weights(
                 command=(),
                 timeout=120.0,
             )
-            bench = RaceBench(folder, Standing(Reporter(io.StringIO())), Budget(0.0), question)
+            bench = RaceBench(folder, Standing(Reporter(io.StringIO())), question)
             found = final.Final(bench).weights(space.make(leader))
         assert not (tmp_path / "results" / "checkpoints").exists()
         return found, started

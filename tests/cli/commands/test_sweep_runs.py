@@ -166,7 +166,7 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
     assert (len(loaded.records), loaded.skipped) == (len(bad) + 1, ())
     unusable = Path("results", ended("corrupt")[0]["record"]).with_suffix(".unusable")
     assert unusable.exists()
-    assert "out of memory: out of memory: lower --batch_size" in err
+    assert "oom: out of memory: lower --batch_size (" in err
 
 
 def test_resume_skips_what_is_done_and_repeats_what_failed(sweep):
