@@ -155,7 +155,11 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
     assert main(["sweep", "greedy.yaml"]) == 0
     events = [json.loads(e) for e in Path("results/sweep.jsonl").read_text().splitlines()]
-    trials = [(e["batch_size"], e["status"]) for e in events if "batch_size" in e]
+    trials = [
+        (e["batch_size"], e["status"])
+        for e in events
+        if e["event"] == "process" and not e["repeat"]
+    ]
     assert trials == [(8, "out_of_memory"), (4, "ok")]  # by the estimate, both fit
     (record,) = load_records(["results"]).records
     assert record.batch.per_device == 4

@@ -1,0 +1,207 @@
+"""Campaigns that go on: killed at every event, and asked again with another question.
+
+Their processes only write records; see fake_python.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from oracle import LOCAL_SGD_PLUGIN
+
+from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.strategies import weights
+from cnnbench.campaigns.tune import final, race
+from cnnbench.cli import main
+from cnnbench.machine import software
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("quick_processes", "quick_answers"),
+]
+
+NET = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class Own(Model):
+    name, dataset, image_size, batch_size = "own", "cifar10", 32, 2
+    learning_rate = LearningRateSpec(0.01)
+
+    def build(self, net, images):
+        return net.logits(net.global_avg_pool(images))
+
+register_model("own", "cifar10", Own)
+"""
+SUITE = """
+entries:
+  - {name: a, repeats: 2}
+  - {name: b, repeats: 1, flags: {batch_size: 4}, max_batch_search: {limit: 8, multiple_of: 4}}
+"""
+SPACE = """
+entries:
+  - {name: threads, matrix: {num_inter_threads: [1, 2]}}
+"""
+FAST = {"by_flag": {"--num_inter_threads=2": 1.2}}
+COMMANDS = {
+    "ab": ["--b=--num_inter_threads=1", "--pairs=2", "--burn_in=0", "--pairing=turns"],
+    "bisect": ["HEAD~1", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
+    "strategies": ["--modes=replicated", "--rounds=2"],
+    "sweep": ["suite.yaml"],
+    "tune": ["--space=space.yaml", "--minutes=5", "--pairing=alternate"],
+}
+
+
+class Campaigns:
+    """A command over a plug-in in a repository of its own, and another one in none."""
+
+    def __init__(self, folder, monkeypatch, git, fake_python):
+        self.code, self.folder = folder / "code", folder
+        self.plugin, self.trace = folder / "other.py", folder / "trace"
+        self._monkeypatch, self._git, self._python = monkeypatch, git, fake_python
+        for place, files in (
+            (self.code, {"mode.py": Path(LOCAL_SGD_PLUGIN).read_text(), "notes": ""}),
+            (folder / "work", {"suite.yaml": SUITE, "space.yaml": SPACE, "fake.json": "{}"}),
+        ):
+            place.mkdir()
+            git(place, "init", "--quiet")
+            for name, text in files.items():
+                (place / name).write_text(text)
+            self.commit(place)
+        monkeypatch.chdir(folder / "work")
+        Path("fake.json").write_text('{"speed": 50}')
+        self.commit(".")
+        self.plugin.write_text(NET)
+        monkeypatch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
+        monkeypatch.setattr(race, "MOST_ROUNDS", 2)
+        program = (fake_python, "-c", "cnnbench", "")
+        monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
+        alike = {"one": (0.0, ""), "tuned": (0.0, "")}
+        monkeypatch.setattr(weights, "distances", lambda folders: alike)
+
+    def commit(self, place):
+        """Commits all of a repository."""
+        self._git(place, "add", ".")
+        self._git(place, "commit", "--quiet", "--allow-empty", "-m", "x")
+
+    def __call__(self, command, results, *, resume=False, **say):
+        """Exit code of a command whose processes do this."""
+        say = {"turns": True, "trace": str(self.trace), "salt": command, **FAST, **say}
+        if command == "bisect":  # its commits say what their processes do
+            self._monkeypatch.delenv("FAKE", raising=False)
+        else:
+            self._monkeypatch.setenv("FAKE", json.dumps(say))
+        own = COMMANDS[command]
+        own = [*own, f"--python={self._python}"] if command == "bisect" else own
+        run = [f"--variable_mgr_plugin={self.code / 'mode.py'}", f"--model_plugin={self.plugin}"]
+        run += ["--model=own", "--device=cpu", "--batch_size=4"]
+        run += ["--num_gpus=2"] if command == "strategies" else []
+        given = ["--resume"] if resume else ["--seed=1"]
+        if command == "ab" and resume:
+            own, run = [], []
+        behind = run if command in ("strategies",) else ["--", *run] if run else []
+        return main([command, *own, f"--results={results}", *given, *behind])
+
+
+@pytest.fixture
+def campaigns(tmp_path, monkeypatch, git, fake_python):
+    return Campaigns(tmp_path, monkeypatch, git, fake_python)
+
+
+def records(folder):
+    """The speeds in all records of a folder, by their paths without times."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*.json")):
+        document = json.loads(path.read_text())
+        if "step_seconds" in document:
+            name = str(path.relative_to(folder)).partition(".20")[0]
+            found[name] = document["step_seconds"]
+    return found
+
+
+def events(folder):
+    return [one for path in Path(folder).rglob("*.jsonl") for one in Journal(path).read()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_edits_before_going_on_are_refused(campaigns, command, git, monkeypatch, capsys):
+    code = campaigns.code
+    assert campaigns(command, "r") in (0, 3)
+
+    def refused():
+        capsys.readouterr()
+        before = len(events("r"))
+        status = campaigns(command, "r", resume=True)
+        out, err = capsys.readouterr()
+        assert (status, len(events("r"))) == (2, before), err
+        assert out == ""
+        return err.splitlines()[-1].partition("in it differs in ")[2]
+
+    for file, text in ((code / "notes", "x"), (code / "new.py", ""), (campaigns.plugin, f"{NET}#")):
+        before = file.read_text() if file.exists() else None
+        file.write_text(text)
+        assert "uncommitted changes" in refused()
+        if before is None:
+            file.unlink()
+        else:
+            file.write_text(before)
+    with monkeypatch.context() as patch:
+        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+        assert refused().startswith("TF_ENABLE_ONEDNN_OPTS (1, now 0)")
+    with monkeypatch.context() as patch:
+        patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
+        assert "tensorflow_version (" in refused()
+    campaigns.commit(code)
+    head = git(code, "rev-parse", "HEAD")
+    assert f"now {head})" in refused()
+    git(code, "reset", "--quiet", "--soft", "HEAD~1")
+    assert campaigns(command, "r", resume=True) in (0, 3)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_edit_meanwhile_ends_a_campaign_and_keeps_what_was_measured(campaigns, command, capsys):
+    notes = campaigns.code / "notes"
+    if command == "bisect":
+        Path("fake.json").write_text(json.dumps({"trace": str(notes)}))
+        campaigns.commit(".")
+    assert campaigns(command, "r", trace=str(notes)) == 4
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if " error: " in one)
+    assert line.startswith("cnnbench: error: the measured code was changed (uncommitted changes")
+    assert 1 <= len([one for one in events("r") if one["event"] == "process"]) <= 2
+
+
+@pytest.mark.parametrize(("command", "stride"), [*zip(COMMANDS, (1, 4, 1, 1, 4), strict=True)])
+def test_killed_at_any_event_it_goes_on_to_the_same_result(campaigns, command, stride, monkeypatch):
+    assert campaigns(command, "whole") in (0, 3)
+    expected, many = records("whole"), len(events("whole"))
+    assert len(expected) > 2
+    once = Counter(campaigns.trace.read_text().split()) if campaigns.trace.exists() else Counter()
+    add = Journal.add
+    for moment in range(1, many + 1, stride):
+        campaigns.trace.unlink(missing_ok=True)
+        count = itertools.count(1)
+
+        def killed(journal, event, count=count, moment=moment, **facts):
+            if next(count) == moment:
+                os._exit(9)
+            add(journal, event, **facts)
+
+        child = os.fork()
+        if not child:
+            monkeypatch.setattr(Journal, "add", killed)
+            campaigns(command, f"r{moment}")
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, moment
+        assert campaigns(command, f"r{moment}", resume=moment > 1) in (0, 3), moment
+        assert records(f"r{moment}") == expected, moment
+        if campaigns.trace.exists():
+            traced = Counter(campaigns.trace.read_text().split())
+            halves = {"tune": 1}.get(command, 0)  # of a pair whose processes alternate
+            assert sum((traced - once).values()) <= halves, moment
+            assert not once - traced, moment
