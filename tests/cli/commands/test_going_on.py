@@ -18,7 +18,7 @@ from oracle import LOCAL_SGD_PLUGIN
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.strategies import weights
-from cnnbench.campaigns.tune import final, race
+from cnnbench.campaigns.tune import race
 from cnnbench.cli import main
 from cnnbench.machine import software
 

@@ -163,4 +163,4 @@ def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes
     assert trials == [(8, "out_of_memory"), (4, "ok")]  # by the estimate, both fit
     (record,) = load_records(["results"]).records
     assert record.batch.per_device == 4
-    assert "search: largest batch: 4 per device (" in capfd.readouterr().err
+    assert "search: largest batch: 4 per device\n" in capfd.readouterr().err
