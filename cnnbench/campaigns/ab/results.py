@@ -105,13 +105,16 @@ def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
     journal = Journal(folder / JOURNAL)
     sessions = [one for one in journal.read("ab") if one.get("looks")]
+    *_, last_event = ("", *(str(one["event"]) for one in journal.read("ab", "end")))
     if not sessions:
         return None
     # Interrupted sessions were judged, too.
     judged = {one["pairs"]: one for one in journal.read("look", "end")}
+    first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))
+    if last_event != "end":  # the last session was killed: its last analysis is made again
+        judged.pop(last, None)
     made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
     verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
-    first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))
     return Begun(
         facts=sessions[-1],
         planned=first,

@@ -282,6 +282,8 @@ class Campaign:
                 done[one.name] = self._keep(batch, one, replace(end, group=number))
             for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
                 _note(batch.folder, one, done[one.name])
+                if one.target is None and not batch.sides:
+                    batch.folder.pending(one.name).unlink(missing_ok=True)
                 self._done += 1
                 self._now.append(end.seconds)
                 self.remember(one.key, end.seconds)
@@ -301,12 +303,12 @@ class Campaign:
             target = folder.pending(one.name)
         elif ended.status not in one.answers:
             target = one.failed or target
+        target = target or folder.pending(one.name)  # until the journal has its event
         if one.failed is not None and not ended.message and not batch.sides:
             one.failed.unlink(missing_ok=True)  # of an earlier attempt
-        if target is not None:
-            if ended.unusable is not None:
-                folder.write(target.with_suffix(".unusable"), ended.unusable)
-            folder.keep(ended.document, target)
+        if ended.unusable is not None:
+            folder.write(target.with_suffix(".unusable"), ended.unusable)
+        folder.keep(ended.document, target)
         return ended
 
     def _repeats(self, batch: RequestBatch, done: Mapping[str, Ended]) -> bool:
@@ -396,12 +398,11 @@ def _kept(folder: ResultsFolder, one: Request) -> Ended | None:
     seconds, group = float(event.get("seconds", 0.0)), int(event.get("group", 0))
     if not one.answers or (one.leaves is not None and not one.leaves.exists()):
         return None
-    if one.target is None:
-        status = str(event.get("status", ""))
-        done = status in one.answers
-        return Ended(0, seconds, status=status, group=group) if done else None
+    status = str(event.get("status", ""))
+    if one.target is None and status in one.answers:
+        return Ended(0, seconds, status=status, group=group)
     for path in (one.target, folder.pending(one.name)):
-        record = read(path)
+        record = None if path is None else read(path)
         if record is not None:
             status = "ok" if record.status == "ok" else str(event.get("status", ""))
             text, document = str(event.get("problem", "")), record.to_dict()

@@ -26,7 +26,7 @@ from cnnbench.records.subject import Subject
 Code = Mapping[str, Callable[[], Subject]]
 """What tells the state of the measured code, by a name for messages; "" where there is one."""
 
-_NAMED = 3  # differences in a message
+_NAMED = 8  # differences in a message
 _LENGTH = 40  # of values in it
 _NOT_SET = "not set"
 

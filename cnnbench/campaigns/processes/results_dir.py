@@ -66,7 +66,7 @@ class ResultsFolder:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(hold("results", str(folder), print_warning))
-                there = set(os.listdir(folder)) - {FILE}
+                there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
                 if there and not (resume or shared):
                     go_on = "go on with what is there by --resume, or "
                     hint = go_on if self.noun and journal in there else ""
@@ -138,7 +138,7 @@ class ResultsFolder:
 
     def pending(self, name: str) -> Path:
         """Path of the record of a process until all of its batch have ended."""
-        return self.folder / LOGS / f"{name}.pending"
+        return self.log(name).with_suffix(".pending")
 
     @cached_property
     def processes(self) -> dict[str, dict[str, Any]]:
@@ -186,6 +186,11 @@ class ResultsFolder:
         """Writes a file atomically and durably."""
         with writing(target):
             write_whole(target, data)
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether a path is a lock, or an empty folder that a killed campaign has left."""
+    return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
 
 
 @contextlib.contextmanager

@@ -52,6 +52,10 @@ class Store(ResultsFolder):
                 path.unlink()
         remove_abandoned(self.folder)
 
+    def log(self, name: str) -> Path:
+        """Log file of a process, beside its record."""
+        return self.folder / f"{name}.log"
+
     def find(self, key: str, repeat: int) -> list[Path]:
         """Records of a run, oldest first, valid or not; repeats are counted from 1."""
         found = []

@@ -267,8 +267,7 @@ def _run(
     argv: Sequence[str],
 ) -> int:
     reporter = campaign.reporter
-    last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
-    needed = processes_needed(last, paired=True)
+    needed = processes_needed(experiment.policy, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
     folder = results_folder(options.results, "ab")

@@ -143,7 +143,9 @@ def judge_all(
     Args:
       plan: how further runs will be judged; None: together with these, by the same policy.
     """
-    judgements = [_unjudgeable(case, policy) for case in cases]
+    # Of an experiment the level is that of one analysis, and further ones have the rest.
+    whole = policy if plan is None else policy.replace(alpha=plan.alpha)
+    judgements = [_unjudgeable(case, policy, whole) for case in cases]
     families: dict[str, dict[int, Evidence]] = {}
     for index, case in enumerate(cases):
         if judgements[index] is None:
@@ -175,7 +177,7 @@ def processes_needed(
     return needed
 
 
-def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
+def _unjudgeable(case: TwoSamples, policy: Policy, whole: Policy) -> Judgement | None:
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -190,7 +192,7 @@ def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
         found = count(fewest, "process", "processes")
-        needed = processes_needed(policy, 1, case.paired, case.metric)
+        needed = processes_needed(whole, 1, case.paired, case.metric)
         reason = f"{found} in {side}; a verdict needs at least {needed} "
         reason += "pairs" if case.paired else "on each side"
     elif case.paired and len(case.base) != len(case.new):

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
+from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.sweep.runner import Store
 
 
-def test_time_left_is_of_what_was_measured():
-    campaign = Campaign(Reporter(said := io.StringIO()), cool_down=0.001)
+def test_time_left_is_of_what_was_measured(tmp_path, make_record):
+    seconds = iter((10.0, 20.0, 3.0, 1.0))
+
+    class Timed(Campaign):
+        def run(self, *_: object) -> list[Ended]:
+            return [Ended(0, next(seconds), status="ok", document=make_record().to_dict())]
+
+    campaign = Timed(Reporter(said := io.StringIO()), cool_down=0.001)
     campaign.remember("old", 5.0)
-    campaign.expect(["a", "a", "b", "c", "a", "old"])
-    for seconds in (10.0, 20.0, 3.0):
-        campaign.begin("x")
-        campaign.end("x", "ok", seconds)
-    campaign.drop("a")
-    campaign.begin("x")
-    campaign.end("x", "ok", 1.0)
+    command: Any = SimpleNamespace(record=Path("x.part"), log=Path("x.log"))
+
+    def policy(folder):
+        for place, (key, then) in enumerate((("a", "abca"), ("a", "bca"), ("b", "ca"), ("c", ""))):
+            request = Request(name=str(place), label="x", command=command, key=key)
+            keys = [*then, "old"]
+            yield RequestBatch(folder=folder, requests=[request], then=keys, timeout=1)
+
+    with Store(str(tmp_path)) as folder:
+        campaign.follow(policy(folder))
     # What is not known yet takes as long as the others of this campaign did.
     etas = [line.rpartition(" ETA ")[2] for line in said.getvalue().splitlines()]
     assert etas == ["45 s", "50 s", "31 s", "5 s"]

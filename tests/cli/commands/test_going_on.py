@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from oracle import LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
@@ -59,14 +59,14 @@ COMMANDS = {
 
 
 class Campaigns:
-    """A command over a plug-in in a repository of its own, and another one in none."""
+    """A command over a plug-in in a repository of its own."""
 
     def __init__(self, folder, monkeypatch, git, fake_python):
-        self.code, self.folder = folder / "code", folder
-        self.plugin, self.trace = folder / "other.py", folder / "trace"
+        self.code, self.trace = folder / "code", folder / "trace"
+        self.plugin = self.code / "net.py"
         self._monkeypatch, self._git, self._python = monkeypatch, git, fake_python
         for place, files in (
-            (self.code, {"mode.py": Path(LOCAL_SGD_PLUGIN).read_text(), "notes": ""}),
+            (self.code, {"net.py": NET, "notes": ""}),
             (folder / "work", {"suite.yaml": SUITE, "space.yaml": SPACE, "fake.json": "{}"}),
         ):
             place.mkdir()
@@ -77,7 +77,6 @@ class Campaigns:
         monkeypatch.chdir(folder / "work")
         Path("fake.json").write_text('{"speed": 50}')
         self.commit(".")
-        self.plugin.write_text(NET)
         monkeypatch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
@@ -90,6 +89,11 @@ class Campaigns:
         self._git(place, "add", ".")
         self._git(place, "commit", "--quiet", "--allow-empty", "-m", "x")
 
+    def traced(self):
+        """How often each process was run, by names without times."""
+        text = self.trace.read_text() if self.trace.exists() else ""
+        return Counter(re.sub(r"\.20\d+T\d+Z", "", name) for name in text.split())
+
     def __call__(self, command, results, *, resume=False, **say):
         """Exit code of a command whose processes do this."""
         say = {"turns": True, "trace": str(self.trace), "salt": command, **FAST, **say}
@@ -99,8 +103,7 @@ class Campaigns:
             self._monkeypatch.setenv("FAKE", json.dumps(say))
         own = COMMANDS[command]
         own = [*own, f"--python={self._python}"] if command == "bisect" else own
-        run = [f"--variable_mgr_plugin={self.code / 'mode.py'}", f"--model_plugin={self.plugin}"]
-        run += ["--model=own", "--device=cpu", "--batch_size=4"]
+        run = [f"--model_plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
         run += ["--num_gpus=2"] if command == "strategies" else []
         given = ["--resume"] if resume else ["--seed=1"]
         if command == "ab" and resume:
@@ -120,8 +123,8 @@ def records(folder):
     for path in sorted(Path(folder).rglob("*.json")):
         document = json.loads(path.read_text())
         if "step_seconds" in document:
-            name = str(path.relative_to(folder)).partition(".20")[0]
-            found[name] = document["step_seconds"]
+            name, stamp, _ = str(path.relative_to(folder)).partition(".20")
+            found[name] = None if stamp else document["step_seconds"]  # drawn by the name
     return found
 
 
@@ -129,12 +132,11 @@ def events(folder):
     return [one for path in Path(folder).rglob("*.jsonl") for one in Journal(path).read()]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_edits_before_going_on_are_refused(campaigns, command, git, monkeypatch, capsys):
-    code = campaigns.code
-    assert campaigns(command, "r") in (0, 3)
+@pytest.fixture
+def refused(campaigns, capsys):
+    """refused(COMMAND): what differs, from the line that refuses to go on; nothing is run."""
 
-    def refused():
+    def refused(command):
         capsys.readouterr()
         before = len(events("r"))
         status = campaigns(command, "r", resume=True)
@@ -143,25 +145,40 @@ def test_edits_before_going_on_are_refused(campaigns, command, git, monkeypatch,
         assert out == ""
         return err.splitlines()[-1].partition("in it differs in ")[2]
 
+    return refused
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_question_is_refused(campaigns, refused, command, git, monkeypatch):
+    assert campaigns(command, "r") in (0, 3)
+    with monkeypatch.context() as patch:
+        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+        patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
+        campaigns.commit(campaigns.code)
+        (campaigns.code / "notes").write_text("x")
+        differ = refused(command)
+        for name in ("commit of ", "uncommitted changes of ", "tensorflow_package ("):
+            assert name in differ
+        assert "TF_ENABLE_ONEDNN_OPTS (1, now 0)" in differ
+    (campaigns.code / "notes").write_text("")
+    git(campaigns.code, "reset", "--quiet", "--soft", "HEAD~1")
+    assert campaigns(command, "r", resume=True) in (0, 3)
+
+
+def test_each_kind_of_edit_is_another_question(campaigns, refused, tmp_path):
+    code = campaigns.code
+    campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
+    os.chdir(code)
+    Path("suite.yaml").write_text(SUITE)
+    assert campaigns("sweep", "r") == 0
     for file, text in ((code / "notes", "x"), (code / "new.py", ""), (campaigns.plugin, f"{NET}#")):
         before = file.read_text() if file.exists() else None
         file.write_text(text)
-        assert "uncommitted changes" in refused()
-        if before is None:
-            file.unlink()
-        else:
+        assert "uncommitted changes" in refused("sweep")
+        file.unlink()
+        if before is not None:
             file.write_text(before)
-    with monkeypatch.context() as patch:
-        patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-        assert refused().startswith("TF_ENABLE_ONEDNN_OPTS (1, now 0)")
-    with monkeypatch.context() as patch:
-        patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
-        assert "tensorflow_version (" in refused()
-    campaigns.commit(code)
-    head = git(code, "rev-parse", "HEAD")
-    assert f"now {head})" in refused()
-    git(code, "reset", "--quiet", "--soft", "HEAD~1")
-    assert campaigns(command, "r", resume=True) in (0, 3)
+    assert campaigns("sweep", "r", resume=True) == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -176,12 +193,12 @@ def test_an_edit_meanwhile_ends_a_campaign_and_keeps_what_was_measured(campaigns
     assert 1 <= len([one for one in events("r") if one["event"] == "process"]) <= 2
 
 
-@pytest.mark.parametrize(("command", "stride"), [*zip(COMMANDS, (1, 4, 1, 1, 4), strict=True)])
+@pytest.mark.parametrize(("command", "stride"), [*zip(COMMANDS, (1, 5, 1, 1, 6), strict=True)])
 def test_killed_at_any_event_it_goes_on_to_the_same_result(campaigns, command, stride, monkeypatch):
     assert campaigns(command, "whole") in (0, 3)
     expected, many = records("whole"), len(events("whole"))
     assert len(expected) > 2
-    once = Counter(campaigns.trace.read_text().split()) if campaigns.trace.exists() else Counter()
+    once = campaigns.traced()
     add = Journal.add
     for moment in range(1, many + 1, stride):
         campaigns.trace.unlink(missing_ok=True)
@@ -200,8 +217,6 @@ def test_killed_at_any_event_it_goes_on_to_the_same_result(campaigns, command, s
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, moment
         assert campaigns(command, f"r{moment}", resume=moment > 1) in (0, 3), moment
         assert records(f"r{moment}") == expected, moment
-        if campaigns.trace.exists():
-            traced = Counter(campaigns.trace.read_text().split())
-            halves = {"tune": 1}.get(command, 0)  # of a pair whose processes alternate
-            assert sum((traced - once).values()) <= halves, moment
-            assert not once - traced, moment
+        halves = {"tune": 1}.get(command, 0)  # of a pair whose processes alternate
+        assert sum((campaigns.traced() - once).values()) <= halves, moment
+        assert not once - campaigns.traced(), moment
