@@ -29,7 +29,6 @@ ALLOWED = {
     "records/checkpoint_folder.py tidy": "checkpoints beyond --max_ckpts_to_keep",
     "records/checkpoint_folder.py clean": "what TensorFlow left of a write, by its whole name",
     "run/driver/export.py write": "its own folder; a SavedModel, and nothing else, is replaced",
-    "cli/commands/launch.py _measure": "an earlier record of the same process in --results",
     "campaigns/ab/explain.py _profiled": "an earlier profile of the same process in --results",
     "campaigns/processes/campaign.py _run": "the files of processes that this one has ended",
     "campaigns/processes/campaign.py _keep": "an earlier record of the same process in --results",

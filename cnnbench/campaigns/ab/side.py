@@ -129,7 +129,7 @@ class Side:
         """What identifies its plan, interpreter and variables, for a question."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
         found = plan_of(
-            self.resolved,
+            self.resolved.identity,
             flags=self.flags,
             python=self.python,
             job=() if self.layout is None else self.layout.flags,

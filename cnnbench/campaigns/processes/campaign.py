@@ -238,7 +238,8 @@ class Campaign:
 
     def results_of(self, batch: RequestBatch) -> list[Ended]:
         """The ends of the processes of a batch: from its folder, else by running them."""
-        found = {one.name: _kept(batch.folder, one) for one in batch.requests}
+        folder = batch.folder
+        found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}
         done = {name: ended for name, ended in found.items() if ended is not None}
         if batch.sides and len(done) < len(found):
             done = {}
@@ -342,7 +343,10 @@ class Campaign:
         if self.question is not None:
             self.question.check()
         if not turn_seconds:
-            return [self._judged(one, execute(one, timeout)) for one in commands]
+            return [
+                self._judged(one, one.instead() if one.instead else execute(one, timeout))
+                for one in commands
+            ]
         begun = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds)
         share = (time.monotonic() - begun) / len(commands)

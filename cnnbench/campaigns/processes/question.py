@@ -16,7 +16,7 @@ from typing import Any
 
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import first_few
-from cnnbench.campaigns.processes.commands import Resolved, environment_identity, source_digest
+from cnnbench.campaigns.processes.commands import environment_identity, source_digest
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine import repository
@@ -90,10 +90,10 @@ class Question:
         return found
 
 
-def plan_of(resolved: Resolved, **more: object) -> dict[str, Any]:
-    """What identifies a plan, by flag, without flags at their defaults."""
+def plan_of(identity: Mapping[str, Any], **more: object) -> dict[str, Any]:
+    """What identifies a plan, by flag, without flags at their defaults, and more."""
     usual = {name: encode(spec.default) for name, spec in ACCEPTED.items()}
-    found = {n: v for n, v in resolved.identity.items() if n not in usual or usual[n] != encode(v)}
+    found = {n: v for n, v in identity.items() if n not in usual or usual[n] != encode(v)}
     return {**found, **more}
 
 

@@ -59,6 +59,7 @@ class ResultsFolder:
         self.folder = Path(folder)
         self.journal = Journal(self.folder / journal, timespec)
         self.question = question
+        self.resume = resume
         self._shared = shared
         if resume and question is not None and not shared and not self.folder.is_dir():
             raise self._refused(self.nothing())

@@ -166,7 +166,7 @@ def question_of(
     """The question of a comparison, which may have more rounds when it goes on."""
     names = [one.name for one in cases]
     return Question(
-        plans={one.name: plan_of(one.resolved) for one in cases},
+        plans={one.name: plan_of(one.resolved.identity) for one in cases},
         code=code_of(one.resolved.config for one in cases),
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},

@@ -242,9 +242,11 @@ def make_plan(
 
 def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Question:
     """The question of a sweep, which may have more configurations and repeats when it goes on."""
-    searches = {one.name: None if one.search is None else vars(one.search) for one in plan.cases}
     return Question(
-        plans={one.name: plan_of(one.resolved, search=searches[one.name]) for one in plan.cases},
+        plans={
+            one.name: plan_of(one.resolved.identity, search=one.search and vars(one.search))
+            for one in plan.cases
+        },
         code=code_of(one.resolved.config for one in plan.cases),
         facts=facts,
         policy={"name": "rounds", "suite": plan.suite, "seed": seed},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.base.lock import LOGS, Scratch, hold
+from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import csv_of
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
 from cnnbench.campaigns.launch import scaling
@@ -22,13 +24,17 @@ from cnnbench.campaigns.launch.tasks import (
     TaskCommand,
     check,
     check_files,
+    chief_setup,
     gpu_variables,
     on_cores,
     shares_of_cores,
     task_command,
 )
-from cnnbench.campaigns.processes.child import Command, execute
-from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.child import Command, Ended, execute
+from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record
+from cnnbench.campaigns.processes.question import Question, code_of, plan_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals, output_flag
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
@@ -36,8 +42,9 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.links import parse_link
+from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cores
-from cnnbench.plan import Setup
+from cnnbench.plan import RunPlan, Setup, make_plan
 from cnnbench.records.files import (
     PICTURES,
     Output,
@@ -116,6 +123,9 @@ class LaunchFlags(JobFlags):
         maximum=1000,
     )
     results: str = flag("scaling", "Folder for records and logs.", path="folder")
+    resume: bool = flag(
+        False, "Leave out runs that have a record in --results; --repeats may be more than before."
+    )
     link: str | None = flag(
         None,
         "Link between the processes, to predict the same by the cost model, as of cnnbench "
@@ -199,7 +209,10 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     command = task_command(flags)
     any_layout = options.layout.with_coordinator(command.args)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
-    chiefs = {n: check(layout, command, options.towers) for n, layout in layouts.items()}
+    chiefs = {
+        n: make_plan(chief_setup(command.args, layout, options.towers))
+        for n, layout in layouts.items()
+    }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
     for name in ("result_json", "train_dir"):
@@ -230,8 +243,18 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
             "--repeats=5 shows their ranges"
         )
     cores = None if shared else shares_of_cores(largest)
-    with ResultsFolder(options.results, shared=True):
-        records = _measure(options, layouts, chiefs, command, cores)
+    interrupt_on_signals()
+    known = facts.collect()
+    question = Question(
+        plans={f"{n} workers": plan_of(plan.identity) for n, plan in chiefs.items()},
+        code=code_of(plan.to_json() for plan in chiefs.values()),
+        facts=known,
+        policy={"name": "scaling", "towers": options.towers, "shared": shared},
+    )
+    with ScalingFolder(options.results, question, options.resume) as folder:
+        folder.begin()
+        policy = _policy(folder, options, layouts, chiefs, command, cores)
+        records = Campaign(Reporter(sys.stderr), known, question=question).follow(policy)
     points = scaling.points(
         records.pop(0),
         records,
@@ -251,36 +274,77 @@ def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> 
     print_result(scaling.table_text(points))
 
 
-def _measure(
+class ScalingFolder(ResultsFolder):
+    """A results directory with a record and a folder of logs for each job and its repeat."""
+
+    command = "scaling"
+    noun = "measurement"
+
+    def __init__(self, folder: str, question: Question, resume: bool) -> None:
+        super().__init__(folder, question, resume=resume, shared=True)
+
+    def log(self, name: str) -> Path:
+        """Log file of the chief, or of the process alone."""
+        return self.folder / name / "chief.log"
+
+
+def _policy(
+    folder: ScalingFolder,
     options: LaunchFlags,
     layouts: Mapping[int, JobLayout],
-    chiefs: Mapping[int, Setup],
+    chiefs: Mapping[int, RunPlan],
     command: TaskCommand,
     cores: Sequence[set[int]] | None,
-) -> dict[int, list[RunRecord]]:
+) -> RunPolicy[dict[int, list[RunRecord]]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
-    interrupt_on_signals()
     records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
-    for repeat in range(1, options.repeats + 1):
-        # Interleaved, so that a slowdown of the machine affects all alike.
-        for count in records:
-            name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
-            logs = Path(options.results) / name
-            logs.mkdir(exist_ok=True)
-            record = logs.with_suffix(".json").absolute()
-            check_outputs([Output("results", str(record), "run")])
-            record.unlink(missing_ok=True)
-            print_notice(f"{name} of {options.repeats}")
-            if count:
-                words_of = partial(command.of_task, towers=options.towers, result_json=record)
-                _run(layouts[count], chiefs[count], words_of, logs, cores, prints=False)
-            else:
-                towers = next(iter(chiefs.values())).machine.num_gpus
-                words = command.alone(towers, result_json=record)
-                with on_cores(cores[0] if cores else None):
-                    execute(Command(words=words, log=logs / "alone.log"), _A_DAY)
-            found = read(record)
-            if not isinstance(found, RunRecord) or found.status != "ok":
-                raise BenchmarkError(f"{name} failed; its logs are in {logs}")
-            records[count].append(found)
+    # Interleaved, so that a slowdown of the machine affects all alike.
+    due = [(repeat, count) for repeat in range(1, options.repeats + 1) for count in records]
+    for at, (repeat, count) in enumerate(due):
+        name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
+        logs = folder.folder / name
+        logs.mkdir(exist_ok=True)
+        record, target = (logs / "record.part").absolute(), logs.with_suffix(".json")
+        check_outputs([Output("results", str(target.absolute()), "run")])
+        if count:
+            words_of = partial(command.of_task, towers=options.towers, result_json=record)
+            run = partial(_job, layouts[count], chiefs[count], words_of, logs, cores)
+        else:
+            towers = next(iter(chiefs.values())).machine.num_gpus
+            words = command.alone(towers, result_json=record)
+            run = partial(_alone, Command(words=words, log=folder.log(name)), cores)
+        measuring = Measuring(
+            words=(),
+            log=folder.log(name),
+            record=record,
+            blank=blank_record(RunRecord.kind, (), Resolved()),
+            instead=run,
+        )
+        request = Request(name=name, label=name, command=measuring, key=count, target=target)
+        (ended,) = yield RequestBatch(
+            folder=folder,
+            requests=[request],
+            then=[later for _, later in due[at + 1 :]],
+            timeout=_A_DAY,
+        )
+        if ended.status != "ok":
+            raise BenchmarkError(f"{name} failed; its logs are in {logs}")
+        records[count].append(ended.record)
     return records
+
+
+def _job(
+    layout: JobLayout,
+    chief: Setup,
+    command: Callable[[Job], Sequence[str]],
+    logs: Path,
+    cores: Sequence[set[int]] | None,
+) -> Ended:
+    begun = time.monotonic()
+    code = _run(layout, chief, command, logs, cores, prints=False)
+    return Ended(code, time.monotonic() - begun)
+
+
+def _alone(command: Command, cores: Sequence[set[int]] | None) -> Ended:
+    with on_cores(cores[0] if cores else None):
+        return execute(command, _A_DAY)

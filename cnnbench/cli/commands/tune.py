@@ -227,7 +227,7 @@ def _run(
     question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))
     resolved = question.first.resolved
     asked = Question(
-        plans={"": plan_of(resolved, flags=dict(question.space.fixed))},
+        plans={"": plan_of(resolved.identity, flags=dict(question.space.fixed))},
         code=code_of([resolved.config]),
         facts=facts,
         policy={

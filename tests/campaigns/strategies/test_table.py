@@ -50,7 +50,7 @@ DISTANCES = {"parameter_server": (0.0, ""), "replicated": (2e-6, "conv0/w")}
 @pytest.fixture
 def session(lenet_runs) -> StrategiesSession:
     made = lenet_runs()
-    found = StrategiesSession(CASES, None, None)
+    found = StrategiesSession(CASES, None)
     for name, speeds in SPEEDS.items():
         for at, speed in enumerate(speeds, start=1):
             record = made(

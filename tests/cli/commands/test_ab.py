@@ -196,7 +196,8 @@ def test_few_pairs_are_warned_of_and_inconclusive(ab):
 def test_the_fewest_pairs_are_the_same_at_the_beginning_and_after_an_interrupt(ab):
     say = {"interrupt": ["0003-a", "0003-b"]}
     done = ab("--pairs=4", a=say, b=say, code=130)
-    assert re.findall(r"needs at least (\d+) pairs", done.err + done.out) == ["6", "6"]
+    assert set(re.findall(r"needs at least (\d+) pairs", done.err)) == {"6"}
+    assert set(re.findall(r"needs at least (\d+) pairs", done.out)) == {"6"}
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,13 @@ def test_scaling(launch, tmp_path):
     assert records == sorted(
         f"{name}-{repeat}.json" for name in ("alone", "workers-1", "workers-2") for repeat in (1, 2)
     )
+    journal = (tmp_path / "r" / "journal.jsonl").read_text()
+    again = (*words[:2], "--repeats=3", *words[3:], "--results=r", "--resume")
+    assert launch(*again, *flags)[0] == 0  # only the third ones are run
+    more = (tmp_path / "r" / "journal.jsonl").read_text().removeprefix(journal)
+    assert more.count('"event": "process"') == 3
+    refused = launch(*again[1:], "--ps=2", *flags)
+    assert (refused[0], "the measurement in it differs in " in refused[2]) == (2, True)
     alone = json.loads((tmp_path / "r" / "alone-1.json").read_text())["command"][1:]
     own = ("--variable_update=independent", "--num_gpus=1")
     assert alone[:-1] == ["run", "--model=lenet", "--distortions=false", "--device=cpu", *own]
