@@ -123,7 +123,7 @@ class Side:
 
     def code(self) -> Subject:
         """The code that it measures, as it is now."""
-        return repository.of_work(self.given, self.checkout)
+        return repository.of_work(self.resolved.config or self.given, self.checkout)
 
     def identity(self) -> dict[str, object]:
         """What identifies its plan, interpreter and variables, for a question."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import first_few
 from cnnbench.campaigns.processes.commands import environment_identity, source_digest
@@ -101,8 +102,8 @@ def code_of(configs: Iterable[Mapping[str, Any]]) -> Code:
     """The code that runs of these configurations measure, started in the working directory."""
     found: dict[str, Callable[[], Subject]] = {}
     for config in configs:
-        plugins = [str(config[name]) for name in repository.PLUGINS if config.get(name)]
-        found.setdefault(", ".join(plugins), partial(_labelled, config))
+        paths = [path for _, path in plugins.files(config)]
+        found.setdefault(", ".join(paths), partial(_labelled, config))
     return found
 
 

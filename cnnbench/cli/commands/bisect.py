@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cnnbench.base import plugins
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import explained
@@ -33,7 +34,6 @@ from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.explain.explanation import table_text
 from cnnbench.machine import facts
-from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
@@ -169,11 +169,11 @@ def _run(
         **vars(setting.policy),
     }
     # Of what does not come with the commits: plug-ins by their absolute paths, and cnnbench itself.
-    apart = {name: side.given[name] for name in PLUGINS if os.path.isabs(side.given.get(name, ""))}
+    apart = tuple(path for _, path in plugins.files(side.given) if os.path.isabs(path))
     own = not (setting.history.repository / "cnnbench" / "__init__.py").is_file()
     question = Question(
         plans={"": side.identity()},
-        code=code_of([apart]) if apart else {},
+        code=code_of([{plugins.FLAG: apart}]) if apart else {},
         facts=facts.collect(),
         policy=policy,
         own=own and setting.python is None,
