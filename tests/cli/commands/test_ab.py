@@ -646,25 +646,6 @@ def test_a_real_process_of_each_side(tmp_path, monkeypatch, call):
     assert record.turns.starts[0] == 1
 
 
-def test_an_edit_during_an_experiment_ends_it(tmp_path, monkeypatch, call, git, loaded_processes):
-    """Each process appends a line to a tracked file, as an editor would meanwhile."""
-    monkeypatch.chdir(tmp_path)
-    git(tmp_path, "init", "--quiet")
-    (tmp_path / "net.py").write_text(
-        'open("notes", "a").write("1")\n'
-        'from cnnbench.models import register_model\nregister_model("own", "cifar10", dict)'
-    )
-    (tmp_path / "notes").write_text("")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
-    flags = ["--b=--num_intra_threads=1", "--burn_in=0", "--results=r", "--pairing=alternate"]
-    more = ["--model_plugin=net.py", "--num_batches=1"]
-    err = call("ab", *flags, "--", *TINY, *more, code=4).err
-    changed = "the measured code was changed (uncommitted changes of "
-    assert err.count(f"cnnbench: error: {changed}") == 1
-    assert not [*Path("r", "a").iterdir(), *Path("r", "b").iterdir()]
-
-
 def test_sides_that_are_jobs(ab):
     a, b = {"launches": True}, {"launches": True, "speed": 50}
     flags = ("--pairing=auto", "--workers=2", "--ps=1", "--pairs=6", "--explain=never")

@@ -127,23 +127,6 @@ def test_every_run_leaves_a_record_and_a_log(sweep, holds):
     assert record["command"][:3] == ["cnnbench", "run", "--num_intra_threads=0"]
 
 
-def test_another_revision_is_another_sweep(sweep, git):
-    def commit():
-        git(".", "commit", "--quiet", "--allow-empty", "-m", "x")
-        return git(".", "rev-parse", "HEAD")
-
-    git(".", "init", "--quiet")
-    first = commit()
-    sweep(entry("a"))
-    assert "1 of 1 runs are done already" in sweep(entry("a"), resume=True).err
-    other = commit()
-    err = sweep(entry("a"), resume=True, code=2).err
-    assert f"the sweep in it differs in commit ({first}, now {other}); name another folder" in err
-    sweep(entry("a"))  # which adds to the folder
-    revisions = [one.subject.revision for one in load_records(["results"]).records]
-    assert sorted(revisions) == sorted([first, other])
-
-
 def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
     bad = {
         "exit": ("failed", "ExitStatus"),
