@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
 from cnnbench.judge.compare.further import Continuation
@@ -46,12 +45,8 @@ class PairsFolder(ResultsFolder):
 
     command = "ab"
     noun = "experiment"
-
-    def __init__(
-        self, folder: str | Path, question: Question | None = None, *, resume: bool = False
-    ) -> None:
-        folders = (*SIDES, _DISCARDED, LOGS)
-        super().__init__(folder, question, resume=resume, timespec="milliseconds", folders=folders)
+    timespec = "milliseconds"
+    inside = (*SIDES, _DISCARDED, LOGS)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
         """Records of both sides of the pairs, up to the first incomplete pair."""

@@ -18,8 +18,6 @@ from cnnbench.judge.compare.sequential import FIRST
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.records.explanation import Explanation
 
-JOURNAL = "bisect.jsonl"
-
 _TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
 _STEP = frozenset(field.name for field in fields(Step))
@@ -36,9 +34,10 @@ class BisectFolder(ResultsFolder):
 
     command = "bisect"
     noun = "bisection"
+    file = "bisect.jsonl"
 
     def __init__(self, folder: str, question: Question, *, resume: bool) -> None:
-        super().__init__(folder, question, resume=resume, journal=JOURNAL)
+        super().__init__(folder, question, resume=resume)
         self.steps: dict[str, Step] = {}
         for event in self.earlier:
             if event.get("event") == "step":

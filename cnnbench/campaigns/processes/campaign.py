@@ -319,6 +319,7 @@ class Campaign:
             return False
         names = dict(zip([one.name for one in batch.requests], batch.sides, strict=True))
         lost = [LostProcess(side=names[one.name], how=done[one.name].lost) for one in failed]
+        lost.sort(key=lambda one: one.side)
         folder = batch.folder
         attempts = folder.lost.setdefault(batch.name, [])
         again = len(attempts) < batch.repeats and folder.repeated < batch.most_repeats

@@ -39,11 +39,15 @@ class ResultsFolder:
     adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
     is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
     command; and with `resume`, if it holds no `noun` and is not shared, or one with another
-    question or without one (those of 1.0.0).
+    question or without one (those of 1.0.0). `inside` are folders that it makes.
     """
 
     command: ClassVar[str] = ""
     noun: ClassVar[str] = ""
+    file: ClassVar[str] = JOURNAL
+    timespec: ClassVar[str] = "seconds"
+    shared: ClassVar[bool] = False
+    inside: Sequence[str] = ()
 
     def __init__(
         self,
@@ -51,33 +55,28 @@ class ResultsFolder:
         question: Question | None = None,
         *,
         resume: bool = False,
-        shared: bool = False,
-        journal: str = JOURNAL,
-        timespec: str = "seconds",
-        folders: Sequence[str] = (),
     ) -> None:
         self.folder = Path(folder)
-        self.journal = Journal(self.folder / journal, timespec)
+        self.journal = Journal(self.folder / self.file, self.timespec)
         self.question = question
         self.resume = resume
-        self._shared = shared
-        if resume and question is not None and not shared and not self.folder.is_dir():
+        if resume and question is not None and not self.shared and not self.folder.is_dir():
             raise self._refused(self.nothing())
         with contextlib.ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
-                if there and not (resume or shared):
+                if there and not (resume or self.shared):
                     go_on = "go on with what is there by --resume, or "
-                    hint = go_on if self.noun and journal in there else ""
+                    hint = go_on if self.noun and self.file in there else ""
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
                 self._groups = max([int(one.get("group", 0)) for one in self.earlier], default=0)
                 if resume and question is not None:
                     self._refuse_other(question)
-                for name in folders:
+                for name in self.inside:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
                 raise self._refused(f"cannot be used: {error.strerror}") from None
@@ -93,6 +92,14 @@ class ResultsFolder:
         """Adds the event of this session, with its question."""
         asked = {} if self.question is None else {"question": self.question.to_json()}
         self.journal.add(self.command, **asked, **facts)
+
+    @classmethod
+    def seed_of(cls, folder: str, suite: str | None = None) -> int | None:
+        """The seed of the campaign that a folder holds; None if there is none."""
+        events = Journal(Path(folder) / cls.file).read()
+        policy = (question_of(events, cls.command, suite) or {}).get("policy", {})
+        seed = policy.get("seed")
+        return seed if isinstance(seed, int) else None
 
     @classmethod
     def nothing(cls) -> str:
@@ -113,7 +120,7 @@ class ResultsFolder:
     def _refuse_other(self, question: Question) -> None:
         now = question.to_json()
         begun = question_of(self.earlier, self.command, now["policy"].get("suite"))
-        if begun is None and self._shared:
+        if begun is None and self.shared:
             return
         if begun is None:
             raise self._refused(self.nothing())
@@ -279,10 +286,3 @@ def question_of(
         if one.get("event") == command and suite in (None, policy.get("suite")):
             found = question
     return found
-
-
-def seed_of(folder: str, journal: str, command: str, suite: str | None = None) -> int | None:
-    """The seed of the campaign that a folder holds; None if there is none."""
-    question = question_of(Journal(Path(folder) / journal).read(), command, suite) or {}
-    seed = question.get("policy", {}).get("seed")
-    return seed if isinstance(seed, int) else None

@@ -190,8 +190,8 @@ class StrategiesFolder(ResultsFolder):
         *,
         resume: bool = False,
     ) -> None:
-        folders = (*(one.name for one in cases), LOGS)
-        super().__init__(folder, question, resume=resume, folders=folders)
+        self.inside = (*(one.name for one in cases), LOGS)
+        super().__init__(folder, question, resume=resume)
         self.checkpoints = self.folder / "checkpoints"
 
     @property

@@ -31,7 +31,6 @@ from cnnbench.records.files import remove_abandoned
 from cnnbench.records.parts import SweepPlace
 from cnnbench.records.subject import with_subject
 
-JOURNAL = "sweep.jsonl"
 _NAME_LENGTH = 120
 _NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
 
@@ -41,11 +40,13 @@ class Store(ResultsFolder):
 
     command = "sweep"
     noun = "sweep"
+    file = "sweep.jsonl"
+    shared = True
 
     def __init__(
         self, folder: str, question: Question | None = None, *, resume: bool = False
     ) -> None:
-        super().__init__(folder, question, resume=resume, shared=True, journal=JOURNAL)
+        super().__init__(folder, question, resume=resume)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         for path in self.folder.glob("*.part"):  # what earlier sweeps did not finish
             with contextlib.suppress(OSError):

@@ -30,7 +30,6 @@ from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal, ResultsFolder
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
@@ -78,10 +77,12 @@ class TuneFolder(ResultsFolder):
 
     command = "tune"
     noun = "search"
+    inside = (RACE, LOGS)
 
-    def __init__(self, folder: str, question: Question | None, *, resume: bool) -> None:
-        super().__init__(folder, question, resume=resume, folders=(RACE, LOGS))
-        self.checkpoints = self.folder / "checkpoints"
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the weights to compare."""
+        return self.folder / "checkpoints"
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:

@@ -17,14 +17,12 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.campaigns.bisect.session import (
-    JOURNAL,
     BisectFolder,
     Bisection,
     lines,
     no_difference,
 )
 from cnnbench.campaigns.processes.question import Question, code_of
-from cnnbench.campaigns.processes.results_dir import seed_of
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -114,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     interrupt_on_signals()
-    seed = seed_of(options.results, JOURNAL, "bisect") if options.resume else None
+    seed = BisectFolder.seed_of(options.results) if options.resume else None
     setting = _setting(options, ends, flags, seed)
     reporter = Reporter(sys.stderr)
     try:

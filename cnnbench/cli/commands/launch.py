@@ -251,7 +251,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
         facts=known,
         policy={"name": "scaling", "towers": options.towers, "shared": shared},
     )
-    with ScalingFolder(options.results, question, options.resume) as folder:
+    with ScalingFolder(options.results, question, resume=options.resume) as folder:
         folder.begin()
         policy = _policy(folder, options, layouts, chiefs, command, cores)
         records = Campaign(Reporter(sys.stderr), known, question=question).follow(policy)
@@ -279,9 +279,7 @@ class ScalingFolder(ResultsFolder):
 
     command = "scaling"
     noun = "measurement"
-
-    def __init__(self, folder: str, question: Question, resume: bool) -> None:
-        super().__init__(folder, question, resume=resume, shared=True)
+    shared = True
 
     def log(self, name: str) -> Path:
         """Log file of the chief, or of the process alone."""

@@ -13,7 +13,6 @@ from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import JOURNAL, seed_of
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.session import (
     StrategiesFolder,
@@ -139,7 +138,7 @@ def _run(
 ) -> int:
     reporter = Reporter(sys.stderr)
     name = results_folder(options.results, "strategies", options.resume)
-    earlier = seed_of(name, JOURNAL, "strategies") if options.resume else None
+    earlier = StrategiesFolder.seed_of(name) if options.resume else None
     seed = seed_or_random(earlier if options.seed is None else options.seed)
     question = question_of(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance

@@ -14,10 +14,9 @@ from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
-from cnnbench.campaigns.processes.results_dir import seed_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered, question_of
-from cnnbench.campaigns.sweep.runner import JOURNAL, Store, Sweep, arguments, outlook
+from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
@@ -165,7 +164,7 @@ def _run(
 ) -> int:
     seed = options.seed
     if seed is None and options.resume:
-        seed = seed_of(options.results, JOURNAL, "sweep", plan.suite)
+        seed = Store.seed_of(options.results, plan.suite)
     seed = seed_or_random(seed)
     question = question_of(plan, facts, seed)
     with Store(options.results, question, resume=options.resume) as store:

@@ -13,7 +13,6 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import Question, code_of, plan_of
-from cnnbench.campaigns.processes.results_dir import JOURNAL, seed_of
 from cnnbench.campaigns.tune import text
 from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE
@@ -222,7 +221,7 @@ def _run(
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = results_folder(options.results, "tune", options.resume)
-    earlier = seed_of(name, JOURNAL, "tune") if options.resume and options.seed is None else None
+    earlier = TuneFolder.seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
     question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))
     resolved = question.first.resolved
