@@ -261,8 +261,11 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_all(flags: Mapping[str, Any]) -> None:
-    """Loads the plug-in files that flags name, before what they register is looked up."""
-    for flag, path in files(flags):
+    """Loads the plug-in files that flags name, before what they register is looked up.
+
+    Those of networks come after those of data sets, whose networks they may extend.
+    """
+    for flag, path in sorted(files(flags), key=lambda one: one[0] == "model_plugin"):
         load(path, flag)
 
 

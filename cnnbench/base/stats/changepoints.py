@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median_absolute_deviation
-from cnnbench.base.stats.partition import partition
 
 MIN_SEGMENT = 5
 """Values in the shortest segment: the median of five ignores two outliers."""
@@ -51,8 +50,12 @@ def change_points(
     """
     if len(values) < max(3, 2 * min_segment):
         return ()
-    found = partition if len(values) > _LONG else _partition
-    return found(values, penalty(values, min_spread), min_segment)
+    given = values, penalty(values, min_spread), min_segment
+    if len(values) <= _LONG:
+        return _partition(*given)
+    from cnnbench.base.stats.partition import partition  # late: a refused flag loads no NumPy
+
+    return partition(*given)
 
 
 def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:

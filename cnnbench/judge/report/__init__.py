@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "render"]
 
 _HOMES = {
-    "FORMATS": "formats",
-    "Report": "document",
-    "ReportSubject": "results",
-    "build": "sections",
-    "gather": "results",
-    "render": "formats",
+    "FORMATS": "judge.report.formats",
+    "Report": "base.document",
+    "ReportSubject": "judge.report.results",
+    "build": "judge.report.sections",
+    "gather": "judge.report.results",
+    "render": "judge.report.formats",
 }
 
 
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
     """Imports a module when its name is used: `cnnbench compare` needs only the renderers."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"cnnbench.{_HOMES[name]}"), name)
