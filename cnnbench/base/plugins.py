@@ -261,12 +261,14 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_all(flags: Mapping[str, Any]) -> None:
-    """Loads the plug-in files that flags name, before what they register is looked up.
-
-    Those of networks come after those of data sets, whose networks they may extend.
-    """
-    for flag, path in sorted(files(flags), key=lambda one: one[0] == "model_plugin"):
+    """Loads the plug-in files that flags name, before what they register is looked up."""
+    for flag, path in in_turn(flags):
         load(path, flag)
+
+
+def in_turn(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The `files`, those of networks after those of data sets, whose networks they may extend."""
+    return tuple(sorted(files(flags), key=lambda one: one[0] == "model_plugin"))
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:

@@ -9,10 +9,11 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import short_runs
-from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
+from data_sets import WEATHER, own_forecast
 from forked import finished, gone, until, wait_for
 from short_runs import command
 
+from cnnbench.base.plugins import in_turn
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
@@ -100,8 +101,8 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugin = failing(tmp_path, body)["model_plugin"]
-    host = InProcess("own", "weather", plugin, WEATHER_PLUGIN)
+    plugins = in_turn(failing(tmp_path, body))
+    host = InProcess("own", "weather", plugins)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     until(lambda: begun.is_file() and begun.read_text(), 30)
@@ -117,11 +118,11 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
 def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugin = failing(tmp_path, body)["model_plugin"]
+    plugins = in_turn(failing(tmp_path, body))
     code = (
         "import time\n"
         "from cnnbench.run.driver.host_metrics import InProcess\n"
-        f"host = InProcess('own', 'weather', {plugin!r}, {WEATHER_PLUGIN!r})\n"
+        f"host = InProcess('own', 'weather', {plugins!r})\n"
         "host.submit({'told': [0.0], 'true': [0.0]})\n"
         "time.sleep(600)"
     )
