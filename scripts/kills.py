@@ -298,7 +298,9 @@ class SweepWriter:
         after = self._records()
         if len(after) != self._RUNS or any(after.get(name) != before[name] for name in before):
             found.append(f"records {sorted(before)} became {sorted(after)}")
-        found += left(self._results / ".sweep", {"lock"})
+        files = [path.name for path in self._results.rglob("*") if path.is_file()]
+        unfinished = [name for name in files if name[0] == "." or name.endswith(".pending")]
+        found += [f"{name} is left" for name in sorted({*unfinished} - {FILE})]
         self._number += 1
         return found
 
