@@ -156,7 +156,9 @@ class CheckpointWriter:
         from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
         network = Params(model="trivial", data_name="cifar10", device="cpu", batch_size=1)
-        return BenchmarkCNN(network.replace(train_dir=str(self._folder))).build()
+        # More than are ever saved, since a training that is done is not resumed.
+        training = network.replace(train_dir=str(self._folder), num_batches=10**6)
+        return BenchmarkCNN(training).build()
 
     def work(self, report: Report) -> None:
         """Saves for ever."""
