@@ -31,7 +31,7 @@ WINGS = (
 INSIDE = {
     "base": (
         ("urls",),
-        ("annotations", "interrupts", "lock", "reading", "shared", "stats", "text"),
+        ("annotations", "garbage", "interrupts", "lock", "reading", "shared", "stats", "text"),
         ("charts", "jobs", "plugins"),
         ("document",),
     ),

@@ -262,11 +262,11 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def load_all(flags: Mapping[str, Any]) -> None:
     """Loads the plug-in files that flags name, before what they register is looked up."""
-    for flag, path in in_turn(flags):
+    for flag, path in in_loading_order(flags):
         load(path, flag)
 
 
-def in_turn(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def in_loading_order(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The `files`, those of networks after those of data sets, whose networks they may extend."""
     return tuple(sorted(files(flags), key=lambda one: one[0] == "model_plugin"))
 

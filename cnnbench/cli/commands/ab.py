@@ -261,25 +261,15 @@ def _experiment(
 
 
 def _run(
-    experiment: Experiment,
-    options: AbFlags,
-    campaign: Campaign,
-    argv: Sequence[str],
+    experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Sequence[str]
 ) -> int:
     reporter = campaign.reporter
     needed = processes_needed(experiment.policy, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
     folder = results_folder(options.results, "ab")
-    question = Question(
-        plans={name: side.identity() for name, side in experiment.sides.items()},
-        code={name: side.code for name, side in experiment.sides.items()},
-        facts=campaign.facts,
-        policy={"name": "pairs", "seed": experiment.seed, **vars(experiment.policy)},
-        own=any(side.is_this_cnnbench for side in experiment.sides.values()),
-    )
-    campaign.question = question
-    with PairsFolder(folder, question, resume=options.resume) as results:
+    campaign.question = _question(experiment, campaign.facts)
+    with PairsFolder(folder, campaign.question, resume=options.resume) as results:
         for side, one in experiment.sides.items():
             reporter.notice(f"{side.upper()} {one.description()}")
         reporter.notice(
@@ -328,6 +318,18 @@ def _run(
     if pairs.interrupted:
         reporter.error("interrupted")
     return code
+
+
+def _question(experiment: Experiment, facts: Mapping[str, Any]) -> Question:
+    """What a later session has to agree with, and which code must not change."""
+    sides = experiment.sides
+    return Question(
+        plans={name: side.identity() for name, side in sides.items()},
+        code={name: side.code for name, side in sides.items()},
+        facts=facts,
+        policy={"name": "pairs", "seed": experiment.seed, **vars(experiment.policy)},
+        own=any(side.is_this_cnnbench for side in sides.values()),
+    )
 
 
 def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:

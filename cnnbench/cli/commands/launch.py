@@ -40,6 +40,7 @@ from cnnbench.cli.commands import interrupt_on_signals, output_flag
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
+from cnnbench.flags.params import Params
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine import facts
@@ -215,16 +216,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     }
     largest, chief = layouts[counts[-1]].size, chiefs[counts[-1]]
     link = None if options.link is None else parse_link("link", options.link)
-    for name in ("result_json", "train_dir"):
-        if (value := getattr(chief.params, name)) is not None:
-            raise FlagError(name, value, "cannot be used by several jobs; see --results")
-    prove_folder("results", options.results)
-    check_outputs(
-        [
-            Output("output", options.output, suffixes=(".csv",)),
-            Output("plot", options.plot, suffixes=PICTURES),
-        ]
-    )
+    _check_files_of_scaling(options, chief.params)
     shared = available_cores() < largest
     if shared:
         print_notice(
@@ -264,6 +256,19 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     )
     _write(options, points, f"Scaling of {chief.params.model}, {chief.place.mode.name}")
     return ExitCode.OK
+
+
+def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
+    for name in ("result_json", "train_dir"):
+        if (value := getattr(params, name)) is not None:
+            raise FlagError(name, value, "cannot be used by several jobs; see --results")
+    prove_folder("results", options.results)
+    check_outputs(
+        [
+            Output("output", options.output, suffixes=(".csv",)),
+            Output("plot", options.plot, suffixes=PICTURES),
+        ]
+    )
 
 
 def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> None:

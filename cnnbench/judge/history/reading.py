@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from cnnbench.base.garbage import uncollected
 from cnnbench.base.reading import read_file
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import PathError
@@ -52,7 +52,7 @@ def contents(folder: Path, progress: Progress | None = None) -> Contents:
     Entries that started in the same second are in the order of their file names. What the files say
     is kept in a `ValueTable`. `progress` shows how many unknown files have been read.
     """
-    with _uncollected():
+    with uncollected():  # the entries have no cycles; searching for these takes a seventh
         said = _said(folder, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
     for path, found in said.items():
@@ -70,18 +70,6 @@ def contents(folder: Path, progress: Progress | None = None) -> Contents:
             entries += process.entries
     entries.sort(key=lambda entry: entry.started)
     return Contents(tuple(entries), tuple(skipped[path] for path in said if path in skipped))
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Leaves out the search for cycles, of which many entries have none; it takes a seventh."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Unknown(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from cnnbench.base.garbage import uncollected
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import first_line
@@ -167,7 +168,8 @@ class SizeBench:
         # The same in all processes.
         where = self._place.devices
         generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
-        with _no_garbage_collection():
+        gc.collect()
+        with uncollected():
             for number in range(self._params.num_warmup_batches + self._params.num_batches):
                 generator.shuffle(order)
                 for trial in order:
@@ -196,18 +198,6 @@ class SizeBench:
         added_in = [wire for wire in wires if wire is not None]
         devices = len(self._place.devices)
         return make_data(name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed)
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def warm_up(place: ReduceContext) -> None:

@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from cnnbench.base.garbage import uncollected
 from cnnbench.errors import BenchmarkError, exhausted, first_line
 from cnnbench.run.runtime.native import without_info_lines
 
@@ -60,19 +61,17 @@ def quick_import() -> Iterator[None]:
     which shortens tracing and pauses in timed loops.
     """
     first = not hasattr(sys.modules.get("tensorflow"), "__version__")
-    collects, hides = gc.isenabled(), _EAGERLY_LOADED not in sys.modules
-    gc.disable()
-    if hides:
-        sys.modules[_EAGERLY_LOADED] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
+    hides = _EAGERLY_LOADED not in sys.modules
+    with uncollected():
         if hides:
-            del sys.modules[_EAGERLY_LOADED]
-        if first:
-            gc.freeze()
-        if collects:
-            gc.enable()
+            sys.modules[_EAGERLY_LOADED] = None  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            if hides:
+                del sys.modules[_EAGERLY_LOADED]
+            if first:
+                gc.freeze()
 
 
 def _version(tf: Any) -> tuple[int, ...]:
