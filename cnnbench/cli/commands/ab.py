@@ -260,9 +260,7 @@ def _experiment(
     )
 
 
-def _run(
-    experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Sequence[str]
-) -> int:
+def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Sequence[str]) -> int:
     reporter = campaign.reporter
     needed = processes_needed(experiment.policy, paired=True)
     if experiment.pairs < needed and not options.aa:
