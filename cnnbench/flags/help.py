@@ -70,8 +70,7 @@ Write `--flag=value` or `--flag value`, with one dash or two; for a boolean also
 `--noflag`. `--flagfile=FILE` reads flags from a file, one per line. Of repeated flags the last
 one counts. Paths are local and may be written as `file:///PATH`; "a path or a URL" says that URLs
 of TensorFlow's file systems, such as `gs://bucket/folder`, are taken too ([data.md](data.md#urls)).
-[migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks, and which of its flags are
-accepted and change nothing.
+[migrating.md](migrating.md) lists what differs from tf_cnn_benchmarks.
 """
 
 
@@ -152,7 +151,7 @@ def xml_help(flags: Iterable[Section]) -> str:
 
 def markdown() -> str:
     """The text of docs/flags.md."""
-    return "\n".join([_HEAD, *(_table(title, specs) for title, specs in sections())])
+    return "\n".join([_HEAD, *(_table(title, specs) for title, specs in all_sections())])
 
 
 def _default_text(spec: FlagSpec) -> str:

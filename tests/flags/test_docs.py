@@ -16,8 +16,3 @@ def test_every_declaration_is_a_sentence():
     for spec in (*FLAGS, *OBSOLETE):
         assert spec.help.endswith("."), spec.name
         assert "\n" not in spec.help, spec.name
-
-
-def test_migrating_md_names_what_is_obsolete():
-    text = (DOCS / "migrating.md").read_text(encoding="utf-8")
-    assert [spec.name for spec in OBSOLETE if f"`--{spec.name}`" not in text] == []
