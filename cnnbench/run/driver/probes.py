@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -15,13 +15,13 @@ import tensorflow as tf
 from cnnbench.base.lock import Scratch
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError
-from cnnbench.models.declaration import scope_flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.outputs import partition_file
+from cnnbench.run.driver.step_profile import image_flops, works_of
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
-from cnnbench.run.observe.operations import operations, table
+from cnnbench.run.observe.operations import in_time, table, wall_times
 from cnnbench.run.observe.xplane import XPlane, read
 from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.version import __version__
@@ -38,18 +38,20 @@ and left after it, outside of any step's time."""
 
 def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
     """The probes that the parameters ask for."""
-    if plan.outputs.partitioned_graph_file_prefix:
-        # The runtime divides a graph among the devices when it runs for the first time.
-        yield 1, _partitions(plan.outputs.partitioned_graph_file_prefix, messages)
-    if plan.outputs.trace_file or plan.outputs.tfprof_file or plan.outputs.profile_layers:
+    outputs, partitions = plan.outputs, []
+    if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.length.warm_up.least - 1)
-        folder = None if plan.outputs.use_chrome_trace_format else plan.outputs.trace_file or None
+        folder = None if outputs.use_chrome_trace_format else outputs.trace_file or None
 
         def report(planes: tuple[XPlane, ...]) -> None:
-            _report(plan, graph, step, planes)
+            _report(plan, graph, partitions, step, planes)
 
         yield step, profiling(folder, report)
+    if outputs.tfprof_file or outputs.profile_layers or outputs.partitioned_graph_file_prefix:
+        # The runtime divides a graph among the devices when it runs for the first time. Where that
+        # step is profiled, too, this probe is left before the profile is read.
+        yield 1, _collecting(partitions, outputs.partitioned_graph_file_prefix, messages)
 
 
 @contextmanager
@@ -76,7 +78,9 @@ def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> 
         use(tuple(plane for path in written for plane in read(path.read_bytes())))
 
 
-def _report(plan: RunPlan, graph: Any, step: int, planes: tuple[XPlane, ...]) -> None:
+def _report(
+    plan: RunPlan, graph: Any, partitions: Sequence[Any], step: int, planes: tuple[XPlane, ...]
+) -> None:
     """Writes the requested files of a profile."""
     model, batch = plan.network.model, plan.length.batch_per_device
     title = f"warm-up step {step} of {model.name}, {batch} images per device"
@@ -86,27 +90,29 @@ def _report(plan: RunPlan, graph: Any, step: int, planes: tuple[XPlane, ...]) ->
         if plan.outputs.trace_file.endswith(".gz"):
             content = gzip.compress(content, mtime=0)
         write_bytes("trace_file", plan.outputs.trace_file, content)
-    made = operations(planes, layers.of_step(graph))
+    if not plan.outputs.tfprof_file and not plan.outputs.profile_layers:
+        return
+    works = works_of(plan, graph, partitions)
+    ran = in_time(planes, works.knows)
     if plan.outputs.tfprof_file:
-        write_text("tfprof_file", plan.outputs.tfprof_file, table(made, f"operations of {title}"))
+        write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
-        by_scope = scope_flops(
-            plan.network.model, plan.network.spec.num_classes, training=plan.work.trains
-        )
-        flops = {
-            name: plan.length.batch_per_device * one.training for name, one in by_scope.items()
-        }
-        found = layers.layers_of(made, graph, flops, plan.machine.num_gpus)
+        flops = {name: batch * one.training for name, one in image_flops(plan).items()}
+        found = layers.layers_of(wall_times(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
             layers.write("profile_layers", path, found, f"layers of {title}")
 
 
 @contextmanager
-def _partitions(prefix: str, messages: Messages) -> Iterator[None]:
-    """Writes the partitions of the function that is called in the block, to numbered paths."""
-    found: list[Any] = []
+def _collecting(found: list[Any], prefix: str | None, messages: Messages) -> Iterator[None]:
+    """Appends the partitions of the function that is called in the block to `found`.
+
+    Writes them to numbered paths that begin with `prefix`, if any.
+    """
     with collecting_partitions(found):
         yield
+    if not prefix:
+        return
     for number, graph_def in enumerate(found):
         path = partition_file(prefix, number)
         write_graph("partitioned_graph_file_prefix", path, graph_def)

@@ -80,9 +80,9 @@ class StepProfiler:
         from cnnbench.run.observe.operations import allocations, in_time, wall_times
 
         def use(planes: tuple[XPlane, ...]) -> None:
-            self.steps.append(wall_times(planes, self.works.knows))
-            self.allocated = allocations(planes)
             self.last = in_time(planes, self.works.knows)
+            self.steps.append(wall_times(self.last))
+            self.allocated = allocations(planes)
 
         before = self._waited()
         with profiling(None, use):
@@ -92,22 +92,16 @@ class StepProfiler:
     @cached_property
     def works(self) -> Works:
         """The work of the step's operations; known once its first step is over."""
-        kernels = {
-            one.name.rpartition("/")[0]: one.shape
-            for one in self._plan.network.spec.variables
-            if one.trainable and len(one.shape) in (2, 4)
-        }
-        return Works(self._graph, self._partitions, self.flops, kernels)
+        return works_of(self._plan, self._graph, self._partitions)
 
     @cached_property
     def flops(self) -> Mapping[str, Flops]:
         """FLOPs of all devices in a step, by layer."""
-        plan = self._plan
-        found = scope_flops(
-            plan.network.model, plan.network.spec.num_classes, training=plan.work.trains
-        )
-        images = plan.length.global_batch
-        return {name: Flops(*(images * part for part in one)) for name, one in found.items()}
+        images = self._plan.length.global_batch
+        return {
+            name: Flops(*(images * part for part in one))
+            for name, one in image_flops(self._plan).items()
+        }
 
     def profile(self, record: RunRecord) -> StepProfile:
         """The profile of a run that has ended."""
@@ -141,6 +135,22 @@ class StepProfiler:
                 parameters=sum(map(math.prod, those)),
                 flops=self.flops.get(name, Flops()).forward,
             )
+
+
+def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
+    """The work of the operations of a step that is traced in `graph`."""
+    kernels = {
+        one.name.rpartition("/")[0]: one.shape
+        for one in plan.network.spec.variables
+        if one.trainable and len(one.shape) in (2, 4)
+    }
+    return Works(graph, partitions, image_flops(plan), kernels)
+
+
+def image_flops(plan: RunPlan) -> Mapping[str, Flops]:
+    """FLOPs of one image in a step, by layer; 0 for scopes without any."""
+    network = plan.network
+    return scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
 
 
 def rows_of(

@@ -1,14 +1,12 @@
 """Time, memory and FLOPs of every layer of a step.
 
-The names of operations contain their layer, in the forward pass (`tower_0/conv0/...`) and in the
-backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+The times are shares of the wall time of the step, as in `cnnbench.records.step_profile`.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,18 @@ from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned, csv_text
 from cnnbench.records.files import write_bytes, write_text
-from cnnbench.records.step_profile import INPUT_OPERATIONS, REST
-from cnnbench.run.observe.operations import TIMES, Operation, is_transfer, source
+from cnnbench.records.step_profile import GAPS, INPUT_OPERATIONS, REST, TO_INPUT, TO_KERNEL
+from cnnbench.run.observe.operations import WallTimes
+from cnnbench.run.observe.work import TOWER, Works, backward_operations, layer_of, origin
 
 TABLES = ("txt", "csv")
 """Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
 
+_TIMES = (
+    "every moment of the step counts once, divided among the operations that run at it; memory and "
+    "FLOPs of one device"
+)
 _MOST_IN_PLOT = 30
-_TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
-_BACKWARD = re.compile(r"(^|/)gradient_tape/")
-_PASSED_ON = ("Cast", "Identity", "Reshape")
 _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
 
 
@@ -37,7 +37,7 @@ class Layer:
 
     Attributes:
       name: name as in its variables; for operations outside of any layer, their kind.
-      forward_seconds, backward_seconds: mean over the devices.
+      forward_seconds, backward_seconds: share of the step's wall time, of all devices together.
       memory_bytes: outputs on one device that other layers or the backward pass use.
       flops: FLOPs of one device in one step; 0 where none are counted.
     """
@@ -54,26 +54,22 @@ class Layer:
         return self.forward_seconds + self.backward_seconds
 
 
-def layers_of(
-    made: Iterable[Operation], graph: Any, flops: Mapping[str, int], towers: int
-) -> list[Layer]:
+def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, int]) -> list[Layer]:
     """Time, memory and FLOPs by layer of a profiled step.
 
     The layers of `flops` (of one device, 0 for scopes without any) come first, in its order, then
-    operations outside of layers by time, the rest of the step, and the operations of the input
-    pipeline.
+    operations outside of layers by time, the rest of the step, the operations of the input
+    pipeline, and the time without operations.
     """
-    backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for operation in made:
-        name = INPUT_OPERATIONS.layer
-        if operation.own:
-            name = REST if is_transfer(operation.type) else layer_of(operation.name, flops)
-        late = operation.name in backward or bool(_BACKWARD.search(operation.name))
-        seconds[name][late and name != REST] += operation.seconds / towers
-    memory = _activations(graph, flops, backward)
+    for operation, spent in times.seconds.items():
+        part = works(*operation).part
+        seconds[part.layer][part.direction in (TO_INPUT, TO_KERNEL)] += spent
+    for part, spent in ((INPUT_OPERATIONS, times.other_seconds), (GAPS, times.idle_seconds)):
+        seconds[part.layer][0] += spent
+    memory = _activations(graph, flops)
     names = [name for name in flops if name]
-    last = (REST, INPUT_OPERATIONS.layer)
+    last = (REST, INPUT_OPERATIONS.layer, GAPS.layer)
     others = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
     rows = []
     for name in [*names, *others, *last]:
@@ -82,42 +78,12 @@ def layers_of(
     return [row for row in rows if row.seconds or row.flops]
 
 
-def layer_of(operation: str, scopes: Collection[str]) -> str:
-    """The innermost of the scopes that prefixes an operation's name, else the operation's kind.
-
-    `REST` for operations outside of towers.
-    """
-    match = _TOWER.search(operation)
-    if match is None:
-        return REST
-    path = match[2].split("/")
-    for length in range(len(path) - 1, 0, -1):
-        name = "/".join(path[:length])
-        if name in scopes:
-            return name
-    return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
-
-
-def of_step(graph: Any) -> Callable[[str], bool]:
-    """A predicate: whether the operation of a name belongs to the traced step, not to the input."""
-    traced = {operation.name for operation in graph.get_operations()}
-    return lambda name: _TOWER.search(name) is not None or source(name) in traced
-
-
-def backward_operations(graph: Any) -> set[str]:
-    """Names of the operations that depend on a gradient."""
-    found: set[str] = set()
-    for operation in graph.get_operations():
-        inputs = (tensor.op.name for tensor in operation.inputs)
-        if _BACKWARD.search(operation.name) or any(name in found for name in inputs):
-            found.add(operation.name)
-    return found
-
-
-def _activations(graph: Any, scopes: Collection[str], backward: Collection[str]) -> dict[str, int]:
+def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
+    """Bytes of the outputs of each layer of the first tower that are used outside of it."""
     sizes: defaultdict[str, int] = defaultdict(int)
+    backward = backward_operations(graph)
     for operation in graph.get_operations():
-        match = _TOWER.search(operation.name)
+        match = TOWER.search(operation.name)
         if match is None or match[1] != "0" or operation.name in backward:
             continue
         name = layer_of(operation.name, scopes)
@@ -130,14 +96,6 @@ def _activations(graph: Any, scopes: Collection[str], backward: Collection[str])
             ):
                 sizes[name] += tensor.shape.num_elements() * tensor.dtype.size
     return dict(sizes)
-
-
-def origin(tensor: Any, *transparent: str) -> Any:
-    """The operation that computed a value before casts, reshapes and operations of other types."""
-    operation = tensor.op
-    while operation.type in (*_PASSED_ON, *transparent):
-        operation = operation.inputs[0].op
-    return operation
 
 
 def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
@@ -167,7 +125,7 @@ def table(layers: Sequence[Layer], title: str) -> str:
                 number(_rate(layer)),
             ]
         )
-    return "\n".join([title, f"per device; {TIMES}", "", *aligned(rows)]) + "\n"
+    return "\n".join([title, _TIMES, "", *aligned(rows)]) + "\n"
 
 
 def chart(layers: Sequence[Layer], title: str) -> Rows:
@@ -190,7 +148,7 @@ def chart(layers: Sequence[Layer], title: str) -> Rows:
     if len(shown) < len(layers):
         share = sum(layer.seconds for layer in shown) / total if total else None
         note += f". The {len(shown)} longest of {len(layers)} rows, {percent(share)} of the time"
-    return Rows(title=title, x=Axis(label="time per device (ms)", zero=True), rows=rows, note=note)
+    return Rows(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)
 
 
 def _rate(layer: Layer) -> float | None:

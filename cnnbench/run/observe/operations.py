@@ -6,18 +6,16 @@ import enum
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.run.observe.xplane import XEvent, XPlane
 
-TIMES = (
+_TIMES = (
     "times of operations side by side add up; collectives and copies between devices count where "
     "no other operation of the step runs"
 )
-"""Explanation of the times in tables of operations."""
 
 MOST = 20
 """Number of rows in the table of the longest operations."""
@@ -51,20 +49,6 @@ def source(name: str) -> str:
     return _SENT.sub("", name)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation that ran; `own` if it belongs to the step, not to the input pipeline.
-
-    `seconds` is the time on its thread (CPU) or of its kernels and copies (GPU); of a collective or
-    a copy between devices, its part of the wall time, as in `wall_times`.
-    """
-
-    name: str
-    type: str
-    seconds: float
-    own: bool = True
-
-
 class Rank(enum.IntEnum):
     """Rank of an operation: each moment is attributed to the running operations of lowest rank."""
 
@@ -94,25 +78,6 @@ class RanOperation(NamedTuple):
         return self.rank is not Rank.OTHER
 
 
-def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Operation]:
-    """The operations of a profile; `is_own` tells from a name whether it belongs to the step.
-
-    Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU is
-    over when its kernels are launched.
-    """
-    runs = in_time(planes, is_own)
-    parts, _, _ = _divided(runs)
-    return [
-        Operation(
-            run.name,
-            run.type,
-            (part if run.rank is Rank.WAITS else run.end - run.start) * PICOSECONDS,
-            own=run.own,
-        )
-        for run, part in zip(runs, parts, strict=True)
-    ]
-
-
 class WallTimes(NamedTuple):
     """Division of the wall time of a step, from its first operation to its last.
 
@@ -130,12 +95,11 @@ class WallTimes(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallTimes:
-    """Divides the wall time of a step among its operations; `is_own` as for `operations`.
+def wall_times(runs: Sequence[RanOperation]) -> WallTimes:
+    """Divides the wall time of a step among its operations.
 
     Others, such as those of the input pipeline, have no time while one of the step runs.
     """
-    runs = in_time(planes, is_own)
     parts, other, idle = _divided(runs)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
@@ -147,7 +111,12 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
 
 
 def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
-    """The operations of a profile in order of start; `is_own` as for `operations`."""
+    """The operations of a profile in order of start.
+
+    Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU is
+    over when its kernels are launched. `is_own` tells from a name whether an operation belongs to
+    the step.
+    """
     planes = tuple(planes)
     on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
     read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _of_host)
@@ -250,24 +219,28 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
     return None
 
 
-def table(made: Sequence[Operation], title: str) -> str:
-    """Times by type of operation, and the longest operations."""
-    total = sum(operation.seconds for operation in made)
-    lines = [title]
-    lines += [TIMES, ""]
-    by_type = _grouped(made, lambda operation: operation.type)
-    lines += [*aligned(_rows("type", by_type, total)), ""]
-    by_name = _grouped(made, lambda operation: f"{operation.name}:{operation.type}")
-    lines += aligned(_rows(f"the {MOST} longest operations", by_name[:MOST], total))
+def table(runs: Sequence[RanOperation], title: str) -> str:
+    """Times by type of operation, and the longest operations, also those of the input pipeline.
+
+    The time of an operation is that on its thread (CPU) or of its kernels and copies (GPU); of a
+    collective or a copy between devices, its part of the wall time, as in `wall_times`.
+    """
+    parts, _, _ = _divided(runs)
+    seconds = [
+        (part if run.rank is Rank.WAITS else run.end - run.start) * PICOSECONDS
+        for run, part in zip(runs, parts, strict=True)
+    ]
+    by_type = _grouped((run.type for run in runs), seconds)
+    by_name = _grouped((f"{run.name}:{run.type}" for run in runs), seconds)
+    lines = [title, _TIMES, "", *aligned(_rows("type", by_type, sum(seconds))), ""]
+    lines += aligned(_rows(f"the {MOST} longest operations", by_name[:MOST], sum(seconds)))
     return "\n".join(lines) + "\n"
 
 
-def _grouped(
-    made: Iterable[Operation], key: Callable[[Operation], str]
-) -> list[tuple[str, list[float]]]:
+def _grouped(keys: Iterable[str], seconds: Iterable[float]) -> list[tuple[str, list[float]]]:
     groups: defaultdict[str, list[float]] = defaultdict(list)
-    for operation in made:
-        groups[key(operation)].append(operation.seconds)
+    for key, spent in zip(keys, seconds, strict=True):
+        groups[key].append(spent)
     return sorted(groups.items(), key=lambda item: (-sum(item[1]), item[0]))
 
 

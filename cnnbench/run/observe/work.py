@@ -1,4 +1,8 @@
-"""Attributes of the operations of a step: layer, kind, direction, bytes moved."""
+"""Attributes of the operations of a step: layer, kind, direction, bytes moved.
+
+The names of operations contain their layer, in the forward pass (`tower_0/conv0/...`) and in the
+backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,13 @@ from cnnbench.records.step_profile import (
     UPDATE,
     Part,
 )
-from cnnbench.run.observe.layers import backward_operations, layer_of, of_step, origin
 from cnnbench.run.observe.operations import is_collective, is_transfer, source
 
+TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
+"""Number of the tower, and the name in it, of an operation of a tower."""
+
+_BACKWARD = re.compile(r"(^|/)gradient_tape/")
+_PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
@@ -84,7 +92,6 @@ class Works:
             for function in graph.library.function
             for node in function.node_def
         }
-        self._is_of_step = of_step(traced)
         self._backward = backward_operations(traced)
         self._scopes = scopes
         self._kernels = kernels
@@ -120,7 +127,10 @@ class Works:
     def knows(self, name: str) -> bool:
         """Whether an operation that ran belongs to the step; most others belong to the input."""
         return (
-            self._is_of_step(name) or name in self._nodes or name.rpartition("/")[2] in self._called
+            TOWER.search(name) is not None
+            or source(name) in self._traced
+            or name in self._nodes
+            or name.rpartition("/")[2] in self._called
         )
 
     def device(self, name: str) -> str:
@@ -236,3 +246,37 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
             if count and part is not None:
                 counted[part] += count
     return dict(counted)
+
+
+def layer_of(operation: str, scopes: Collection[str]) -> str:
+    """The innermost of the scopes that prefixes an operation's name, else the operation's kind.
+
+    `REST` for operations outside of towers.
+    """
+    match = TOWER.search(operation)
+    if match is None:
+        return REST
+    path = match[2].split("/")
+    for length in range(len(path) - 1, 0, -1):
+        name = "/".join(path[:length])
+        if name in scopes:
+            return name
+    return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
+
+
+def backward_operations(graph: Any) -> set[str]:
+    """Names of the operations that depend on a gradient."""
+    found: set[str] = set()
+    for operation in graph.get_operations():
+        inputs = (tensor.op.name for tensor in operation.inputs)
+        if _BACKWARD.search(operation.name) or any(name in found for name in inputs):
+            found.add(operation.name)
+    return found
+
+
+def origin(tensor: Any, *transparent: str) -> Any:
+    """The operation that computed a value before casts, reshapes and operations of other types."""
+    operation = tensor.op
+    while operation.type in (*_PASSED_ON, *transparent):
+        operation = operation.inputs[0].op
+    return operation

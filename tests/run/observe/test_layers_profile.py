@@ -1,7 +1,7 @@
 """--profile_layers: time, memory and FLOPs by layer."""
 
 import csv
-from dataclasses import replace
+from collections import Counter
 
 import pytest
 import tensorflow as tf
@@ -10,8 +10,9 @@ from cnnbench.models import get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.step_profile import REST
-from cnnbench.run.observe.layers import Layer, chart, layers_of, of_step, table
-from cnnbench.run.observe.operations import Operation
+from cnnbench.run.observe.layers import Layer, chart, layers_of, table
+from cnnbench.run.observe.operations import WallTimes
+from cnnbench.run.observe.work import Works
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
@@ -50,30 +51,32 @@ def _graph():
 
 
 def test_operations_belong_to_the_innermost_layer():
-    ran = [
-        Operation("tower_0/block/affine0/MatMul", "MatMul", 0.5),
-        Operation("tower_1/block/affine0/MatMul", "MatMul", 0.25),
-        Operation("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul", 1.0),
-        Operation("tower_0/block/Relu", "Relu", 0.125),
-        Operation("tower_0/Relu_7", "Relu", 0.5),
-        Operation("gradient_tape/tower_0/ReluGrad_3", "ReluGrad", 0.25),
-        Operation("tower_0/AddN", "AddN", 0.0625),
-        Operation("allreduce_0/AddN", "AddN", 1.5),
-        Operation("allreduce_0/AddN/_27", "_Send", 0.5),
-        Operation("DecodeJpeg", "DecodeJpeg", 4.0),
-    ]
+    seconds = {
+        ("tower_0/block/affine0/MatMul", "MatMul"): 0.5,
+        ("tower_1/block/affine0/MatMul", "MatMul"): 0.25,
+        ("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul"): 1.0,
+        ("tower_0/block/Relu", "Relu"): 0.125,
+        ("tower_0/Relu_7", "Relu"): 0.5,
+        ("gradient_tape/tower_0/ReluGrad_3", "ReluGrad"): 0.25,
+        ("tower_0/AddN", "AddN"): 0.0625,
+        ("allreduce_0/AddN", "AddN"): 1.5,
+        ("allreduce_0/AddN/_27", "_Send"): 0.5,
+    }
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
     graph = _graph()
-    is_own = of_step(graph)
-    made = [replace(one, own=is_own(one.name)) for one in ran]
-    assert layers_of(made, graph, flops, towers=2) == [
-        Layer("block", 0.0625),
-        Layer("block/affine0", 0.375, 0.5, 2 * 4 * 4, 48),
+    works = Works(graph, [], flops, {})
+    assert all(works.knows(name) for name, _ in seconds)
+    assert not works.knows("DecodeJpeg")
+    times = WallTimes(seconds, 4.0, 0.25, Counter())
+    assert layers_of(times, works, graph, flops) == [
+        Layer("block", 0.125),
+        Layer("block/affine0", 0.75, 1.0, 2 * 4 * 4, 48),
         # Handed to the block and to the gradient, counted once.
-        Layer("Relu", 0.25, 0.125, 2 * 4 * 4),
-        Layer("AddN", 0.0, 0.03125),
-        Layer(REST, 1.0),
-        Layer("input pipeline", 2.0),
+        Layer("Relu", 0.5, 0.25, 2 * 4 * 4),
+        Layer("AddN", 0.0, 0.0625),
+        Layer(REST, 2.0),
+        Layer("input pipeline", 4.0),
+        Layer("between operations", 0.25),
     ]
 
 

@@ -1,6 +1,7 @@
 """--profile_json: the time of steps by layer, kind and direction."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -25,7 +26,7 @@ from cnnbench.run.observe.operations import (
     WallTimes,
     allocations,
     in_time,
-    operations,
+    table,
     wall_times,
 )
 from cnnbench.run.observe.work import OperationWork
@@ -48,18 +49,18 @@ def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
             [("decode:DecodeJpeg", 0, 5), ("decode:DecodeJpeg", 9, 14)],
         )
     ]
-    found = wall_times(planes, lambda name: name in ("a", "b"))
+    found = wall_times(in_time(planes, lambda name: name in ("a", "b")))
     assert found.seconds == {("a", "MatMul"): 2.0, ("b", "Relu"): 2.0}
     # Between 2 and 10: the input alone from 4 to 5, nothing from 5 to 8.
     assert (found.other_seconds, found.idle_seconds) == (1.0, 3.0)
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
-    nothing = wall_times(planes, lambda name: False)
+    nothing = wall_times(in_time(planes, lambda name: False))
     assert nothing == WallTimes({}, 0.0, 0.0, Counter())
 
 
 def test_operations_that_run_at_once_share_the_time():
     planes = [plane([("a:MatMul", 0, 4), ("nothing", 0, 9)], [("b:Relu", 2, 6), ("c:Relu", 7, 7)])]
-    found = wall_times(planes, lambda name: True)
+    found = wall_times(in_time(planes, lambda name: True))
     assert found.seconds == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0, ("c", "Relu"): 0.0}
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1, ("c", "Relu"): 1})
 
@@ -76,14 +77,18 @@ def test_collectives_have_the_time_that_nothing_hides(type):
             [(f"s:{type}", 8, 10)],
         )
     ]
-    found = wall_times(planes, is_own)
+    found = wall_times(in_time(planes, is_own))
     # r: from 4 to 6 and from 7 to 8, and half of the time from 8 to 9.
     own = {("a", "MatMul"): 4.0, ("b", "Relu"): 1.0, ("r", type): 3.5, ("s", type): 1.5}
     assert found.seconds == own
     assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
-    seconds = {one.name: one.seconds for one in operations(planes, is_own)}
-    assert seconds == {"a": 4.0, "b": 1.0, "r": 3.5, "s": 1.5, "decode": 12.0}
-    assert [one.name for one in operations(planes, is_own) if not one.own] == ["decode"]
+    ran = in_time(planes, is_own)
+    assert [one.name for one in ran if not one.own] == ["decode"]
+    rows = dict(re.findall(r"(?m)^(\w+):\w+ +([\d.,]+) ", table(ran, "")))
+    assert {name: float(value.replace(",", "")) for name, value in rows.items()} == {
+        **{"a": 4000, "b": 1000, "r": 3500, "s": 1500},
+        "decode": 12000,  # on its thread
+    }
 
 
 def test_streams_of_gpus():
@@ -110,7 +115,7 @@ def test_streams_of_gpus():
     # A second GPU at work at the same time, and the host, which only launches.
     other = XPlane("/device:GPU:1", (("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
     planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
-    found = wall_times(planes, lambda name: name in (conv, send, "b"))
+    found = wall_times(in_time(planes, lambda name: name in (conv, send, "b")))
     assert found.seconds == {
         (conv, "Conv2D"): 1 + 2 + 1,
         ("b", "MatMul"): 1,
