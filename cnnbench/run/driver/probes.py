@@ -18,10 +18,10 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text, writing_output
 from cnnbench.run.driver.outputs import partition_file
-from cnnbench.run.driver.step_profile import image_flops, works_of
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import in_time, table, wall_times
+from cnnbench.run.observe.work import image_flops, works_of
 from cnnbench.run.observe.xplane import XPlane, read
 from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.version import __version__
@@ -38,7 +38,8 @@ and left after it, outside of any step's time."""
 
 def make_probes(plan: RunPlan, graph: Any, messages: Messages) -> Iterator[Probe]:
     """The probes that the parameters ask for."""
-    outputs, partitions = plan.outputs, []
+    outputs = plan.outputs
+    partitions: list[Any] = []
     if outputs.trace_file or outputs.tfprof_file or outputs.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
         step = max(1, plan.length.warm_up.least - 1)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.models.declaration import Flops, scope_flops
+from cnnbench.models.declaration import Flops
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.step_profile import (
     GAPS,
@@ -23,7 +23,13 @@ from cnnbench.records.step_profile import (
     ProfiledSpan,
     StepProfile,
 )
-from cnnbench.run.observe.work import OperationWork, Works, flops_by_part
+from cnnbench.run.observe.work import (
+    OperationWork,
+    Works,
+    flops_by_part,
+    image_flops,
+    works_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,22 +141,6 @@ class StepProfiler:
                 parameters=sum(map(math.prod, those)),
                 flops=self.flops.get(name, Flops()).forward,
             )
-
-
-def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
-    """The work of the operations of a step that is traced in `graph`."""
-    kernels = {
-        one.name.rpartition("/")[0]: one.shape
-        for one in plan.network.spec.variables
-        if one.trainable and len(one.shape) in (2, 4)
-    }
-    return Works(graph, partitions, image_flops(plan), kernels)
-
-
-def image_flops(plan: RunPlan) -> Mapping[str, Flops]:
-    """FLOPs of one image in a step, by layer; 0 for scopes without any."""
-    network = plan.network
-    return scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
 
 
 def rows_of(

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from cnnbench.models.declaration import Flops
+from cnnbench.models.declaration import Flops, scope_flops
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.step_profile import (
     COPIES,
     FORWARD,
@@ -222,6 +223,22 @@ class Works:
             if operation in self._traced or node is None or node.op not in _INTO_BRANCHES:
                 return operation, int(index or 0)
             name = node.input[0]
+
+
+def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
+    """The work of the operations of a step that is traced in `graph`."""
+    kernels = {
+        one.name.rpartition("/")[0]: one.shape
+        for one in plan.network.spec.variables
+        if one.trainable and len(one.shape) in (2, 4)
+    }
+    return Works(graph, partitions, image_flops(plan), kernels)
+
+
+def image_flops(plan: RunPlan) -> Mapping[str, Flops]:
+    """FLOPs of one image in a step, by layer; 0 for scopes without any."""
+    network = plan.network
+    return scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
 
 
 def _size(tensor: Any) -> int:
