@@ -1,4 +1,4 @@
-"""A comparison as a JSON document, schema 1; described in docs/compare_reference.md."""
+"""A comparison as a JSON document, schema 1; docs/schemas/comparison.schema.json describes it."""
 
 from __future__ import annotations
 
