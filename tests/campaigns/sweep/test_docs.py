@@ -23,8 +23,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
     labels = [item.label for item in ordered(plan.cases, 7)]
-    shown = re.findall(r"^cnnbench: \[\d/5\] (.*?): ok", TEXT, re.MULTILINE)
-    assert shown and shown == labels[: len(shown)]
+    assert re.findall(r"^cnnbench: \[\d/3\] (.*?): ok", TEXT, re.MULTILINE) == labels
 
 
 def test_every_key_and_metric_is_there():
@@ -39,7 +38,7 @@ def test_every_key_and_metric_is_there():
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
     assert sorted(starred) == sorted(schema.keys_of(schema.EntrySettings))
-    assert f"seconds for one process ({schema.DEFAULT_TIMEOUT:g}) |" in TEXT
+    assert f"seconds for one process ({schema.DEFAULT_TIMEOUT:g}), " in TEXT
     search = schema.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
     assert f"`multiple_of` ({search.multiple_of})" in TEXT
