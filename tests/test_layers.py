@@ -30,7 +30,7 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("urls",),
+        ("grouping", "urls"),
         ("annotations", "garbage", "interrupts", "lock", "reading", "shared", "stats", "text"),
         ("charts", "jobs", "plugins"),
         ("document",),

@@ -148,7 +148,7 @@ def test_wheel_holds_every_source_file(wheel_names):
             assert f"{inside}/{source.relative_to(ROOT / folder)}" in wheel_names
     for suite in (ROOT / "configs").glob("*.yaml"):
         assert f"cnnbench/configs/{suite.name}" in wheel_names
-    for name in ("base/charts/theme.css", *(f"judge/report/html/{n}" for n in PAGE_FILES)):
+    for name in ("base/charts/theme.css", *(f"base/document/page/{n}" for n in PAGE_FILES)):
         assert f"cnnbench/{name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
 

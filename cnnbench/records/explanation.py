@@ -70,6 +70,11 @@ class Cause:
         """Seconds that a step of B takes more than one of A."""
         return self.new - self.base
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The evidence that the text does not have, which names the first flag that differs."""
+        return tuple(one for one in self.evidence if one not in self.text)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FactChange:

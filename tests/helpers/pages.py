@@ -6,7 +6,7 @@ import os
 from html.parser import HTMLParser
 from pathlib import Path
 
-from cnnbench.base.document import Charts, Table
+from cnnbench.base.document import Table
 from cnnbench.judge.report import build, gather
 from cnnbench.records.load import Loaded
 
@@ -66,16 +66,6 @@ def rows(report, key, table=0):
     titles = [title for title, _, _ in tables[table].columns]
     return [
         dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
-    ]
-
-
-def charts(report):
-    return [
-        chart
-        for one in report.sections
-        for block in one.blocks
-        if isinstance(block, Charts)
-        for chart in block.charts
     ]
 
 

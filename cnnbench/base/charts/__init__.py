@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cnnbench.base.text import numbers
+
 HIGHER = "higher is better"
 LOWER = "lower is better"
 
@@ -41,6 +43,12 @@ class Axis:
     def caption(self) -> str:
         """The label with the direction."""
         return f"{self.label} ({self.better})" if self.better else self.label
+
+    def text(self, value: float | None) -> str:
+        """A value in the format of the axis."""
+        if self.format == "bytes":
+            return numbers.binary(value)
+        return numbers.percent(value) if self.format == "percent" else numbers.number(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,21 @@
 """Contents of outputs, independent of their format: sections of text, tables and charts.
 
-A command makes sections of its result, which `cnnbench.base.document.terminal` writes as text, and
-`cnnbench.judge.report.formats` as pages.
+A command makes sections of its result, which `cnnbench.base.document.terminal` writes as text; a
+whole report is written by `cnnbench.base.document.html` and `cnnbench.base.document.markdown`.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base.charts import Chart
 from cnnbench.base.text import numbers
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,22 @@ class Section:
         return next(toned, None)
 
 
+def introduced(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
+    """Decorator that makes the docstring the first paragraph of what a function makes, if anything.
+
+    Texts (str) before all other contents continue the paragraph.
+    """
+
+    @functools.wraps(contents)
+    def with_docstring(subject: T) -> Iterable[Content]:
+        found = [one for one in contents(subject) if one]
+        first = [*itertools.takewhile(lambda one: isinstance(one, str), found)]
+        text = " ".join(" ".join((contents.__doc__ or "", *map(str, first))).split())
+        return [text, *found[len(first) :]] if found else ()
+
+    return with_docstring
+
+
 @dataclass(frozen=True)
 class Answer:
     """A first statement: question, answer, tone (see `TableCell`) and lines of evidence."""
@@ -147,6 +167,12 @@ class Report:
     highlights: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
 
+    @property
+    def charts(self) -> list[Chart]:
+        """The charts of all sections."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
+
 
 def numeric(
     value: float | None,
@@ -163,12 +189,13 @@ def numeric(
 
 
 def interval(
-    ends: tuple[float, float] | None, text: Callable[[float], str] = numbers.number
+    ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
 ) -> TableCell:
     """A cell with an interval, sorted by its width; None for no value."""
-    if ends is None:
+    low, high = ends or (None, None)
+    if low is None or high is None:
         return numeric(None)
-    return numeric(ends[1] - ends[0], f"{text(ends[0])} to {text(ends[1])}")
+    return numeric(high - low, f"{text(low)} to {text(high)}")
 
 
 _NO_HINTS: Mapping[str, str] = {}

@@ -19,8 +19,8 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.report import ReportSubject, build, gather, load, render
-from cnnbench.judge.report.tables import csv
+from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
+from cnnbench.judge.report.tables import TABLES, csv
 from cnnbench.records.files import Output, check_outputs, check_written
 from cnnbench.records.load import Loaded, files
 
@@ -37,9 +37,6 @@ Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is 
 but a faulty file was skipped; 2 wrong use; 4 it could not be written.
 """
 
-_FORMATS = ("html", "markdown", "csv")
-_TABLES = ("configurations", "runs", "allreduce", "comparison")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
@@ -48,8 +45,8 @@ class ReportFlags:
     output: str | None = output_flag(
         "Where the report goes; if not given report.html, or stdout for other formats."
     )
-    format: str = flag("html", "What to write.", choices=_FORMATS)
-    table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
+    format: str = flag("html", "What to write.", choices=(*FORMATS, "csv"))
+    table: str = flag("configurations", "Table of the CSV file.", choices=tuple(TABLES))
     title: str = flag("", "Title of the page; the models if empty.")
     baseline: str | None = flag(
         None, "Records to compare with, as cnnbench compare does.", path="file"

@@ -192,7 +192,7 @@ def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
         for one in found.causes
         for text in (
             Text(f"- {cause_text(one)}", hanging=_INDENT),
-            *(Text(evidence, indent=_INDENT) for evidence in one.evidence),
+            *(Text(evidence, indent=_INDENT) for evidence in one.further),
         )
     ]
     facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
@@ -208,7 +208,7 @@ def to_markdown(found: Explanation, most: int = SHOWN) -> str:
 
 def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
     """The lines of a Markdown document without the answer."""
-    causes = [f"- {code('; '.join((cause_text(one), *one.evidence)))}" for one in found.causes]
+    causes = [f"- {code('; '.join((cause_text(one), *one.further)))}" for one in found.causes]
     rows = rows_table(found, most)
     return [
         *(causes and [*causes, ""]),

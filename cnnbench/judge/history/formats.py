@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import ClassVar
 
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
+from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text import table as tables
-from cnnbench.base.text.numbers import count
+from cnnbench.base.text.numbers import count, integer
 from cnnbench.judge.history.noise import RecognizedNoise
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
@@ -38,11 +40,7 @@ def _section(found: Trend, metric: Metric, last: int) -> Section:
     series = found.series
     hidden = max(0, len(series.points) - last) if last else 0
     more = f"... {count(hidden, 'earlier point', 'earlier points')}; --last=0 lists all"
-    rows = (
-        _row(point, metric, mark_text(found, index, metric))
-        for index, point in enumerate(series.points)
-        if index >= hidden
-    )
+    rows = (_row(found, point, metric) for point in series.points[hidden:])
     contents: list[Content] = [
         Text(more, indent=2) if hidden else None,
         table(rows, whole=True, missing="", has_head=False, indent=2),
@@ -62,36 +60,67 @@ def _section(found: Trend, metric: Metric, last: int) -> Section:
     return Section.of("", f"{series.configuration} on {series.machine}", contents)
 
 
-def mark_text(found: Trend, index: int, metric: Metric) -> str:
+def _row(found: Trend, point: SeriesPoint, metric: Metric) -> Row:
+    cells = point_row(found, point, metric)
+    failed = f", {point.failed} failed" if point.failed else ""
+    return {
+        **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
+        "processes": f"n={len(point.values)}{failed}",
+        "mark": cells["mark"],
+    }
+
+
+def point_row(found: Trend, point: SeriesPoint, metric: Metric, commit_url: str = "") -> Row:
+    """The cells of a point of a series, with or without values; see `linked` for `commit_url`."""
+    value, *ends = (
+        metric.value_text(one(point.values) if point.values else None, unit=False)
+        for one in (median, min, max)
+    )
+    mark = _mark(found, point, metric)
+    return {
+        "configuration": found.series.configuration,
+        "point": linked(point, commit_url),
+        metric.title: numeric(point.value if point.values else None, value),
+        "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
+        "started (UTC)": TableCell(time_text(point), kinds="steady"),
+        "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
+        "processes": numeric(len(point.values), integer),
+        "failed": numeric(point.failed or None, integer),
+        "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
+        "machine": found.series.machine,
+    }
+
+
+_TONES = {"-": "bad", "+": "good", "?": "unsure"}
+
+
+def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
     """Mark of a point that begins a step or is an outlier; else ""."""
     marks = [
         f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
         for step in found.steps
-        if step.index == index
+        if step.first_bad is point
     ]
-    if index in found.outliers:
-        marks.append(f"? outlier {metric.change_text(found.outliers[index])}")
+    marks += [
+        f"? outlier {metric.change_text(change)}"
+        for index, change in found.outliers.items()
+        if found.series.points[index] is point
+    ]
     return ", ".join(marks)
 
 
-def _row(point: SeriesPoint, metric: Metric, mark: str) -> Row:
-    return {
-        "started": time_text(point),
-        "point": point.short,
-        "value": numeric(point.value, metric.value_text(point.value, unit=False)),
-        "range": TableCell(range_text(point.values, metric), kinds="number"),
-        "processes": f"n={len(point.values)}"
-        + (f", {point.failed} failed" if point.failed else ""),
-        "mark": mark,
-    }
+def linked(point: SeriesPoint, commit_url: str) -> TableCell:
+    """The name of a point, which leads to `commit_url` with {commit} replaced, if it is one."""
+    link = commit_url.replace("{commit}", point.name) if is_commit(point) else ""
+    return TableCell(point.short, link=link, kinds="code steady")
 
 
-def range_text(values: Sequence[float], metric: Metric) -> str:
-    """Smallest to largest value of the processes of a point; "" for a single one."""
-    if len(values) < 2:
-        return ""
-    low, high = (metric.value_text(end, unit=False) for end in (min(values), max(values)))
-    return f"{low} to {high}"
+def is_commit(point: SeriesPoint) -> bool:
+    """Whether its name is that of a commit."""
+    return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
+
+
+_COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def time_text(point: SeriesPoint) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
@@ -16,6 +16,7 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
+    html,
     numeric,
     table,
 )
@@ -23,10 +24,10 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer
 from cnnbench.base.text.progress import Progress
 from cnnbench.judge.history import formats
+from cnnbench.judge.history.formats import is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.formats import render as render_page
 from cnnbench.records.files import PICTURES
 from cnnbench.version import __version__
 
@@ -40,7 +41,6 @@ _MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
 _TICKS = 6
 _DIGITS = 7
 _MOST_NAMED = 5
-_COMMIT = re.compile("[0-9a-f]{7,64}")
 _LEAST_SPAN = 0.1
 """Least span of the value axis, as a share of the values: little noise must not fill the chart."""
 
@@ -55,7 +55,7 @@ def render(
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = render_page(page(trends, metric, commit_url), DOCUMENTS[suffix], progress)
+        text = html.render(page(trends, metric, commit_url), DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _charts(trends, metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
@@ -66,18 +66,9 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
-    points = [
-        _point_row(found, point, formats.mark_text(found, index, metric), metric, commit_url)
-        for found in trends
-        for index, point in enumerate(found.series.points)
-    ]
-    valued = len(points)
-    points += [
-        _point_row(found, point, "", metric, commit_url)
-        for found in trends
-        for point in found.series.empty
-    ]
-    points.reverse()  # newest point first
+    valued = [(found, point) for found in trends for point in found.series.points]
+    points = [*valued, *((found, point) for found in trends for point in found.series.empty)]
+    newest = points[::-1][:_MOST_LISTED]
     drawn = _drawn(trends)
     charts = _charts(drawn, metric, _MOST_DRAWN_POINTS)
     which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
@@ -88,7 +79,7 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
         answers=tuple(filter(None, (_verdict(trends, metric), _outliers(trends, metric)))),
         highlights=(
             ("series", count(len(trends), "configuration", "configurations and machines")),
-            ("points", integer(valued)),
+            ("points", integer(len(valued))),
         ),
         sections=(
             Section.of("steps", "Steps", _steps(trends, metric, commit_url)),
@@ -102,7 +93,7 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
                 "Points",
                 [
                     f"{listed}--format=csv writes all." if len(points) > _MOST_LISTED else None,
-                    table(points[:_MOST_LISTED]),
+                    table(formats.point_row(*one, metric, commit_url) for one in newest),
                 ],
                 folded=True,
             ),
@@ -111,30 +102,27 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
 
 
 def _period(trends: Sequence[Trend]) -> str:
-    starts = [one.started for found in trends for one in found.series.points]
-    if not starts:
-        return ""
-    days = dict.fromkeys(f"{one:%Y-%m-%d}" for one in (min(starts), max(starts)))
-    return f", {' to '.join(days)}"
+    days = sorted(f"{one.started:%Y-%m-%d}" for found in trends for one in found.series.points)
+    ends = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
+    return f", {ends}" if ends else ""
 
 
 def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
-    worse = [(found, step) for found in trends for step in found.setbacks]
-    others = [(found, step) for found in trends for step in found.steps]
+    worse, steps = (
+        [
+            f"{found.series.configuration}: {formats.step_text(step, metric)}"
+            for found in trends
+            for step in getattr(found, which)
+        ]
+        for which in ("setbacks", "steps")
+    )
     if worse:
-        steps = count(len(worse), "step for the worse stands", "steps for the worse stand")
-        return Answer("Steps", steps, "bad", _named(worse, metric))
+        text = count(len(worse), "step for the worse stands", "steps for the worse stand")
+        return Answer("Steps", text, "bad", _first(worse))
     if not any(found.enough for found in trends):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
-    return Answer("Steps", "No step for the worse stands", "good", _named(others, metric))
-
-
-def _named(steps: Sequence[tuple[Trend, LevelChange]], metric: Metric) -> tuple[str, ...]:
-    texts = [
-        f"{found.series.configuration}: {formats.step_text(step, metric)}" for found, step in steps
-    ]
-    return _first(texts)
+    return Answer("Steps", "No step for the worse stands", "good", _first(steps))
 
 
 def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
@@ -154,27 +142,15 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
     return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
-def _linked(point: SeriesPoint, commit_url: str) -> TableCell:
-    link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
-    return TableCell(point.short, link=link, kinds="code steady")
-
-
-def _is_commit(point: SeriesPoint) -> bool:
-    return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
-
-
 def _drawn(trends: Sequence[Trend]) -> list[Trend]:
     """The series with charts, in their order: those that got worse, that changed, the newest."""
+
+    def importance(found: Trend) -> tuple[bool, bool, datetime]:
+        newest = max(point.started for point in found.series.points)
+        return bool(found.setbacks), bool(found.steps), newest
+
     there = [found for found in trends if found.series.points]
-    there.sort(
-        key=lambda found: (
-            bool(found.setbacks),
-            bool(found.steps),
-            max(point.started for point in found.series.points),
-        ),
-        reverse=True,
-    )
-    chosen = there[:_MOST_DRAWN]
+    chosen = sorted(there, key=importance, reverse=True)[:_MOST_DRAWN]
     return [found for found in trends if found in chosen]
 
 
@@ -277,7 +253,7 @@ def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
 def _axis(points: Sequence[SeriesPoint]) -> Axis:
     """Points at equal distances, with their commits or dates where these fit."""
     ticks = tuple(float(place) for place in range(len(points)))
-    if all(map(_is_commit, points)):
+    if all(map(is_commit, points)):
         commits = tuple(point.name[:_DIGITS] for point in points)
         return Axis(label="commits in order", ticks=ticks, tick_texts=commits)
     days = {point.started.date() for point in points}
@@ -319,31 +295,11 @@ def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) 
         "configuration": found.series.configuration,
         "step": TableCell(_mark(step), tone="bad" if step.worse else "good"),
         "change": numeric(step.change, metric.change_text),
-        "last before": _linked(step.last_good, commit_url),
-        "first after": _linked(step.first_bad, commit_url),
+        "last before": linked(step.last_good, commit_url),
+        "first after": linked(step.first_bad, commit_url),
         "95 %: between": TableCell(likely, kinds="code steady"),
         "measured (UTC)": TableCell(formats.time_text(step.first_bad), kinds="steady"),
         "since": "stands" if step.stands else "undone since",
         "changed there too": TableCell(formats.facts_text(step), kinds="prose"),
-        "machine": found.series.machine,
-    }
-
-
-_TONES = {"-": "bad", "+": "good", "?": "unsure"}
-
-
-def _point_row(found: Trend, point: SeriesPoint, mark: str, metric: Metric, commit_url: str) -> Row:
-    value = point.value if point.values else None
-    span = formats.range_text(point.values, metric)
-    return {
-        "configuration": found.series.configuration,
-        "point": _linked(point, commit_url),
-        metric.title: numeric(value, metric.value_text(value, unit=False)),
-        "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
-        "started (UTC)": TableCell(formats.time_text(point), kinds="steady"),
-        "range": TableCell(span, kinds="number"),
-        "processes": numeric(len(point.values), integer),
-        "failed": numeric(point.failed or None, integer),
-        "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
         "machine": found.series.machine,
     }

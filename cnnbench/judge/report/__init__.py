@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+from cnnbench.base.document import Report
+from cnnbench.base.document.html import FORMATS, render
+from cnnbench.judge.report.results import ReportSubject, gather
 from cnnbench.records.load import load_records as load
-
-if TYPE_CHECKING:
-    from cnnbench.base.document import Report
-    from cnnbench.judge.report.formats import FORMATS, render
-    from cnnbench.judge.report.results import ReportSubject, gather
-    from cnnbench.judge.report.sections import build
 
 __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "render"]
 
-_HOMES = {
-    "FORMATS": "judge.report.formats",
-    "Report": "base.document",
-    "ReportSubject": "judge.report.results",
-    "build": "judge.report.sections",
-    "gather": "judge.report.results",
-    "render": "judge.report.formats",
-}
 
+def build(results: ReportSubject, title: str = "") -> Report:
+    """The report on some results; see `cnnbench.judge.report.sections.build`."""
+    from cnnbench.judge.report import sections  # late: `cnnbench compare` needs only the renderers
 
-def __getattr__(name: str) -> Any:
-    """Imports a module when its name is used: `cnnbench compare` needs only the renderers."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"cnnbench.{_HOMES[name]}"), name)
+    return sections.build(results, title)

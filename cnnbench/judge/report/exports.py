@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.escape import one_line, plain
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import count, truth
@@ -273,10 +274,7 @@ def mlflow(figures: Sequence[Figure]) -> Exported:
     ``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
     Units, which MLflow lacks, are tags; ends of intervals are metrics.
     """
-    runs: dict[tuple[object, ...], list[Figure]] = {}
-    for one in figures:
-        identity = (one.configuration.key, one.role, one.point, one.origin)
-        runs.setdefault(identity, []).append(one)
+    runs = grouped(figures, lambda one: (one.configuration.key, one.role, one.point, one.origin))
     return _json({"runs": [_mlflow_run(members) for members in runs.values()]}), ""
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import isfinite
 from typing import TypeAlias, TypeVar
 
+from cnnbench.base.document import TableCell, interval
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape, SteadyState
 from cnnbench.base.text.numbers import integer
@@ -20,10 +21,9 @@ from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import started
-from cnnbench.records.load import Loaded, SkippedFile, Study
+from cnnbench.records.codec import gathered, started
+from cnnbench.records.load import Loaded, Study
 from cnnbench.records.metrics.figures import share_of_peak
-from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, run_steady_state
 from cnnbench.records.step_profile import StepProfile
@@ -47,6 +47,9 @@ MOST_DRAWN = 24
 
 MOST_LISTED = 300
 """Most rows of a table with a row per process."""
+
+_USUAL = ("imagenet", "training")
+"""The data set and the work that names of families leave out."""
 
 S = TypeVar("S", Roofline, StrategiesDocument)
 
@@ -94,6 +97,11 @@ class ProcessValues:
         if len(self.values) < 2 or not self.median:
             return None
         return (max(self.values) - min(self.values)) / self.median
+
+    @property
+    def ends(self) -> dict[str, TableCell]:
+        """Cells with the interval and the range."""
+        return {INTERVAL: interval(self.interval), "range": interval(self.range)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,15 +192,10 @@ class Configured:
         return "evaluation" if self.flag("eval") else "training"
 
     @property
-    def network(self) -> str:
-        """Network and data set."""
-        data = self.flag("data_name")
-        return self.model if data in (None, "imagenet") else f"{self.model}, {data}"
-
-    @property
     def family(self) -> str:
         """Network, data set and work; each has a chart."""
-        return self.network if self.work == "training" else f"{self.network}, {self.work}"
+        further = (str(self.flag("data_name") or "imagenet"), self.work)
+        return ", ".join((self.model, *(one for one in further if one not in _USUAL)))
 
     @property
     def devices(self) -> int | None:
@@ -273,28 +276,19 @@ def newest_text(shown: int, total: int) -> str:
     return f", the newest {shown} of {integer(total)}" if shown < total else ""
 
 
-def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
-    """Configurations by network, data set and work."""
-    found: dict[str, list[Configured]] = {}
-    for one in configured:
-        found.setdefault(one.family, []).append(one)
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
-class ReportSubject:
+class ReportSubject(Loaded):
     """The subject of a report; studies are results of several processes or a profiled one.
 
-    `earlier` are configurations that only a list of a page names, see `bounded`.
+    Attributes:
+      configured: the records by configuration and origin.
+      earlier: configurations that only a list of a page names, see `bounded`.
+      comparison: the verdicts; None without.
     """
 
     configured: tuple[Configured, ...]
     earlier: tuple[Configured, ...] = ()
-    allreduces: tuple[AllReduceRecord, ...] = ()
-    skipped: tuple[SkippedFile, ...] = ()
     comparison: Comparison | None = None
-    studies: tuple[Study, ...] = ()
-    predictions: tuple[Predictions, ...] = ()
 
     def bounded(self) -> ReportSubject:
         """The same with at most `MOST_SHOWN` configurations: what changed, and the newest."""
@@ -388,13 +382,12 @@ def gather(
             new_label=labels[1],
             skipped=baseline.skipped,
         )
-    return ReportSubject(
-        configured=configurations(loaded.records, profiled_runs(loaded.studies)),
+    return gathered(
+        ReportSubject,
+        loaded,
         allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
-        skipped=loaded.skipped,
+        configured=configurations(loaded.records, profiled_runs(loaded.studies)),
         comparison=comparison,
-        studies=loaded.studies,
-        predictions=loaded.predictions,
     )
 
 

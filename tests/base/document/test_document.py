@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.document import Section, TableCell, Text, interval, numeric, table, terminal
+from cnnbench.base.document import (
+    Section,
+    TableCell,
+    Text,
+    interval,
+    introduced,
+    numeric,
+    table,
+    terminal,
+)
 from cnnbench.base.document.markdown import table_lines
 from cnnbench.base.text.escape import code
 from cnnbench.base.text.numbers import percent
@@ -26,6 +35,23 @@ def test_a_table_loses_empty_columns_and_keeps_sort_keys():
     assert len(table(({**row, "error": ""} for row in ROWS), whole=True).columns) == 4
     assert table([]) is None
     assert interval((1.0, 3.0)).value == 2.0
+
+
+def test_a_docstring_introduces_contents_if_there_are_some():
+    @introduced
+    def contents(words):
+        """What every
+        section begins with.
+        """
+        yield from words
+
+    assert [*contents([Text("one"), "two"])] == [
+        "What every section begins with.",
+        Text("one"),
+        "two",
+    ]
+    assert [*contents(["One", "two.", None])] == ["What every section begins with. One two."]
+    assert [*contents([None, ()])] == []
 
 
 def test_sections_are_apart_and_heads_have_no_commas():

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pages import HOSTILE, Page, charts, golden, report_of, rows, section
+from pages import HOSTILE, Page, golden, report_of, rows, section
 from studies import ROWS, SWEEP, roofline, step_profile, strategies, tuning
 
 from cnnbench import __version__
@@ -30,7 +30,7 @@ def report(folder):
 
 
 def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_format(report):
-    speeds = next(one for one in charts(report) if one.title == "Images/sec")
+    speeds = next(one for one in report.charts if one.title == "Images/sec")
     assert [row.label for row in speeds.rows] == [
         *("lenet, batch 8, 1 cpu, bf16", "lenet, batch 8, 1 cpu, forward_only, fp32"),
         *("lenet, batch 8, 2 cpu, replicated, fp32", "lenet, batch 16, 1 cpu, fp32"),
@@ -71,7 +71,7 @@ def test_rows_of_a_chart_are_named_by_what_differs(full_runs):
         full_runs(120, flags={"batch_size": 16}),
         full_runs(900, flags={"forward_only": True}),
     ]
-    found = [one for one in charts(report_of(*records)) if one.title.endswith(": throughput")]
+    found = [one for one in report_of(*records).charts if one.title.endswith(": throughput")]
     titles = ["lenet, 1 cpu: throughput", "lenet, inference: throughput"]
     assert [one.title for one in found] == titles
     assert [row.label for row in found[0].rows] == [
@@ -89,7 +89,7 @@ def test_candidates_of_a_search_are_named_by_what_differs():
         dataclasses.replace(plain.rows[0], candidate=candidate) for candidate in candidates
     ]
     found = tuning(rows=(*candidate_rows, plain.rows[1]))
-    (chart,) = charts(report_of(studies=[found]))
+    (chart,) = report_of(studies=[found]).charts
     assert chart.title.endswith(", all with num_batches=92 xla=true")
     assert [row.label for row in chart.rows] == ["num_intra_threads=0", "num_intra_threads=1"]
 
@@ -107,7 +107,7 @@ def test_one_size_of_a_reduction_is_bars(reductions):
         reductions.point(speed, spec=spec, bytes=4096, devices=2)
         for spec, speed in (("xring", 2.0), ("copy", 1.0), ("rechd", 3.0))
     ]
-    (chart,) = charts(report_of(reductions=[reductions(*points)]))
+    (chart,) = report_of(reductions=[reductions(*points)]).charts
     assert [row.label for row in chart.rows] == ["rechd", "xring", "copy"]
     assert [row.centre for row in chart.rows] == pytest.approx([3.0, 2.0, 1.0])
     assert (chart.bars, chart.x.zero) == (True, True)
@@ -117,7 +117,7 @@ def test_one_size_of_a_reduction_is_bars(reductions):
 def test_the_bound_of_copies_is_a_curve_over_several_sizes(reductions, sizes, drawn):
     points = [reductions.point(2.0, bytes=size, devices=2) for size in (4096, 65536)]
     copies = tuple(Copying(bytes=size, devices=2, seconds=(1e-6,)) for size in sizes)
-    bus, algorithm = charts(report_of(reductions=[reductions(*points, copies=copies)]))
+    bus, algorithm = report_of(reductions=[reductions(*points, copies=copies)]).charts
     for one in (bus, algorithm):
         assert any(curve.reference for curve in one.series) is drawn
 
@@ -125,7 +125,7 @@ def test_the_bound_of_copies_is_a_curve_over_several_sizes(reductions, sizes, dr
 def test_a_profile_is_a_timeline_with_lanes_of_devices(full_runs):
     found = step_profile(full_runs, input_wait_seconds=(0.002,) * 8)
     report = report_of(studies=[found])
-    (chart,) = charts(report)
+    (chart,) = report.charts
     assert chart.title == "lenet, batch 8, 1 cpu: one step"
     lanes = {label: [chart.kinds[one.kind] for one in spans] for label, spans in chart.lanes}
     assert list(lanes) == ["cpu:0", "cpu:0, reduction", "cpu:1", "input pipeline"]
@@ -147,14 +147,14 @@ def test_a_profile_of_an_earlier_version_has_no_timeline(full_runs):
 
 
 def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report):
-    roof = next(one for one in charts(report) if "GFLOP/s" in getattr(one, "y", one.x).label)
+    roof = next(one for one in report.charts if "GFLOP/s" in getattr(one, "y", one.x).label)
     bound, forward, kernel = roof.series
     assert "2,000 GFLOP/s of matrix products, 40.00 GB/s of memory" in bound.name
     assert (forward.style, kernel.style) == (0, 0)
     assert (forward.mark, kernel.mark) == (0, 1)
     assert forward.texts == kernel.texts == ("conv0",)
     assert kernel.sizes > forward.sizes
-    bars = next(one for one in charts(report) if one.title.endswith("time of a step in 3 layers"))
+    bars = next(one for one in report.charts if one.title.endswith("time of a step in 3 layers"))
     assert [(row.label, row.centre) for row in bars.rows][:2] == [("conv0", 50.0), ("pool0", 10.0)]
     assert bars.rows[0].values[0][0] == pytest.approx(24.0)  # the bound
 
@@ -248,7 +248,7 @@ def test_no_mode_is_fastest_without_an_interval(processes, shift, text, tone):
 
 
 def test_gains_of_the_best_flags_are_drawn(report):
-    (drawn,) = (one for one in charts(report) if "over the flags as given" in one.title)
+    (drawn,) = (one for one in report.charts if "over the flags as given" in one.title)
     assert drawn.title == "lenet: gain of 2 candidates over the flags as given"
     assert drawn.limit == 0.0  # the flags as given
     assert [row.label for row in drawn.rows] == ["variable_update=replicated", "precision=bf16"]
@@ -259,7 +259,7 @@ def test_titles_say_which_candidates_and_layers_are_drawn(full_runs):
     gains = [dataclasses.replace(best, candidate=f"num_threads={n}") for n in range(13)]
     layers = tuple(dataclasses.replace(ROWS[0], layer=f"conv{n}") for n in range(60))
     studies = [tuning(rows=tuple(gains)), roofline(full_runs(100), rows=layers)]
-    titles = [one.title for one in charts(report_of(studies=studies))]
+    titles = [one.title for one in report_of(studies=studies).charts]
     assert titles[0] == "lenet: gain of the 12 fastest of 13 candidates over the flags as given"
     (layers_title,) = (one for one in titles if "time of a step" in one)
     assert layers_title.endswith("in the 12 slowest of 60 layers")

@@ -5,11 +5,14 @@ import json
 import math
 
 import pytest
-from pages import charts, report_of, rows, section
+from pages import report_of, rows, section
+from step_profiles import changed
 
 from cnnbench.base.charts import HIGHER, Lines, Rows
 from cnnbench.base.document import Charts, Table, Text
 from cnnbench.judge.compare import compare_records
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.explanation import sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import Measured, StartupSeconds
@@ -53,7 +56,7 @@ def test_figures_by_hand(report, key, row, expected):
 
 def test_charts_of_scaling_have_the_points_of_the_table(report):
     found = {
-        one.title.partition(": ")[2]: one.series for one in charts(report) if isinstance(one, Lines)
+        one.title.partition(": ")[2]: one.series for one in report.charts if isinstance(one, Lines)
     }
     curve, linear = found["median images/sec over devices"]
     assert [devices for devices, _ in curve.points] == [1.0, 2.0, 4.0]
@@ -95,7 +98,7 @@ def test_long_unsteady_series_of_many_processes(full_runs):
     seconds = (*[0.08] * 500, *[0.1] * 300, 1.0, *[0.1] * 199)
     records = [full_runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
     report = report_of(*records)
-    series, boxes = (one for one in charts(report) if "1 cpu: " in one.title)
+    series, boxes = (one for one in report.charts if "1 cpu: " in one.title)
     assert len(series.series) == len(boxes.rows) == 8
     assert series.note == "8 of 10 processes are shown."
     points = series.series[-1].points
@@ -150,7 +153,7 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs
     assert row["p"] == f"{judged.p_adjusted:.2g}"
     tables = [one for one in section(report, "baseline").blocks if isinstance(one, Table)]
     assert (tables[-1].title, tables[-1].folded) == ("Why", True)
-    (drawn,) = (one for one in charts(report) if one.title.startswith("Change of throughput"))
+    (drawn,) = (one for one in report.charts if one.title.startswith("Change of throughput"))
     (bar,) = drawn.rows
     ((change, _),) = bar.values
     assert (change, bar.low, bar.high) == (judged.change, judged.low, judged.high)
@@ -177,6 +180,21 @@ def test_another_network_is_an_answer_and_no_change(full_runs):
     assert {cell.tone for cell in row} == {"", "unsure"}
     assert not any(isinstance(block, Charts) for block in told.blocks)
     assert "332.0 %" not in render(report, "markdown")
+
+
+def test_a_cause_names_its_flag_once(full_runs, profiles):
+    base = profiles.side(num_intra_threads=2)
+    found = explain(base, profiles.side(changed(lambda part: True, 1.5), num_intra_threads=1))
+    sides = [tuple(full_runs.of(*[speed] * 4)) for speed in (150.0, 100.0)]
+    comparison = dataclasses.replace(compare_records(*sides), explanation=found)
+    report = build(gather(Loaded(sides[1], ()), comparison=comparison))
+    fact = "2 in A, 1 in B"  # of num_intra_threads
+    (cause, *_) = rows(report, "why")
+    (line, *_) = (one for one in to_markdown(found).splitlines() if one.startswith("- "))
+    assert cause["what"].count(fact) == line.count(fact) == 1
+    first, *others = sections(found)[0]
+    assert fact in first.text
+    assert not any(fact in one.text for one in others)
 
 
 def test_undecided_is_said_once(full_runs):
@@ -274,7 +292,7 @@ def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path, call, 
     report = build(gather(load([str(tmp_path)])))
     # Eight images a step at 100 images/sec on one device.
     expected = 4 * 8 / (8 / 100 + seconds)
-    speeds = next(one for one in charts(report) if one.title.endswith("images/sec over devices"))
+    speeds = next(one for one in report.charts if one.title.endswith("images/sec over devices"))
     predicted = speeds.series[-1]
     assert predicted.name == "predicted, roce100"
     assert predicted.points == ((1.0, 100.0), (4.0, pytest.approx(expected)))
@@ -297,13 +315,7 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
     base = full_runs.of(*(100,) * 4)
     results = gather(Loaded(tuple(loaded), ()), Loaded(tuple(base), ()))
     report = build(results)
-    drawn = [
-        chart
-        for section in report.sections
-        for block in section.blocks
-        if isinstance(block, Charts)
-        for chart in block.charts
-    ]
+    drawn = report.charts
     assert len(drawn) < 30
     assert max(len(one.rows) for one in drawn if isinstance(one, Rows)) == 24
     sections = {one.key: one for one in report.sections}

@@ -17,6 +17,9 @@ LIMIT = 65_536
 # Characters of all tables and of the remarks; the reasons get the rest.
 _TABLES, _REMARKS = 32_000, 12_000
 
+_SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
+"""By the tone of a verdict."""
+
 _MOST_ANSWERS = 3
 """Configurations with changed work that are named before the tables."""
 
@@ -33,8 +36,7 @@ def render(comparison: Comparison) -> str:
         "",
     ]
     answers = [
-        f"- {wording.sign(comparison, entry, entry.main).symbol} {code(entry.name)}: "
-        f"{markdown(entry.main.judgement.reason)}"
+        f"- {_CHANGED_WORK} {code(entry.name)}: {markdown(entry.main.judgement.reason)}"
         for entry in comparison.by_severity()
         if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
     ]
@@ -45,7 +47,9 @@ def render(comparison: Comparison) -> str:
         rows = []
         for entry, result in found:
             _, _, *numbers = wording.row(comparison, entry, result).values()
-            verdict = f"{wording.sign(comparison, entry, result).symbol} {result.word}"
+            symbol = _SYMBOLS[wording.tone(comparison, entry, result)]
+            symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
+            verdict = f"{symbol} {result.word}"
             rows.append(row((verdict, code(entry.name), *(one.text for one in numbers))))
         _, *heads = wording.row(comparison, *found[0])
         head = row((f"{metric.name}, median {metric.unit_text}", *heads))

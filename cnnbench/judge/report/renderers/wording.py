@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cnnbench.base.document import TableCell, numeric
 from cnnbench.base.text.numbers import NONE, count
@@ -13,14 +13,6 @@ from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.registry import SPEEDS, Metric
-
-
-class Sign(NamedTuple):
-    """Symbol for Markdown and tone (of a cell) of a verdict."""
-
-    symbol: str
-    tone: str = ""
-
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
@@ -37,16 +29,8 @@ _MARKS: dict[Verdict, str] = {
     Verdict.MISSING: "o",
     Verdict.FAILED: "!",
 }
-_OWN: dict[Verdict, Sign] = {
-    Verdict.FASTER: Sign("🟢", "good"),
-    Verdict.CHANGED_WORK: Sign("🔵", "unsure"),
-}
-_SIGNS: dict[Level, Sign] = {
-    Level.ERROR: Sign("🔴", "bad"),
-    Level.WARNING: Sign("🟡", "unsure"),
-    Level.NOTICE: Sign("⚪"),
-    Level.NONE: Sign("⚪"),
-}
+_TONES = {Level.ERROR: "bad", Level.WARNING: "unsure"}
+_OWN_TONES = {Verdict.FASTER: "good", Verdict.CHANGED_WORK: "unsure"}
 
 _ENDINGS = {
     0: "no regression",
@@ -85,9 +69,10 @@ def confidence(comparison: Comparison) -> str:
     return f"{100 * comparison.policy.confidence:.4g} %"
 
 
-def sign(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Sign:
-    """The sign of a verdict, by its level unless it has one of its own."""
-    return _OWN.get(result.verdict) or _SIGNS[comparison.level(entry, result)]
+def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    """The tone of a verdict, as of a cell: by its level unless it has one of its own."""
+    own = _OWN_TONES.get(result.verdict)
+    return own or _TONES.get(comparison.level(entry, result), "")
 
 
 def explained(result: MetricResult) -> str:
@@ -149,8 +134,8 @@ def verdict(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> TableCell:
     """Mark and word, as in "- slower"."""
-    tone = sign(comparison, entry, result).tone
-    return TableCell(f"{_MARKS[result.verdict]} {result.word}", tone=tone)
+    mark = _MARKS[result.verdict]
+    return TableCell(f"{mark} {result.word}", tone=tone(comparison, entry, result))
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:

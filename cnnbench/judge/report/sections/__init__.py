@@ -33,13 +33,13 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "modes": ("Modes side by side", campaigns.modes),
     "scaling": ("Scaling", scaling.scaling),
     "allreduce": ("All-reduce", all_reduce.all_reduce),
-    "throughput": ("Throughput", quantities.THROUGHPUT.contents),
-    "mfu": ("Use of the hardware", quantities.HARDWARE.contents),
+    "throughput": ("Throughput", quantities.throughput),
+    "mfu": ("Use of the hardware", quantities.mfu),
     "roofline": ("Where the time of a step goes", profiles.roofline),
     "timeline": ("One step in time", profiles.timeline),
-    "memory": ("Memory", quantities.MEMORY.contents),
-    "accuracy": ("Accuracy and losses", quantities.ACCURACY.contents),
-    "warmup": ("Start-up and warm-up", quantities.WARMUP.contents),
+    "memory": ("Memory", quantities.memory),
+    "accuracy": ("Accuracy and losses", quantities.accuracy),
+    "warmup": ("Start-up and warm-up", quantities.warmup),
     "steps": ("Step times", steps.steps),
     "conditions": ("Conditions", machine.conditions),
     "environment": ("Environment", machine.environment),
@@ -74,12 +74,12 @@ def build(results: ReportSubject, title: str = "") -> Report:
     Of many configurations most sections show the newest, see `ReportSubject.bounded`.
     """
     bounded = results.bounded()
-    sections = [
+    sections = (
         Section.of(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED
         )
         for key, (title, contents) in SECTIONS.items()
-    ]
+    )
     answers = (
         # Studies answer without a baseline.
         None if results.studies and results.comparison is None else baseline.verdict(results),
@@ -100,23 +100,21 @@ def build(results: ReportSubject, title: str = "") -> Report:
 
 
 def _title(results: ReportSubject) -> str:
-    configured = (*results.configured, *results.profiled.values())
-    named = [one.model for one in configured]
-    named += [str(one.config.get("model")) for one in results.strategies]
-    named += map(campaigns.network, results.tunings)
-    models = list(dict.fromkeys(named))
-    if not models:
+    named = (
+        *(one.model for one in (*results.configured, *results.profiled.values())),
+        *(str(one.config.get("model")) for one in results.strategies),
+        *map(campaigns.network, results.tunings),
+    )
+    if not named:
         return "All-reduce of gradients" if results.allreduces else "No results"
-    return f"Speed of {first_few(models, _MOST, ', ')}"
+    return f"Speed of {first_few([*dict.fromkeys(named)], _MOST, ', ')}"
 
 
 def _subtitle(results: ReportSubject) -> str:
     measured = (*(one for _, one in results.processes), *results.strategies)
-    starts = sorted(time_text(one.started_at) for one in measured)
-    when = ""
-    if starts:
-        first, last = starts[0][:16], starts[-1][:16]
-        when = f", measured {first}" + (f" to {last}" if last != first else "") + " UTC"
+    starts = sorted(time_text(one.started_at)[:16] for one in measured)
+    ends = " to ".join(dict.fromkeys((*starts[:1], *starts[-1:])))
+    when = f", measured {ends} UTC" if ends else ""
     return f"Measured with cnnbench; report of version {__version__}{when}"
 
 
@@ -134,18 +132,17 @@ def _extent(bounded: ReportSubject) -> Answer | None:
 
 def _failed(results: ReportSubject) -> Answer | None:
     bad = [run for _, run in results.processes if run.status != "ok"]
-    defects = [one for one in results.skipped if one.defect]
-    parts = []
-    if bad:
-        total = count(len(results.processes), "process", "processes")
-        parts.append(f"{len(bad)} of {total} without a result")
-    if defects:
-        parts.append(count(len(defects), "faulty file", "faulty files"))
-    if not parts:
+    defects = sum(one.defect for one in results.skipped)
+    if not bad and not defects:
         return None
+    total = count(len(results.processes), "process", "processes")
+    parts = (
+        f"{len(bad)} of {total} without a result" if bad else "",
+        count(defects, "faulty file", "faulty files") if defects else "",
+    )
     errors = dict.fromkeys(processes.error_text(run) for run in bad)
-    details = [first_few(list(errors), _MOST)] if errors else []
-    return Answer("Failed", ", ".join(parts), "bad", tuple(details))
+    details = (first_few([*errors], _MOST),) if errors else ()
+    return Answer("Failed", ", ".join(filter(None, parts)), "bad", details)
 
 
 def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:

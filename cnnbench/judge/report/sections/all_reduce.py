@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,26 +16,25 @@ from cnnbench.base.charts import (
     Rows,
     key_of,
 )
-from cnnbench.base.document import Content, Row, TableCell, Text, numeric, table
+from cnnbench.base.document import Content, Row, TableCell, Text, introduced, numeric, table
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary
+from cnnbench.base.text.numbers import binary, number
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 
 _GIGA = 1e9
+_BOUND = "bound: copying what must be moved"
 
 
+@introduced
 def all_reduce(results: ReportSubject) -> Iterable[Content]:
-    """Charts and a row per point, of all measurements."""
-    if not results.allreduces:
-        return
-    yield (
-        "As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one "
-        "device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on "
-        "n devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements "
-        "with a wrong sum: a speed without it is no result. The copy bound is the time that the "
-        "machine needs to copy what must be moved; devices that share a memory may be faster."
-    )
+    """As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one
+    device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on n
+    devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements with a
+    wrong sum: a speed without it is no result. The copy bound is the time that the machine needs to
+    copy what must be moved; devices that share a memory may be faster.
+    """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
         yield Text(f"{wrong} reductions failed or summed wrongly.", "bad")
@@ -44,105 +43,79 @@ def all_reduce(results: ReportSubject) -> Iterable[Content]:
     yield table(_row(record, point, several) for record, point in rows)
 
 
-def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
+def _charts(record: AllReduceRecord, several: bool) -> Iterator[Chart]:
     """Bandwidth per number of devices, format and packing: curves, or bars of one size."""
-    kinds: dict[tuple[int, str, str], list[Point]] = {}
-    for point in record.rows:
-        if point.median is not None and not point.failed and point.devices > 1:
-            kinds.setdefault((point.devices, point.dtype, str(point.packing)), []).append(point)
-    charts: list[Chart] = []
+    good = (one for one in record.rows if one.median is not None and not one.failed)
+    kinds = grouped(
+        (one for one in good if one.devices > 1),
+        lambda one: (one.devices, one.dtype, str(one.packing).removeprefix("-")),
+    )
+    kind = "" if record.placement is None else f" {record.placement.device}"
     for (devices, dtype, packing), points in kinds.items():
-        kind = "" if record.placement is None else f" {record.placement.device}"
-        title = f"{devices}{kind} devices, {dtype}"
-        title += "" if packing == "-" else f", {packing}"
-        title += f", {time_text(record.started_at)}" if several else ""
+        when = time_text(record.started_at) if several else ""
+        title = ", ".join(filter(None, (f"{devices}{kind} devices", dtype, packing, when)))
         if len({point.bytes for point in points}) == 1:
-            charts.append(_bars(record, points, title))
+            yield _bars(record, points, title)
             continue
+        size = Axis(label="bytes of all tensors of a device", format="bytes", log=True, base=4)
         for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
-            charts.append(
-                Lines(
-                    title=f"{title}: {unit} bandwidth",
-                    x=Axis(
-                        label="bytes of all tensors of a device", format="bytes", log=True, base=4
-                    ),
-                    y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
-                    series=(*_curves(points, name), *_bound(record, points, name)),
-                )
+            yield Lines(
+                title=f"{title}: {unit} bandwidth",
+                x=size,
+                y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
+                series=tuple(_curves(record, points, name)),
             )
-    return charts
 
 
 def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
-    rows = tuple(
-        DistributionRow(
-            label=_name(point),
-            centre=_speed(point, "busbw"),
-            low=_quartile(point, 0.75),
-            high=_quartile(point, 0.25),
-            hint=f"{_name(point)}: {numbers.number(_speed(point, 'busbw'))} GB/s",
-            text=numbers.number(_speed(point, "busbw")),
+    rows = []
+    for point in sorted(points, key=lambda point: -_speed(point, "busbw")):
+        speed, median = _speed(point, "busbw"), point.median or 0.0
+        slower, faster = np.quantile(point.seconds, (0.75, 0.25)).tolist()
+        label = point.spec if point.tensors == 1 else f"{point.spec}, {point.tensors} tensors"
+        rows.append(
+            DistributionRow(
+                label=label,
+                centre=speed,
+                low=speed * median / slower,
+                high=speed * median / faster,
+                hint=f"{label}: {number(speed)} GB/s",
+                text=number(speed),
+            )
         )
-        for point in sorted(points, key=lambda point: -_speed(point, "busbw"))
-    )
-    bounds = [
-        _speed(one, "busbw") / share for one in points if (share := record.share_of_bound(one))
-    ]
     return Rows(
         title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
-        rows=rows,
-        limit=max(bounds, default=None),
-        limit_label="bound: copying what must be moved",
+        rows=tuple(rows),
+        limit=max(_bounds(record, points, "busbw").values(), default=None),
+        limit_label=_BOUND,
         note=key_of(rows, centre="the median reduction", band="the middle half of all reductions"),
         bars=True,
     )
 
 
-def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
+def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iterator[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _speed(point, name))):
         specs[point.spec][point.bytes] = _speed(point, name)  # the last one is the fastest
-    return [
-        ChartSeries(
-            name=spec,
-            points=tuple((float(size), speed) for size, speed in best.items()),
-            hints=tuple(
-                f"{spec}, {binary(size)}: {numbers.number(speed)} GB/s"
-                for size, speed in best.items()
-            ),
-        )
-        for spec, best in specs.items()
-    ]
+    for spec, best in specs.items():
+        hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
+        yield ChartSeries(name=spec, points=tuple(best.items()), hints=tuple(hints))
+    bounds = _bounds(record, points, name)
+    if len(bounds) > 1:
+        yield ChartSeries(name=_BOUND, points=tuple(sorted(bounds.items())), reference=True)
 
 
-def _name(point: Point) -> str:
-    tensors = numbers.count(point.tensors, "tensor", "tensors")
-    return point.spec if point.tensors == 1 else f"{point.spec}, {tensors}"
-
-
-def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[ChartSeries]:
-    bounds = {
-        point.bytes: _speed(point, name) / share
-        for point in points
-        if (share := record.share_of_bound(point))
-    }
-    if len(bounds) < 2:
-        return []
-    line = tuple((float(size), bounds[size]) for size in sorted(bounds))
-    return [ChartSeries(name="bound: copying what must be moved", points=line, reference=True)]
+def _bounds(record: AllReduceRecord, points: Iterable[Point], name: str) -> dict[int, float]:
+    """Bandwidth in GB/s of copies by size, as far as it is known."""
+    shares = ((point, record.share_of_bound(point)) for point in points)
+    return {point.bytes: _speed(point, name) / share for point, share in shares if share}
 
 
 def _speed(point: Point, name: str) -> float:
     """Bandwidth in GB/s."""
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
-
-
-def _quartile(point: Point, share: float) -> float:
-    """Bus bandwidth in GB/s of a reduction that takes longer than this share of all."""
-    seconds = float(np.quantile(point.seconds, share))
-    return _speed(point, "busbw") * (point.median or 0.0) / seconds
 
 
 def _row(record: AllReduceRecord, point: Point, several: bool) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.document import Answer, Content, Row, TableCell, numeric, table
@@ -24,10 +24,9 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     comparison = results.comparison
     if comparison is None:
         return
-    charts = [_changes(comparison, metric) for metric in comparison.leading]
     judged = wording.tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
-    yield [chart for chart in charts if chart is not None]
+    yield [chart for metric in comparison.leading for chart in _changes(comparison, metric)]
     for place, (metric, rows) in enumerate(judged):
         also = f"Also {metric.name}" if place >= len(comparison.leading) else ""
         yield table((_row(comparison, *row) for row in rows), title=also, folded=bool(also))
@@ -104,31 +103,26 @@ def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricRes
     }
 
 
-def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
-    judged = [
-        (entry, result)
-        for entry, result in comparison.about(metric)
-        if result.judgement.change is not None
-    ]
+def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
+    """The chart of the changes, if there are some."""
+    judged = [one for one in comparison.about(metric) if one[1].judgement.change is not None]
     if not judged:
-        return None
+        return
     shared, labels = apart([entry.name.split(", ") for entry, _ in judged])
-    rows = []
-    for (entry, result), label in zip(judged, labels, strict=True):
-        judgement = result.judgement
-        hint = f"{label}: {result.word} {result.estimate}"
-        rows.append(
-            DistributionRow(
-                label=label,
-                values=((judgement.change or 0.0, hint),),
-                low=judgement.low,
-                high=judgement.high,
-                text=metric.change_text(judgement.change or 0.0),
-                tone=wording.sign(comparison, entry, result).tone,
-            )
+    rows = [
+        DistributionRow(
+            label=label,
+            values=((result.judgement.change or 0.0, f"{label}: {result.word} {result.estimate}"),),
+            low=result.judgement.low,
+            high=result.judgement.high,
+            text=metric.change_text(result.judgement.change or 0.0),
+            tone=wording.tone(comparison, entry, result),
         )
+        for (entry, result), label in zip(judged, labels, strict=True)
+    ]
     of = f" of {shared}" if shared else ""
-    return Rows(
+    interval = f"its {wording.confidence(comparison)} interval"
+    yield Rows(
         title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(
             label=f"change of {metric.name}",
@@ -138,11 +132,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
         rows=tuple(rows),
         limit=0.0,
         limit_label="no change",
-        note=key_of(
-            rows,
-            dot="the estimated change",
-            band=f"its {wording.confidence(comparison)} interval",
-        ),
+        note=key_of(rows, dot="the estimated change", band=interval),
     )
 
 
@@ -159,7 +149,7 @@ def explanation(results: ReportSubject) -> Iterable[Content]:
             "difference, ms": numeric(cause.difference, signed_ms),
             "A, ms": numeric(cause.base, in_ms),
             "B, ms": numeric(cause.new, in_ms),
-            "what": TableCell("; ".join((cause.text, *cause.evidence)), kinds="prose"),
+            "what": TableCell("; ".join((cause.text, *cause.further)), kinds="prose"),
         }
         for cause in found.causes
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
@@ -14,6 +14,7 @@ from cnnbench.base.document import (
     TableCell,
     Text,
     interval,
+    introduced,
     numeric,
     table,
 )
@@ -28,7 +29,7 @@ from cnnbench.judge.report.results import (
     apart,
     timed_names,
 )
-from cnnbench.judge.report.sections.quantities import process_key, process_row
+from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.strategies import (
     DIFFERENT,
     EQUAL,
@@ -38,31 +39,25 @@ from cnnbench.records.strategies import (
     StrategyRow,
     weight_remarks,
 )
-from cnnbench.records.tune import (
-    AS_GIVEN,
-    FASTER,
-    OPEN,
-    SAME,
-    SLOWER,
-    TuneDocument,
-    TuneRow,
-)
+from cnnbench.records.tune import AS_GIVEN, FASTER, OPEN, SAME, SLOWER, TuneDocument, TuneRow
 
 _TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
 
 
+@introduced
 def modes(results: ReportSubject) -> Iterable[Content]:
-    """Images/sec, overhead and weights of every mode, a chart and a table per comparison."""
-    if results.strategies:
-        yield (
-            "Fresh processes of every mode in random order within rounds (cnnbench strategies). "
-            "Overhead is the time of a step beyond that of one device alone, as a share of it: on "
-            "GPUs with the images of one device, on logical CPU devices, which share the cores, "
-            "with all of them. Weights are compared after the same steps; one_tower sees another "
-            "batch."
-        )
+    """Fresh processes of every mode in random order within rounds (cnnbench strategies). Overhead
+    is the time of a step beyond that of one device alone, as a share of it: on GPUs with the images
+    of one device, on logical CPU devices, which share the cores, with all of them. Weights are
+    compared after the same steps; one_tower sees another batch.
+    """
     for title, one in titled(results):
-        yield from _remarks(one)
+        if one.incomplete is not None:
+            yield Text(f"Incomplete: {one.incomplete}", "bad")
+        for text, right in weight_remarks(one.rows, one.weights_tolerance):
+            yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
+        for row in one.rows:
+            yield Text(f"Failed: {row.mode}: {row.problem}", "bad") if row.problem else None
         yield [chart(one, title)]
         yield table((_mode(one, row) for row in one.rows), title=title)
         costs = ({"mode": row.mode, **_costs(row)} for row in one.rows)
@@ -71,12 +66,11 @@ def modes(results: ReportSubject) -> Iterable[Content]:
 
 def mode_row(row: StrategyRow, spread: str) -> Row:
     """Cells for a terminal; `spread` is the title of the interval."""
-    ends = None if row.low is None or row.high is None else (row.low, row.high)
     return {
         "mode": row.mode,
         "all-reduce": row.all_reduce,
         "median images/sec": numeric(row.images_per_sec),
-        spread: interval(ends),
+        spread: interval((row.low, row.high)),
         "overhead": numeric(row.overhead, _signed),
         **_costs(row),
         "weights": row.weights,
@@ -102,11 +96,11 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
         found = {mode: ProcessValues(one.speeds(mode)) for mode in known}
         right = all(row.weights != DIFFERENT and not row.problem for row in one.rows)
         text, tone = _fastest({mode: speeds for mode, speeds in found.items() if speeds.values})
-        details = [words for words, _ in weight_remarks(one.rows, one.weights_tolerance)]
-        if one.incomplete is not None:
-            details.insert(0, f"incomplete: {one.incomplete}")
+        remarks = (words for words, _ in weight_remarks(one.rows, one.weights_tolerance))
+        ended = () if one.incomplete is None else (f"incomplete: {one.incomplete}",)
         if text:
-            yield Answer(f"Modes of {title}", text, tone if right else "bad", tuple(details))
+            tone = tone if right else "bad"
+            yield Answer(f"Modes of {title}", text, tone, (*ended, *remarks))
 
 
 def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
@@ -119,13 +113,11 @@ def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
         return text, "unsure"
     if not known:
         return "", ""
-    best, (low, high) = known[0]
-    near = [(mode, ends) for mode, ends in known[1:] if ends[1] >= low]
+    (best, (low, high)), *others = known
+    near = {mode: ends[0] for mode, ends in others if ends[1] >= low}
+    span = f"{numbers.number(min([low, *near.values()]))} to {numbers.number(high)}"
     if near:
-        low = min(low, *(ends[0] for _, ends in near))
-    span = f"{numbers.number(low)} to {numbers.number(high)}"
-    if near:
-        return f"{best} is as fast as {', '.join(m for m, _ in near)}: {span} images/sec", ""
+        return f"{best} is as fast as {', '.join(near)}: {span} images/sec", ""
     return f"{best} is the fastest: {numbers.number(found[best].median)} images/sec ({span})", ""
 
 
@@ -142,33 +134,17 @@ def work_text(one: StrategiesDocument) -> str:
     return ", ".join(parts)
 
 
-def _remarks(one: StrategiesDocument) -> Iterable[Text]:
-    if one.incomplete is not None:
-        yield Text(f"Incomplete: {one.incomplete}", "bad")
-    for text, right in weight_remarks(one.rows, one.weights_tolerance):
-        yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
-    for row in one.rows:
-        if row.problem:
-            yield Text(f"Failed: {row.mode}: {row.problem}", "bad")
-
-
 def chart(document: StrategiesDocument, title: str = "") -> Rows:
     """Images/sec of every case, a dot per process."""
-    rows = tuple(
-        process_row(speeds, row.mode, numbers.number, " images/sec")
-        for row in document.rows
-        if (speeds := ProcessValues(document.speeds(row.mode))).values
-    )
-    return Rows(
-        title=title or work_text(document),
-        x=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-        rows=rows,
-        note=process_key(rows),
+    return process_chart(
+        title or work_text(document),
+        Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
+        ((row.mode, ProcessValues(document.speeds(row.mode))) for row in document.rows),
+        " images/sec",
     )
 
 
 def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
-    speeds = ProcessValues(document.speeds(row.mode))
     weights, distance = row.weights or numbers.NONE, row.weight_distance
     if row.weights in (EQUAL, DIFFERENT) and distance is not None:
         by = "within" if row.weights == EQUAL else "by"
@@ -176,8 +152,7 @@ def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
     return {
         "mode": row.mode,
         "median images/sec": numeric(row.images_per_sec),
-        INTERVAL: interval(speeds.interval),
-        "range": interval(speeds.range),
+        **ProcessValues(document.speeds(row.mode)).ends,
         "overhead": numeric(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,
@@ -190,15 +165,13 @@ _MODEL = "--model="
 _signed = partial(percent, signed=True)
 
 
+@introduced
 def best_flags(results: ReportSubject) -> Iterable[Content]:
-    """The proven command line and all candidates of every search."""
-    if results.tunings:
-        yield (
-            "Candidates ran in rounds of short processes, in random order; those that were slower "
-            "beyond doubt left, and the last one was measured in pairs against the flags as they "
-            "were given (cnnbench tune). Gains of the table are estimates from all rounds; that of "
-            "the verdict is from the pairs alone."
-        )
+    """Candidates ran in rounds of short processes, in random order; those that were slower beyond
+    doubt left, and the last one was measured in pairs against the flags as they were given
+    (cnnbench tune). Gains of the table are estimates from all rounds; that of the verdict is from
+    the pairs alone.
+    """
     for one in results.tunings:
         name = network(one)
         command = TableCell(shlex.join(one.command), kinds="command")
@@ -208,7 +181,7 @@ def best_flags(results: ReportSubject) -> Iterable[Content]:
         words = (outcome, one.reason, one.weights, f"it took {spent}")
         said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
         yield Text(" ".join(said), tone)
-        yield _charts(one, name)
+        yield [*_gains(one, name)]
         yield table(map(candidate_row, one.rows), title=f"{name}: candidates")
         refused: Iterable[Row] = (
             {
@@ -260,10 +233,11 @@ def network(one: TuneDocument) -> str:
     return next(words, "the default network")
 
 
-def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
+def _gains(one: TuneDocument, name: str) -> Iterator[Rows]:
+    """The chart of the gains, if there are some."""
     measured = [row for row in one.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
-        return ()
+        return
     drawn = measured[:_MOST_DRAWN]
     shared, labels = apart([row.candidate.split(" ") for row in drawn], " ")
     rows = tuple(
@@ -278,15 +252,13 @@ def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
     )
     which = selected(len(drawn), "fastest", len(measured), "candidate", "candidates")
     alike = f", all with {shared}" if shared else ""
-    return (
-        Rows(
-            title=f"{name}: gain of {which} over the flags as given{alike}",
-            x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
-            rows=rows,
-            limit=0.0,
-            limit_label="as given",
-            note=key_of(rows, dot="the estimate from all rounds", band="its 95 % interval"),
-        ),
+    yield Rows(
+        title=f"{name}: gain of {which} over the flags as given{alike}",
+        x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
+        rows=rows,
+        limit=0.0,
+        limit_label="as given",
+        note=key_of(rows, dot="the estimate from all rounds", band="its 95 % interval"),
     )
 
 
@@ -295,11 +267,10 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
     when = "" if row.after is None else f" after round {row.after} of {row.group}"
     left = f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
     left = left if long else f"{row.left}, {row.group} {row.after}"
-    ends = None if row.low is None or row.high is None else (row.low, row.high)
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
         "gain": numeric(None if row.candidate == AS_GIVEN else row.gain, _signed),
-        INTERVAL: interval(ends, _signed),
+        INTERVAL: interval((row.low, row.high), _signed),
         "median images/sec": numeric(row.images_per_sec),
         "processes": numeric(row.processes, integer),
         "left": TableCell(left if row.left else "", kinds="prose"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.document import Answer, Content, Row, TableCell, Text, numeric, table
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
@@ -20,68 +21,64 @@ from cnnbench.judge.report.results import (
     time_text,
 )
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.parts import ConditionNote, Conditions
+from cnnbench.records.parts import ConditionNote
 
-_EFFECTS = (Effect.BLOCKS, Effect.MENTIONED, Effect.IGNORED)
 _UNKNOWN = "unknown"
 _MOST_NAMED = 3
 
 
 def disturbances(results: ReportSubject) -> Answer | None:
     """The most frequent disturbance, or that there was none; None if nothing was checked."""
-    checked = _checked(results)
-    marked = sum(bool(one.notes) for one in checked)
+    checked, marked, kinds = _checked(results)
     if not checked:
         return None
     if not marked:
         return Answer("Conditions", "Nothing disturbed the measurements", "good")
     details = (
-        f"{_kind(notes)} {_when(notes)}: {len(notes)} of {len(checked)}; for example, "
-        f"{notes[0].text}"
-        for notes in _remarks(checked)[:_MOST_NAMED]
+        f"{_kind(notes)} {_when(notes)}: {len(notes)} of {checked}; for example, {notes[0].text}"
+        for notes in kinds[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
-    text = f"{marked} of {count(len(checked), 'process', 'processes')} {verb} disturbed"
+    text = f"{marked} of {count(checked, 'process', 'processes')} {verb} disturbed"
     return Answer("Conditions", text, "unsure", tuple(details))
 
 
 def conditions(results: ReportSubject) -> Iterable[Content]:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
-    checked = _checked(results)
+    checked, marked, kinds = _checked(results)
     if not checked:
         return
-    if marked := sum(bool(one.notes) for one in checked):
-        message = f"In {marked} of {len(checked)} processes something may have distorted the "
-        yield Text(f"{message}values.", "unsure")
-    else:
-        yield Text("No check had a remark.", "good")
+    text = f"In {marked} of {checked} processes something may have distorted the values."
+    yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
     yield table(
         {
             "condition": _kind(notes),
             "when": TableCell(_when(notes), kinds="steady"),
-            "processes": numeric(len(notes), f"{len(notes)} of {len(checked)}"),
+            "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
             "for example": TableCell(notes[0].text, kinds="prose"),
             "advice": TableCell(notes[0].advice, kinds="prose"),
         }
-        for notes in _remarks(checked)
+        for notes in kinds
     )
     good = (one for one in results.configured if one.good)
     yield table(map(_disturbed, good), title="During the timed steps")
 
 
-def _checked(results: ReportSubject) -> list[Conditions]:
-    """Conditions of the successful processes that have any."""
+def _checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]]]:
+    """Numbers of successful processes with conditions and with notes, and the notes.
+
+    Notes are by kind and time, at most one per process, the most frequent first.
+    """
     good = (one.conditions for _, one in results.processes if one.status == "ok")
-    return [one for one in good if one is not None]
-
-
-def _remarks(checked: Iterable[Conditions]) -> list[list[ConditionNote]]:
-    """Notes by kind and time, at most one per run; the most frequent first."""
-    found: dict[tuple[str, str], list[ConditionNote]] = {}
-    for one in checked:
-        for place, note in {(note.id, note.when): note for note in one.notes}.items():
-            found.setdefault(place, []).append(note)
-    return sorted(found.values(), key=lambda notes: -len(notes))
+    checked = [one for one in good if one is not None]
+    notes = (
+        note
+        for one in checked
+        for note in {(note.id, note.when): note for note in one.notes}.values()
+    )
+    kinds = grouped(notes, lambda note: (note.id, note.when)).values()
+    marked = sum(bool(one.notes) for one in checked)
+    return len(checked), marked, sorted(kinds, key=len, reverse=True)
 
 
 def _kind(notes: Sequence[ConditionNote]) -> str:
@@ -119,7 +116,7 @@ def environment(results: ReportSubject) -> Iterable[Content]:
     alike = [name for name in names if _same(name, environments)]
     # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
-    unlike.sort(key=lambda name: _EFFECTS.index(fact(name).effect))
+    unlike.sort(key=lambda name: [*Effect].index(fact(name).effect))
     shared: Iterable[Row] = (
         {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
         for name in alike
@@ -151,10 +148,9 @@ def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
         for name in unlike
         if fact(name).effect is Effect.BLOCKS and not all(_same(name, group) for group in groups)
     ]
-    if not found:
-        return None
     message = "Runs of one configuration differ in facts that decide speed, so that their values "
-    return Text(f"{message}are those of a mixture: {', '.join(found)}.", "unsure")
+    message += f"are those of a mixture: {', '.join(found)}."
+    return Text(message, "unsure") if found else None
 
 
 def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from cnnbench.base.document import Content, Row, Table, TableCell, numeric, table
+from cnnbench.base.document import Content, Row, Table, TableCell, introduced, numeric, table
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
 from cnnbench.judge.report.results import MOST_LISTED, ReportSubject, newest_text, time_text
@@ -29,7 +29,7 @@ def failures(results: ReportSubject) -> Iterable[Content]:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
     if failed := [one for one in results.processes if one[1].status != "ok"]:
         yield "These runs have no values in this report, except valid points of all-reduces."
-        yield _table(failed[-MOST_LISTED:], _FAILURES)
+        yield _table(failed, _FAILURES)
         if len(failed) > MOST_LISTED:
             yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
     files = (
@@ -46,19 +46,19 @@ def failures(results: ReportSubject) -> Iterable[Content]:
 def earlier(results: ReportSubject) -> Iterable[Content]:
     """A row for each configuration that the other sections leave out, the newest first."""
     found = sorted(results.earlier, key=lambda one: one.latest, reverse=True)
-    if found:
-        listed = found[:_MOST_EARLIER]
-        which = newest_text(len(listed), len(found))
-        yield f"What the other sections leave out, each configuration and revision{which}."
-        yield table(
-            {
-                "configuration": one.name,
-                "median images/sec": numeric(one.throughput.median),
-                "processes": numeric(len(one.good), integer),
-                "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
-            }
-            for one in listed
-        )
+    listed = found[:_MOST_EARLIER]
+    which = newest_text(len(listed), len(found))
+    text = f"What the other sections leave out, each configuration and revision{which}."
+    yield text if found else None
+    yield table(
+        {
+            "configuration": one.name,
+            "median images/sec": numeric(one.throughput.median),
+            "processes": numeric(len(one.good), integer),
+            "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+        }
+        for one in listed
+    )
 
 
 _MOST_EARLIER = 2000
@@ -66,18 +66,16 @@ _MOST_EARLIER = 2000
 
 def commands(results: ReportSubject) -> Iterable[Content]:
     """Every process with its exact command, in order of time."""
-    if results.processes:
-        processes = results.processes
-        listed = processes[-MOST_LISTED:]
-        which = newest_text(len(listed), len(processes))
+    if processes := results.processes:
+        which = newest_text(min(len(processes), MOST_LISTED), len(processes))
         yield f"Every process with its exact command, in order of time{which}."
-        yield _table(listed, _COMMANDS)
+        yield _table(processes, _COMMANDS)
 
 
 def _table(
-    processes: Iterable[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
+    processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
 ) -> Table | None:
-    rows = (_cells(name, record) for name, record in processes)
+    rows = (_cells(name, record) for name, record in processes[-MOST_LISTED:])
     return table({title: cells[title] for title in titles} for cells in rows)
 
 
@@ -107,23 +105,16 @@ def error_text(run: RunRecord | AllReduceRecord) -> str:
 _MOST_UNFOLDED = 12
 
 
+@introduced
 def reproduce(results: ReportSubject) -> Iterable[Content]:
-    """Versions and commits with numbers of processes, and a command per campaign or run."""
+    """These commands, with these versions on an equal machine, measure it again; commits with a
+    plus had changes. Every process has its own command under Runs and commands.
+    """
     software = Counter(_all_software(results))
     if not software:
         return
-    yield (
-        "These commands, with these versions on an equal machine, measure it again; commits with a "
-        "plus had changes. Every process has its own command under Runs and commands."
-    )
     yield table(
-        {
-            **{
-                title: TableCell(text, kinds="code" if "commit" in title else "")
-                for title, text in found
-            },
-            "processes": numeric(processes, integer),
-        }
+        {**dict(found), "processes": numeric(processes, integer)}
         for found, processes in software.items()
     )
     commands = sorted(_commands(results), key=lambda one: started(one[3]))
@@ -138,7 +129,11 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
     yield table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
 
 
-def _all_software(results: ReportSubject) -> Iterable[tuple[tuple[str, str], ...]]:
+_Software: TypeAlias = tuple[tuple[str, TableCell | str], ...]
+"""Cells by their titles."""
+
+
+def _all_software(results: ReportSubject) -> Iterable[_Software]:
     for _, one in results.processes:
         ab = getattr(one, "ab", None)
         yield _software(one.environment, subject_of(one.subject, one.config, ab))
@@ -147,8 +142,8 @@ def _all_software(results: ReportSubject) -> Iterable[tuple[tuple[str, str], ...
             yield _software(document.environment, document.subject or Subject())
 
 
-def _software(facts: Mapping[str, Any], subject: Subject) -> tuple[tuple[str, str], ...]:
-    """Machine, versions and commits with their titles; "" where unknown."""
+def _software(facts: Mapping[str, Any], subject: Subject) -> _Software:
+    """Machine, versions and commits; "" where unknown."""
     texts = {name: fact_text(value) for name, value in facts.items()}
     own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
     return (
@@ -162,8 +157,9 @@ def _software(facts: Mapping[str, Any], subject: Subject) -> tuple[tuple[str, st
     )
 
 
-def _commit(revision: str, state: Subject) -> str:
-    return f"{revision}+{state.changes or ''}" if revision and state.dirty else revision
+def _commit(revision: str, state: Subject) -> TableCell:
+    changes = f"+{state.changes or ''}" if revision and state.dirty else ""
+    return TableCell(f"{revision}{changes}", kinds="code")
 
 
 def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:

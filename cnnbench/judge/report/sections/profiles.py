@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from statistics import median
 
 from cnnbench.base.charts import (
@@ -24,6 +26,7 @@ from cnnbench.base.document import (
     Row,
     TableCell,
     Text,
+    introduced,
     numeric,
     table,
     terminal,
@@ -48,21 +51,19 @@ from cnnbench.records.step_profile import (
 )
 
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
+_group = attrgetter("kind", "direction")
 
 
+@introduced
 def roofline(results: ReportSubject) -> Iterable[Content]:
-    """A row per profiled process, its layers under the roof, and its time by kind of operation."""
+    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound of a
+    row is its FLOPs at the rate of a large matrix product or its bytes at the rate of copying
+    memory, whichever takes longer. What is above the bound could be won.
+    """
     named = timed_names((results.profiled[one.run.run_id].name, one) for one in results.rooflines)
-    if not named:
-        return
-    yield (
-        "Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound "
-        "of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of "
-        "copying memory, whichever takes longer. What is above the bound could be won."
-    )
     yield table(_process(name, one) for name, one in named)
     charts = (c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
-    yield Charts(tuple(charts), pairs=True)
+    yield Charts(tuple(charts), pairs=True) if named else None
     for name, one in named:
         title = f"{name}: by kind of operation"
         yield table(map(_kind_row, one.kinds), title=title, folded=len(named) > 1)
@@ -146,35 +147,29 @@ def table_text(found: Roofline, title: str, most: int) -> str:
 
 def chart(roofline: Roofline, title: str) -> Lines:
     """Every row with FLOPs as a point under the roof, the longest ones named."""
-    groups: defaultdict[tuple[str, str], list[RooflineRow]] = defaultdict(list)
     rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
-    for row in rows:
-        groups[row.kind, row.direction].append(row)
-    kinds = list(dict.fromkeys(kind for kind, _ in sorted(groups)))
-    directions = list(dict.fromkeys(direction for _, direction in sorted(groups)))
-    longest = sorted(rows, key=lambda row: -row.seconds)
-    named = longest[:_MOST_NAMED]
-    largest = longest[0].seconds if longest else 1.0
+    rows.sort(key=_group)
+    kinds = [*dict.fromkeys(row.kind for row in rows)]
+    directions = [*dict.fromkeys(row.direction for row in rows)]
+    named = sorted(rows, key=lambda row: -row.seconds)[:_MOST_NAMED]
     points = [
         ChartSeries(
             name=f"{kind}, {direction}",
             points=tuple((row.flops_per_byte or 0.0, _rate(row)) for row in of),
             hints=tuple(map(_hint, of)),
             texts=tuple(row.layer if row in named else "" for row in of),
-            sizes=tuple(round(5.0 + 15.0 * (row.seconds / largest) ** 0.5) for row in of),
+            sizes=tuple(round(5.0 + 15.0 * (row.seconds / named[0].seconds) ** 0.5) for row in of),
             style=kinds.index(kind),
             mark=directions.index(direction),
             line=False,
         )
-        for (kind, direction), of in sorted(groups.items())
+        for (kind, direction), of in ((key, [*of]) for key, of in groupby(rows, _group))
     ]
-    machine = roofline.machine
-    places = [x for one in points for x, _ in one.points]
     return Lines(
         title=title,
         x=Axis(label="FLOP per byte", log=True),
         y=Axis(label="GFLOP/s", log=True, better=HIGHER),
-        series=(_roof(machine, places), *points),
+        series=(_roof(roofline.machine, (x for one in points for x, _ in one.points)), *points),
         note="A point is a convolution or matrix product of a layer in one direction, its area the "
         f"time; up to {len(named)} of the longest are named. The rest of a step has no FLOPs that "
         "count.",
@@ -203,9 +198,9 @@ def _layer_bars(roofline: Roofline, title: str) -> Rows:
     )
 
 
-def _roof(machine: Machine, places: Sequence[float]) -> ChartSeries:
-    ridge = machine.ridge
-    ends = (min([ridge / 4, *places]), ridge, max([ridge * 4, *places]))
+def _roof(machine: Machine, places: Iterable[float]) -> ChartSeries:
+    low, *_, high = sorted([machine.ridge / 4, machine.ridge * 4, *places])
+    ends = (low, machine.ridge, high)
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
     name = f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
     name += f"{number(machine.bytes_per_sec / 1e9)} GB/s of memory"
@@ -229,20 +224,17 @@ _HINTED = 0.004
 """Least share of the step of a span with a hint."""
 
 
+@introduced
 def timeline(results: ReportSubject) -> Iterable[Content]:
-    """For each configuration, a chart with a lane for each device, and the time by kind."""
+    """The last profiled step of a process (cnnbench run --profile_json, ab, explain): a lane for
+    what a device computes, and lanes of their own for reductions, for copies between devices and
+    for the input pipeline. The profiler makes steps longer. The table has medians over all profiled
+    steps; of operations side by side each has its part.
+    """
     found: dict[str, StepProfile] = {}
     for one in results.profiles:
         if one.timeline:
             found.setdefault(results.profiled[one.record.run_id].name, one)
-    if found:
-        yield (
-            "The last profiled step of a process (cnnbench run --profile_json, ab, explain): a "
-            "lane for what a device computes, and lanes of their own for reductions, for copies "
-            "between devices and for the input pipeline. The profiler makes steps longer. The "
-            "table has medians over all profiled steps; of operations side by side each has its "
-            "part."
-        )
     for name, profile in list(found.items())[:_MOST_PROFILES]:
         yield [_lanes(profile, name)]
         yield table(_times(profile), title=f"{name}: a step by kind")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
+from typing import Any
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.document import (
@@ -16,11 +17,12 @@ from cnnbench.base.document import (
     TableCell,
     Text,
     interval,
+    introduced,
     numeric,
     table,
 )
-from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import first_few, integer, percent
+from cnnbench.base.grouping import grouped
+from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
@@ -31,136 +33,149 @@ from cnnbench.judge.report.results import (
     Configured,
     ProcessValues,
     ReportSubject,
-    by_family,
     newest,
     newest_text,
     told_apart,
 )
 from cnnbench.records.run import RunRecord
 
-_MIB = 2**20
 _MOST_DOTS = 40
 """Most processes that a row of a chart shows."""
 _MOST_NAMED = 5
-_exact = partial(percent, digits=2)
+_exact = functools.partial(percent, digits=2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A section about one value per run.
+    """A section about one value per run, as decorator of a function with the cells of a row.
+
+    The docstring of the function is the first paragraph, and its name is the key: a second table
+    has the medians of the metrics that name this section.
 
     Attributes:
-      text: its first paragraph.
       values: values of a configuration, shown in the charts.
       chart: name of the quantity in titles of charts.
-      row: further cells of a configuration's row in the table.
       known: whether a configuration has content for the section; by default, whether it has values.
       limit, limit_label: a value marked in the charts.
-      remarks: after the first paragraph.
-      section: key of the section; a second table has the medians of the metrics that name it.
+      remarks: after the first paragraph, on at least one configuration.
     """
 
-    text: str
     values: Callable[[Configured], ProcessValues]
     chart: str
     axis: Axis
-    row: Callable[[Configured], Row]
     known: Callable[[Configured], bool] | None = None
     limit: float | None = None
     limit_label: str = ""
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
-    section: str
 
-    def contents(self, results: ReportSubject) -> Iterable[Content]:
-        """Remarks, a chart for each network and data set with values, and the table."""
-        known = [one for one in results.configured if (self.known or self._has_values)(one)]
-        if not known:
-            return
-        yield self.text
-        yield from self.remarks(known)
-        drawn = by_family(filter(self._has_values, known))
-        yield [self._chart(*one) for one in islice(drawn.items(), MOST_DRAWN)]
-        yield table({"configuration": one.name, **self.row(one)} for one in known)
-        if further := [metric for metric in BOUNDS.values() if metric.section == self.section]:
+    def __call__(
+        self, row: Callable[[Configured], Row]
+    ) -> Callable[[ReportSubject], Iterable[Content]]:
+        """The section: remarks, a chart for each network and data set with values, the tables."""
+
+        @functools.wraps(row)
+        def contents(results: ReportSubject) -> Iterable[Content]:
+            known = [one for one in results.configured if (self.known or self._has_values)(one)]
+            further = [metric for metric in BOUNDS.values() if metric.section == row.__name__]
+            yield from self.remarks(known) if known else ()
+            drawn = grouped(filter(self._has_values, known), lambda one: one.family)
+            yield [self._chart(*one) for one in islice(drawn.items(), MOST_DRAWN)]
+            yield table({"configuration": one.name, **row(one)} for one in known)
             yield table(
                 {
                     "configuration": one.name,
                     **{f"median {metric.title}": _median(one, metric.name) for metric in further},
                 }
                 for one in known
+                if further
             )
+
+        return introduced(contents)
 
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
 
     def _chart(self, family: str, members: Sequence[Configured]) -> Rows:
         """A row per configuration; shared parts of their names are in the title."""
-        total = len(members)
-        members = newest(members, MOST_DRAWN)
-        formats: dict[str, Callable[[float | None], str]]
-        formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
-        shared, labels = told_apart(members)
-        rows = tuple(
-            process_row(self.values(one), label, formats[self.axis.format])
-            for one, label in zip(members, labels, strict=True)
-        )
-        return Rows(
-            title=f"{shared or family}: {self.chart}{newest_text(len(members), total)}",
-            x=self.axis,
-            rows=rows,
+        shown = newest(members, MOST_DRAWN)
+        shared, labels = told_apart(shown)
+        return process_chart(
+            f"{shared or family}: {self.chart}{newest_text(len(shown), len(members))}",
+            self.axis,
+            zip(labels, map(self.values, shown), strict=True),
             limit=self.limit,
             limit_label=self.limit_label,
-            note=process_key(rows),
         )
 
 
-def process_key(rows: Sequence[DistributionRow]) -> str:
-    """The legend of rows made by `process_row`."""
-    band = f"its {INTERVAL} (from {FEWEST} processes on)"
-    return key_of(rows, dot="a process", centre="the median", band=band)
+def process_chart(
+    title: str,
+    axis: Axis,
+    values: Iterable[tuple[str, ProcessValues]],
+    unit: str = "",
+    **layout: Any,
+) -> Rows:
+    """A row per label and its values, if any: a dot per process, the median and its interval.
 
-
-def process_row(
-    found: ProcessValues, label: str, text: Callable[[float | None], str], unit: str = ""
-) -> DistributionRow:
-    """A row of a chart: a dot per process, the median and its interval.
-
-    `unit` stands behind the value in the hint of each dot.
+    `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
     """
+    rows = tuple(_row(label, found, axis, unit) for label, found in values if found.values)
+    band = f"its {INTERVAL} (from {FEWEST} processes on)"
+    note = key_of(rows, dot="a process", centre="the median", band=band)
+    return Rows(title=title, x=axis, rows=rows, note=note, **layout)
+
+
+def _row(label: str, found: ProcessValues, axis: Axis, unit: str) -> DistributionRow:
     low, high = found.interval or (None, None)
     processes = [*enumerate(found.values, start=1)]
     if len(processes) > _MOST_DOTS:  # the smallest, the largest, and some between them
         processes.sort(key=lambda one: one[1])
         step = (len(processes) - 1) / (_MOST_DOTS - 1)
         processes = sorted(processes[round(step * place)] for place in range(_MOST_DOTS))
+    hints = (f"{label}, process {at}: {axis.text(value)}{unit}" for at, value in processes)
     return DistributionRow(
         label=label,
-        values=tuple(
-            (value, f"{label}, process {index}: {text(value)}{unit}") for index, value in processes
-        ),
+        values=tuple(zip((value for _, value in processes), hints, strict=True)),
         centre=found.median,
         low=low,
         high=high,
-        text=text(found.median),
+        text=axis.text(found.median),
     )
 
 
 def _median(
     one: Configured,
     value: str | Callable[[RunRecord], float | None],
-    text: Callable[[float], str] = numbers.number,
+    text: Callable[[float], str] = number,
     scale: float = 1.0,
 ) -> TableCell:
     return numeric(one.sample(value).median, text, scale=scale)
 
 
-def _throughput(one: Configured) -> Row:
+def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
+    """What median steps hide, a remark per configuration."""
+    for one in known:
+        if text := median_step_text(one.good, Policy.threshold):
+            yield Text(f"{one.name}: {text}.", "unsure")
+
+
+@Quantity(
+    values=lambda one: one.throughput,
+    chart="throughput",
+    axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
+    remarks=_pauses,
+)
+def throughput(one: Configured) -> Row:
+    """One value per process: images over the time of the timed steps, without disturbances that
+    few of the processes have; for evaluating runs of their evaluations. Images of all devices of
+    the job together. The interval is of the median over processes, and needs six of them; the range
+    is from the slowest process to the fastest, the spread its width as a share of the median.
+    """
     mode = "" if one.work == "training" else one.work
     placed = (run.placement for run in one.good if run.placement is not None)
     return {
         "median images/sec": _median(one, "throughput"),
-        INTERVAL: interval(one.throughput.interval),
-        "range": interval(one.throughput.range),
+        **one.throughput.ends,
         "spread": numeric(one.throughput.spread, percent),
         "mode": mode or next((place.variable_update for place in placed), ""),
         "devices": numeric(one.devices or None, f"{one.devices} {one.device}"),
@@ -174,31 +189,6 @@ def _throughput(one: Configured) -> Row:
     }
 
 
-def _pauses(known: Sequence[Configured]) -> Iterable[Text]:
-    """What median steps hide, a remark per configuration."""
-    for one in known:
-        if text := median_step_text(one.good, Policy.threshold):
-            yield Text(f"{one.name}: {text}.", "unsure")
-
-
-THROUGHPUT = Quantity(
-    section="throughput",
-    text="One value per process: images over the time of the timed steps, without disturbances "
-    "that few of the processes have; for evaluating runs of their evaluations. Images of all "
-    "devices of the job together. The interval "
-    "is of the median over processes, and needs six of them; the range is from the slowest "
-    "process to the fastest, the spread its width as a share of the median.",
-    values=lambda one: one.throughput,
-    chart="throughput",
-    axis=Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-    row=_throughput,
-    remarks=_pauses,
-)
-
-
-# Use of the hardware
-
-
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
         yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
@@ -208,7 +198,23 @@ def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
-def _hardware(one: Configured) -> Row:
+@Quantity(
+    values=lambda one: one.sample(one.mfu),
+    chart="share of the peak",
+    axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
+    known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
+    limit=1.0,
+    limit_label="limit: the peak of all devices",
+    remarks=_doubtful_peaks,
+)
+def mfu(one: Configured) -> Row:
+    """Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine layers
+    that training an image needs (inference: the forward pass), times images/sec at the mean step,
+    over the peak of all devices of the job. Where processes measured the peak, it is the highest on
+    that machine in that number format: one for all of them. Energy is that of processors and GPUs
+    over the timed loop, where counters can be read. CPU time is that of the recording process, all
+    its threads. Medians over processes.
+    """
     return {
         "MFU": _median(one, one.mfu, percent),
         "achieved, GFLOP/s": _median(one, "achieved_flops_per_sec", scale=1e-9),
@@ -225,57 +231,36 @@ def _hardware(one: Configured) -> Row:
     }
 
 
-HARDWARE = Quantity(
-    section="mfu",
-    text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine "
-    "layers that training an image needs (inference: the forward pass), times images/sec at "
-    "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
-    "is the highest on that machine in that number format: one for all of them. Energy is that of "
-    "processors and GPUs over the timed loop, where counters can be read. CPU time is that of the "
-    "recording process, all its threads. Medians over processes.",
-    values=lambda one: one.sample(one.mfu),
-    chart="share of the peak",
-    axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
-    known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
-    limit=1.0,
-    limit_label="limit: the peak of all devices",
-    remarks=_doubtful_peaks,
-    row=_hardware,
-)
-
-
-# Memory
-
-
-def _mebibytes(size: float) -> str:
-    return numbers.number(size / _MIB)
-
-
-def _memory(one: Configured) -> Row:
-    peaks = one.sample("peak_memory_bytes")
-    return {
-        "median peak memory, MiB": numeric(peaks.median, _mebibytes),
-        "range, MiB": interval(peaks.range, _mebibytes),
-        "of": "one device" if one.device == "gpu" else "the process",
-        "processes": numeric(len(peaks.values), integer),
-    }
-
-
-MEMORY = Quantity(
-    section="memory",
-    text="Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
-    "whole process on a CPU. Medians over processes.",
+@Quantity(
     values=lambda one: one.sample("peak_memory_bytes"),
     chart="peak memory",
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
-    row=_memory,
 )
+def memory(one: Configured) -> Row:
+    """Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the whole
+    process on a CPU. Medians over processes.
+    """
+    mebibytes = ProcessValues(tuple(x / 2**20 for x in one.sample("peak_memory_bytes").values))
+    return {
+        "median peak memory, MiB": numeric(mebibytes.median),
+        "range, MiB": interval(mebibytes.range),
+        "of": "one device" if one.device == "gpu" else "the process",
+        "processes": numeric(len(mebibytes.values), integer),
+    }
 
 
-# Accuracy and losses
-
-
-def _accuracy(one: Configured) -> Row:
+@Quantity(
+    values=lambda one: one.sample("top_1"),
+    chart="top-1 accuracy",
+    axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
+    known=lambda one: (
+        bool(one.sample("top_1").values) or any(run.last_loss is not None for run in one.good)
+    ),
+)
+def accuracy(one: Configured) -> Row:
+    """Accuracy is that of the last evaluation, losses those of the first and last timed step;
+    medians over processes. Losses on synthetic images only show that training works at all.
+    """
     broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
     text = f"not finite in {broken} of {len(one.good)}" if broken else ""
     return {
@@ -291,28 +276,31 @@ def _accuracy(one: Configured) -> Row:
     }
 
 
-ACCURACY = Quantity(
-    section="accuracy",
-    text="Accuracy is that of the last evaluation, losses those of the first and last timed step; "
-    "medians over processes. Losses on synthetic images only show that training works at all.",
-    values=lambda one: one.sample("top_1"),
-    chart="top-1 accuracy",
-    axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
-    known=lambda one: (
-        bool(one.sample("top_1").values) or any(run.last_loss is not None for run in one.good)
-    ),
-    row=_accuracy,
-)
-
-
-# Start-up and warm-up
-
-
 def _is_unsteady(one: Configured) -> bool:
     return any(state.unsteady_timed_steps != 0 for state in one.steady_states)
 
 
-def _warmup(one: Configured) -> Row:
+def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
+    names = [one.name for one in known if _is_unsteady(one)]
+    if names:
+        message = "Not steady, or not from the first timed step on, in at least one process: "
+        message += first_few(names, _MOST_NAMED)
+        advice = "More --num_warmup_batches or a quieter machine would help."
+        yield Text(f"{message}. {advice}", "unsure")
+
+
+@Quantity(
+    values=lambda one: one.sample("startup_seconds"),
+    chart="start-up",
+    axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
+    known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
+    remarks=_unsteady,
+)
+def warmup(one: Configured) -> Row:
+    """Start-up is the import of TensorFlow, the building of the run and its very first step,
+    medians over processes. Warm-up and timed steps together are tested for a steady state: 1 means
+    that all timed steps were steady.
+    """
     counts = sorted({len(record.warmup_step_seconds) for record in one.good})
     starts = [
         max(1, state.start - state.warmup_steps + 1)
@@ -332,26 +320,3 @@ def _warmup(one: Configured) -> Row:
         "steady from timed step": numeric(max(ends, default=None), " to ".join(map(str, ends))),
         "steps in order": TableCell(order or "too few steps to tell", tone=tone),
     }
-
-
-def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
-    names = [one.name for one in known if _is_unsteady(one)]
-    if names:
-        message = "Not steady, or not from the first timed step on, in at least one process: "
-        message += first_few(names, _MOST_NAMED)
-        advice = "More --num_warmup_batches or a quieter machine would help."
-        yield Text(f"{message}. {advice}", "unsure")
-
-
-WARMUP = Quantity(
-    section="warmup",
-    text="Start-up is the import of TensorFlow, the building of the run and its very first step, "
-    "medians over processes. Warm-up and timed steps together are tested for a steady state: "
-    "1 means that all timed steps were steady.",
-    values=lambda one: one.sample("startup_seconds"),
-    chart="start-up",
-    axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
-    known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
-    remarks=_unsteady,
-    row=_warmup,
-)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, Axis, Rows
-from cnnbench.base.document import Content, Row, TableCell, Text, interval, numeric, table
-from cnnbench.base.text.numbers import first_few, integer, number, percent
+from cnnbench.base.charts import HIGHER, Axis
+from cnnbench.base.document import Content, Row, TableCell, Text, introduced, numeric, table
+from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import (
     FEWEST,
-    INTERVAL,
     MOST_DRAWN,
     Configured,
     ProcessValues,
@@ -20,7 +19,7 @@ from cnnbench.judge.report.results import (
     newest_text,
     told_apart,
 )
-from cnnbench.judge.report.sections.quantities import process_key, process_row
+from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.roofline import Roofline
 
 _Reached: TypeAlias = tuple[Configured, Roofline | None, tuple[Configured, ...]]
@@ -62,17 +61,16 @@ def _work(one: Configured) -> object:
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)
 
 
+@introduced
 def reach(results: ReportSubject) -> Iterable[Content]:
-    """Throughput, share of the peak and share of the roofline of all networks and formats."""
+    """The configuration of each network and number format with the highest median over processes.
+    MFU is the share of the peak rate of matrix products, the roofline bound the images/sec if every
+    layer took the least time that the machine's own rates of matrix products and of copying memory
+    allow (cnnbench roofline).
+    """
     rows = reached(results)
     if not rows:
         return
-    yield (
-        "The configuration of each network and number format with the highest median over "
-        "processes. MFU is the share of the peak rate of matrix products, the roofline bound the "
-        "images/sec if every layer took the least time that the machine's own rates of matrix "
-        "products and of copying memory allow (cnnbench roofline)."
-    )
     if any(one.throughput.interval is None for one, _, _ in rows):
         message = f"A row without an interval has fewer than {FEWEST} processes: whether another "
         yield Text(f"{message}configuration is faster is open.", "unsure")
@@ -81,28 +79,19 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     which = newest_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
     _, labels = told_apart(shown)
-    charts = []
     values = ((one.throughput, one.sample(one.mfu), _of_bound(one, of)) for one, of, _ in rows)
-    for (title, label, format), column in zip(_CHARTS, zip(*values, strict=True), strict=True):
-        text = percent if format == "percent" else number
-        drawn = tuple(
-            process_row(found, name, text)
-            for found, name in zip(column, labels, strict=True)
-            if found.values
+    charts = (
+        process_chart(
+            f"{title}{which}",
+            Axis(label=label, format=format, zero=True, better=HIGHER),
+            zip(labels, column, strict=True),
+            limit=1.0 if format == "percent" else None,
+            limit_label="limit",
+            bars=True,
         )
-        if len(drawn) > 1:
-            charts.append(
-                Rows(
-                    title=f"{title}{which}",
-                    x=Axis(label=label, format=format, zero=True, better=HIGHER),
-                    rows=drawn,
-                    limit=1.0 if format == "percent" else None,
-                    limit_label="limit",
-                    note=process_key(drawn),
-                    bars=True,
-                )
-            )
-    yield charts
+        for (title, label, format), column in zip(_CHARTS, zip(*values, strict=True), strict=True)
+    )
+    yield [chart for chart in charts if len(chart.rows) > 1]
 
 
 def _of_bound(one: Configured, roofline: Roofline | None) -> ProcessValues:
@@ -118,8 +107,7 @@ def _row(one: Configured, roofline: Roofline | None, others: tuple[Configured, .
         "configuration": one.name,
         "format": str(one.flag("precision")),
         "median images/sec": numeric(one.throughput.median),
-        INTERVAL: interval(one.throughput.interval),
-        "range": interval(one.throughput.range),
+        **one.throughput.ends,
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric(one.sample(one.mfu).median, percent),
         "peak, GFLOP/s": numeric(one.sample(one.peak).median, scale=1e-9),

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Content, Row, Text, numeric, table
+from cnnbench.base.document import Content, Row, Text, introduced, numeric, table
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import integer, number, percent
 from cnnbench.flags.declare import named, specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
@@ -21,7 +22,6 @@ from cnnbench.judge.report.results import (
     Configured,
     ReportSubject,
     apart,
-    by_family,
 )
 from cnnbench.records.prediction import Predictions
 
@@ -52,12 +52,16 @@ class Curve:
     base: Configured
     predicted: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
+    @property
+    def points(self) -> list[tuple[float, float, Configured]]:
+        """Devices and images/sec of the base and of the members."""
+        each = dict.fromkeys((self.base, *self.members))
+        return [(float(one.devices or 1), one.throughput.median or 0.0, one) for one in each]
+
     def efficiency(self, one: Configured) -> float | None:
         """Images/sec per device relative to that of the base."""
-        speed, reference = one.throughput.median, self.base.throughput.median
-        if not speed or not reference or not one.devices or not self.base.devices:
-            return None
-        return speed / one.devices / (reference / self.base.devices)
+        each = [(of.throughput.median or 0.0) / (of.devices or 1) for of in (one, self.base)]
+        return each[0] / each[1] if all(each) else None
 
 
 def curves(
@@ -66,11 +70,8 @@ def curves(
     """Curves with at least two numbers of devices, including the base."""
     measured = [one for one in configured if one.throughput.values and one.devices]
     singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
-    found: dict[str, list[Configured]] = {}
-    for one in measured:
-        found.setdefault(_key(one), []).append(one)
     drawn = []
-    for members in found.values():
+    for members in grouped(measured, _key).values():
         members.sort(key=lambda one: one.devices or 0)
         base = members[0]
         if base.devices != 1:
@@ -99,31 +100,25 @@ def _predicted(
     return found
 
 
+@introduced
 def scaling(results: ReportSubject) -> Iterable[Content]:
-    """Images/sec and efficiency over devices."""
+    """Efficiency is images/sec per device over images/sec of one device in the same configuration,
+    medians over processes; where a mode was not run on one device, one device in any mode, and
+    where none was, the smallest number of devices. Batch sizes are per device (weak scaling).
+    """
     drawn = curves(results.configured, results.predictions)
-    if not drawn:
-        return
-    text = (
-        "Efficiency is images/sec per device over images/sec of one device in the same "
-        "configuration, medians over processes; where a mode was not run on one device, one "
-        "device in any mode, and where none was, the smallest number of devices. Batch sizes are "
-        "per device (weak scaling)."
-    )
     if any(curve.predicted for curve in drawn):
-        text += " Predicted are a step of one device and, after it, the fastest reduction of "
-        text += "cnnbench allreduce --predict, which no backward pass hides."
-    yield text
+        yield (
+            "Predicted are a step of one device and, after it, the fastest reduction of cnnbench "
+            "allreduce --predict, which no backward pass hides."
+        )
     if any(one.device == "cpu" for curve in drawn for one in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
         yield Text(message, "unsure")
-    yield [
-        chart
-        for family in by_family(curve.members[0] for curve in drawn)
-        for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
-    ]
-    yield table(_row(curve, *point) for curve in drawn for point in _points(curve))
+    families = grouped(drawn, lambda curve: curve.members[0].family)
+    yield [chart for family in families.items() for chart in _charts(*family)]
+    yield table(_row(curve, *point) for curve in drawn for point in curve.points)
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
@@ -142,72 +137,60 @@ def _name(members: Sequence[Configured]) -> str:
 
 
 def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
-    speeds, efficiencies = [], []
     shared, names = apart([curve.name.split(", ") for curve in drawn])
-    title = shared or family
-    for curve, name in zip(drawn, names, strict=True):
-        points = _points(curve)
-        speeds.append(
-            ChartSeries(
-                name=name,
-                points=tuple((devices, speed) for devices, speed, _ in points),
-                hints=tuple(f"{one.name}: {number(speed)} images/sec" for _, speed, one in points),
-                spans=tuple(one.throughput.interval for _, _, one in points),
-            )
+    named = [*zip(names, drawn, strict=True)]
+    speeds = [
+        ChartSeries(
+            name=name,
+            points=tuple((devices, speed) for devices, speed, _ in curve.points),
+            hints=tuple(f"{of.name}: {number(speed)} images/sec" for _, speed, of in curve.points),
+            spans=tuple(one.throughput.interval for _, _, one in curve.points),
         )
-        shares = [(devices, curve.efficiency(one) or 0.0, one.name) for devices, _, one in points]
-        efficiencies.append(
-            ChartSeries(
-                name=name,
-                points=tuple((devices, share) for devices, share, _ in shares),
-                hints=tuple(f"{of}: {percent(share)}" for _, share, of in shares),
-            )
+        for name, curve in named
+    ]
+    efficiencies = [
+        ChartSeries(
+            name=name,
+            points=tuple((devices, curve.efficiency(of) or 0.0) for devices, _, of in curve.points),
+            hints=tuple(f"{of.name}: {percent(curve.efficiency(of))}" for *_, of in curve.points),
         )
-    spans = any(span for one in speeds for span in one.spans)
-    seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
-    ticks = tuple(float(count) for count in sorted(seen))
-    devices = Axis(label="devices", log=True, base=2, ticks=ticks)
+        for name, curve in named
+    ]
+    ticks = sorted({devices for curve in drawn for devices, _, _ in curve.points})
+    devices = Axis(label="devices", log=True, base=2, ticks=tuple(ticks))
     share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
+    spans = any(span for one in speeds for span in one.spans)
     return [
         Lines(
-            title=f"{title}: median images/sec over devices",
+            title=f"{shared or family}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
-            series=(*speeds, *_references(drawn)),
+            series=(*speeds, *_references(drawn, ticks)),
             note=f"A vertical stroke is the {INTERVAL}." if spans else "",
         ),
-        Lines(title=f"{title}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)),
+        Lines(
+            title=f"{shared or family}: scaling efficiency",
+            x=devices,
+            y=share,
+            series=tuple(efficiencies),
+        ),
     ]
 
 
-def _references(drawn: Sequence[Curve]) -> list[ChartSeries]:
+def _references(drawn: Sequence[Curve], devices: Sequence[float]) -> list[ChartSeries]:
     """Linear and predicted scaling, if all curves have the same base."""
-    base = drawn[0].base
-    counts = sorted({one.devices or 1 for curve in drawn for one in (base, *curve.members)})
-    most = counts[-1]
-    speed, devices = base.throughput.median or 0.0, base.devices or 1
-    if any(curve.base is not base for curve in drawn) or devices >= most:
+    first, speed, base = drawn[0].points[0]
+    if any(curve.base is not base for curve in drawn) or first >= devices[-1]:
         return []
     # On a logarithmic axis this is no straight line, so it has a point at each number of devices.
-    linear = tuple((float(count), speed * count / devices) for count in counts)
+    linear = tuple((many, speed * many / first) for many in devices)
     found = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():
         points = sorted({1: speed, **speeds}.items())
-        shown = tuple((float(count), value) for count, value in points if count <= most)
+        shown = tuple((float(count), value) for count, value in points if count <= devices[-1])
         hints = tuple(f"predicted, {links}: {number(value)} images/sec" for _, value in shown)
         found.append(ChartSeries(name=f"predicted, {links}", points=shown, hints=hints))
     return found
-
-
-def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
-    members = curve.members
-    if curve.base is not members[0]:
-        members = (curve.base, *members)
-    return [
-        (float(one.devices), one.throughput.median, one)
-        for one in members
-        if one.devices and one.throughput.median is not None
-    ]
 
 
 def _row(curve: Curve, devices: float, speed: float, one: Configured) -> Row:

@@ -1,4 +1,4 @@
-"""A report as one HTML page, or as Markdown without its charts."""
+"""Reports as one HTML page that loads nothing: its policy allows only its own style and script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.charts import draw, sheet
-from cnnbench.base.document import Charts, Report, markdown
+from cnnbench.base.document import Report, markdown
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.progress import Progress
 
@@ -24,20 +24,12 @@ def render(report: Report, format: str, progress: Progress | None = None) -> str
 
     `progress` shows the number of charts that have been drawn.
     """
-    return _html(report, progress) if format == "html" else FORMATS[format](report)
+    return _page(report, progress) if format == "html" else FORMATS[format](report)
 
 
-def _html(report: Report, progress: Progress | None = None) -> str:
-    """One HTML document that loads nothing: its policy allows only its own style and script."""
-    charts = [
-        chart
-        for section in report.sections
-        for block in section.blocks
-        if isinstance(block, Charts)
-        for chart in block.charts
-    ]
+def _page(report: Report, progress: Progress | None = None) -> str:
     progress = progress or Progress.silent()
-    progress.start("drawing", 2 * len(charts))  # most for two widths
+    progress.start("drawing", 2 * len(report.charts))  # most for two widths
     drawn = itertools.count(1)
 
     def svg(*arguments: Any) -> str:
@@ -72,12 +64,12 @@ def _finalize(value: Any) -> Any:
 
 @functools.cache
 def _file(name: str) -> str:
-    return resources.files("cnnbench.judge.report").joinpath(f"html/{name}").read_text("utf-8")
+    return resources.files("cnnbench.base.document").joinpath(f"page/{name}").read_text("utf-8")
 
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": markdown.render}
-"""Functions by name of the format."""
+FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _page, "markdown": markdown.render}
+"""Functions by name of the format; Markdown has no charts."""
