@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
 from typing import TypeAlias, TypeVar
 
@@ -125,14 +125,9 @@ class Configured:
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
         """Finite values of successful runs, by function or name in `HISTORY`."""
         if value not in self._samples:
-            found = (
-                HISTORY[value].values(self.good)
-                if isinstance(value, str)
-                else map(value, self.good)
-            )
-            self._samples[value] = ProcessValues(
-                tuple(v for v in found if v is not None and isfinite(v))
-            )
+            of = HISTORY[value].values if isinstance(value, str) else partial(map, value)
+            finite = (v for v in of(self.good) if v is not None and isfinite(v))
+            self._samples[value] = ProcessValues(tuple(finite))
         return self._samples[value]
 
     def peaks(self, run: RunRecord) -> Sequence[float]:

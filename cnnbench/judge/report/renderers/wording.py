@@ -179,11 +179,9 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     """Geometric means of the changes of several configurations, one per speed."""
     for metric in SPEEDS:
         found = comparison.geometric_mean(metric)
-        if found is not None:
+        if found is not None and found.configurations > 1:
             number = found.configurations
             total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
-            if number < 2:
-                continue
             of = count(total, "configuration", "configurations")
             of = of if number == total else f"{number} of {of}"
             yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"

@@ -140,14 +140,10 @@ def environment(results: ReportSubject) -> Iterable[Content]:
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
     """Names of facts that affect speed and differ within a configuration."""
     groups = [
-        [record.environment for record in one.good if record.environment]
-        for one in results.configured
+        [run.environment for run in one.good if run.environment] for one in results.configured
     ]
-    found = [
-        name
-        for name in unlike
-        if fact(name).effect is Effect.BLOCKS and not all(_same(name, group) for group in groups)
-    ]
+    deciding = (name for name in unlike if fact(name).effect is Effect.BLOCKS)
+    found = [name for name in deciding if not all(_same(name, group) for group in groups)]
     message = "Runs of one configuration differ in facts that decide speed, so that their values "
     message += f"are those of a mixture: {', '.join(found)}."
     return Text(message, "unsure") if found else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -31,6 +30,7 @@ from cnnbench.base.document import (
     table,
     terminal,
 )
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import binary, count, number, percent, selected
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import ReportSubject, timed_names
@@ -245,18 +245,18 @@ def timeline(results: ReportSubject) -> Iterable[Content]:
 def _lanes(profile: StepProfile, title: str) -> Lanes:
     """The lanes of the last profiled step."""
     spans = profile.timeline or ()
-    longest = max((span.end for span in spans), default=0.0)
-    lanes: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
-    for one in spans:
-        kind = _kind(one)
-        hint = ""
-        if one.end - one.start >= _HINTED * longest:
-            words = (one.device, one.layer, one.kind, one.direction)
-            took = f"{number((one.end - one.start) * 1e3)} ms"
-            hint = f"{', '.join(filter(None, words))}: {took}"
-        own = kind if kind in _OWN_LANES else ""
-        span = Span(one.start * 1e3, one.end * 1e3, _SPAN_KINDS.index(kind), hint)
-        lanes[one.device, own].append(span)
+    least = _HINTED * max((span.end for span in spans), default=0.0)
+
+    def lane(one: ProfiledSpan) -> tuple[str, str]:
+        return one.device, kind if (kind := _kind(one)) in _OWN_LANES else ""
+
+    def drawn(one: ProfiledSpan) -> Span:
+        words = ", ".join(filter(None, (one.device, one.layer, one.kind, one.direction)))
+        hint = f"{words}: {number((one.end - one.start) * 1e3)} ms"
+        kind, shown = _SPAN_KINDS.index(_kind(one)), one.end - one.start >= least
+        return Span(one.start * 1e3, one.end * 1e3, kind, hint if shown else "")
+
+    lanes = grouped(spans, lane)
     # Devices in order, the input pipeline last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
@@ -266,7 +266,8 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
         title=f"{title}: one step",
         x=Axis(label="time from the first operation, ms", zero=True),
         lanes=tuple(
-            (", ".join(filter(None, key)) or "input pipeline", tuple(lanes[key])) for key in ordered
+            (", ".join(filter(None, key)) or "input pipeline", tuple(map(drawn, lanes[key])))
+            for key in ordered
         ),
         kinds=_SPAN_KINDS,
         note=note,
@@ -283,14 +284,12 @@ def _kind(part: ProfiledSpan | ProfiledPart) -> str:
 
 def _times(profile: StepProfile) -> Iterable[Row]:
     """Kinds with the median of their seconds in a step, and that as a share of the median step."""
-    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(profile.step_seconds))
-    for row in profile.rows:
-        for step, seconds in enumerate(row.seconds):
-            sums[_kind(row)][step] += seconds
-    whole = median(profile.step_seconds)
+    kinds, whole = grouped(profile.rows, _kind), median(profile.step_seconds)
     for kind in (*_SPAN_KINDS, _IDLE):
-        if any(sums[kind]):
-            usual = median(sums[kind])
+        seconds = (row.seconds for row in kinds.get(kind, ()))
+        sums = [sum(step) for step in zip(*seconds, strict=True)]
+        if any(sums):
+            usual = median(sums)
             yield {
                 "kind": kind,
                 "median ms of a step": numeric(usual, scale=1e3),
