@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cnnbench.base.document import Content, Row, Table, TableCell, introduced, numeric, table
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import integer
 from cnnbench.judge.metrics.measurement import fact_text, machine_name
 from cnnbench.judge.report.results import MOST_LISTED, ReportSubject, newest_text, time_text
@@ -170,19 +171,19 @@ def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int,
         processes = sum(row.processes for row in one.rows) + 2 * one.pairs
         yield "best flags", one.search_command, processes, one.started_at
     by_campaign = {one.run_id for document in results.strategies for one in document.processes}
-    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for name, record in results.processes:
-        if record.run_id in by_campaign:
-            continue
+    others = (one for one in results.processes if one[1].run_id not in by_campaign)
+    first: dict[str, tuple[str, ...]] = {}
+
+    def campaign(one: tuple[str, RunRecord | AllReduceRecord]) -> tuple[str, tuple[str, ...]]:
+        name, record = one
         place = record.sweep or {}
         sweep = place.get("command")
         if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
-            key = (f"suite {place.get('suite')}", tuple(sweep))
-        else:
-            words = record.command
-            if isinstance(record, RunRecord):  # whose command names another file for each record
-                words = next((known for of, known in alike if of == name), words)
-            key = (name, words)
-        alike.setdefault(key, []).append(record.started_at)
-    for (name, words), starts in alike.items():
-        yield name, words, len(starts), min(starts, key=started)
+            return f"suite {place.get('suite')}", tuple(sweep)
+        if isinstance(record, RunRecord):  # whose command names another file for each record
+            return name, first.setdefault(name, record.command)
+        return name, record.command
+
+    for (name, words), alike in grouped(others, campaign).items():
+        starts = (record.started_at for _, record in alike)
+        yield name, words, len(alike), min(starts, key=started)
