@@ -212,24 +212,20 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
     start, end = box.x0 * sheet.width, box.x1 * sheet.width
     free, shown = 0.0, []
     places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
-    for x, text in zip(places, texts, strict=True):
+    for tick, x, text in zip(ticks, places, texts, strict=True):
         half = len(text) * CHARACTER / 2
         place = min(max(x, half), sheet.width - half)
-        fits = place - half >= free  # clear of its neighbour
-        shown.append(text if fits else "")
-        free = place + half + 8 if fits else free
-    if axis.tick_texts:  # names of points; those without room get no tick
-        ticks = [tick for tick, text in zip(ticks, shown, strict=True) if text]
-        shown = [text for text in shown if text]
-    axes.set_xticks(ticks, shown, minor=False)
-    axes.set_xticks([], minor=True)
-    for label, tick in zip(axes.get_xticklabels(), ticks, strict=True):
         # Centred texts at the ends would leave the drawing, which cuts them off.
-        half, x = len(label.get_text()) * CHARACTER / 2, axes.transData.transform((tick, low))[0]
-        if x < half:
-            label.set_horizontalalignment("left")
-        elif x > sheet.width - half:
-            label.set_horizontalalignment("right")
+        align = "center" if place == x else "left" if place > x else "right"
+        if place - half >= free:  # clear of its neighbour
+            shown.append((tick, text, align))
+            free = place + half + 8
+        elif not axis.tick_texts:  # names of points without room get no tick
+            shown.append((tick, "", "center"))
+    axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
+    axes.set_xticks([], minor=True)
+    for label, (_, _, align) in zip(axes.get_xticklabels(), shown, strict=True):
+        label.set_horizontalalignment(align)
     axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
     title = caption(axis, sheet.inner)
     half = len(title) * CHARACTER / 2
