@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from cnnbench.base.document import TableCell, interval
+from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape, SteadyState
 from cnnbench.base.text.numbers import integer
@@ -23,7 +24,6 @@ from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import gathered, started
 from cnnbench.records.load import Loaded, Study
-from cnnbench.records.metrics.figures import share_of_peak
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, run_steady_state
 from cnnbench.records.step_profile import StepProfile
@@ -52,9 +52,6 @@ _USUAL = ("imagenet", "training")
 """The data set and the work that names of families leave out."""
 
 S = TypeVar("S", Roofline, StrategiesDocument)
-
-_PeakKey: TypeAlias = tuple[Machine, str]
-"""A machine and a number format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +103,12 @@ class ProcessValues:
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration of one origin with all of its runs, and peak FLOP/s measured by any."""
+    """A configuration of one origin with all of its runs."""
 
     name: str
     configuration: Configuration
     records: tuple[RunRecord, ...]
     origin: Origin
-    measured_peaks: Mapping[_PeakKey, Sequence[float]] = field(default_factory=dict, repr=False)
     _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
         default_factory=dict, repr=False
     )
@@ -130,29 +126,10 @@ class Configured:
             self._samples[value] = ProcessValues(tuple(finite))
         return self._samples[value]
 
-    def peaks(self, run: RunRecord) -> Sequence[float]:
-        """Measured FLOP/s of the run's machine and number format; empty if the run lacks them."""
-        return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
-
-    def peak(self, run: RunRecord) -> float | None:
-        """FLOP/s of all devices of a run; the highest measured, since load only lowers it."""
-        return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
-
     @property
     def peak_source(self) -> str:
         """Source of the peaks of its runs."""
-        sources = set()
-        for run in self.good:
-            source, peaks = run.measured.peak_flops_source or "", self.peaks(run)
-            if len(peaks) > 1:
-                kind = source.rpartition(" ")[2]
-                source = f"measured: {kind}, the highest of {len(peaks)} processes"
-            sources.add(source)
-        return "; ".join(sorted(filter(None, sources)))
-
-    def mfu(self, run: RunRecord) -> float | None:
-        """The share of `peak` that a run reached; None where it would be above 1."""
-        return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
+        return "; ".join(sorted({run.measured.peak_flops_source or "" for run in self.good} - {""}))
 
     @property
     def throughput(self) -> ProcessValues:
@@ -209,14 +186,10 @@ def configurations(
 ) -> tuple[Configured, ...]:
     """The configurations of some runs, in natural order of their names, once per origin.
 
-    `beside` are other runs whose measured peaks count.
+    `beside` are other runs whose measured peaks count, see `with_highest_peaks`.
     """
-    (found,) = groups(records)
+    (found,) = groups(with_highest_peaks([*records], beside))
     names = labels(group.configuration for group in found)
-    peaks: dict[_PeakKey, list[float]] = {}
-    for run in (*(run for group in found for run in group.records), *beside):
-        if isinstance(run, RunRecord) and (peak := _measured_peak(run)):
-            peaks.setdefault(_peak_key(run), []).append(peak)
     configured = []
     for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
         origins = group.origins()
@@ -224,18 +197,37 @@ def configurations(
         for origin, members in sorted(origins.items(), key=lambda found: found[0].side):
             name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
             runs = tuple(one for one in members if isinstance(one, RunRecord))
-            configured.append(Configured(name, group.configuration, runs, origin, peaks))
+            configured.append(Configured(name, group.configuration, runs, origin))
     return tuple(configured)
 
 
-def _measured_peak(run: RunRecord) -> float | None:
-    """FLOP/s, if the run measured them itself; given and published peaks are facts."""
-    source = run.measured.peak_flops_source or ""
-    return run.measured.peak_flops_per_sec if source.startswith("measured") else None
+def peak(run: RunRecord) -> float | None:
+    """FLOP/s of all devices."""
+    return run.measured.peak_flops_per_sec
 
 
-def _peak_key(run: RunRecord) -> _PeakKey:
-    return Origin.of(run).machine, str(run.config.get("precision"))
+def with_highest_peaks(
+    runs: Sequence[RunRecord], beside: Iterable[RunRecord] = ()
+) -> list[RunRecord]:
+    """Runs with the highest FLOP/s measured on their machine in their number format.
+
+    Load only lowers what a run measures; given and published peaks are facts, and stay.
+    """
+
+    def place(run: RunRecord) -> tuple[Machine, str] | None:
+        known = peak(run) and (run.measured.peak_flops_source or "").startswith("measured")
+        return (Origin.of(run).machine, str(run.config.get("precision"))) if known else None
+
+    found, alike = [], grouped((*runs, *beside), place)
+    for run in runs:
+        if (where := place(run)) and (others := alike[where])[1:]:
+            best = max(peak(one) or 0.0 for one in others)
+            kind = (run.measured.peak_flops_source or "").rpartition(" ")[2]
+            source = f"measured: {kind}, the highest of {len(others)} processes"
+            measured = replace(run.measured, peak_flops_per_sec=best, peak_flops_source=source)
+            run = replace(run, measured=measured)
+        found.append(run)
+    return found
 
 
 def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
@@ -302,8 +294,8 @@ class ReportSubject(Loaded):
         for study in self.studies:
             if isinstance(study, Roofline):
                 one = self.profiled[study.run.run_id]
-                peak = one.peak(study.run) or study.machine.flops_per_sec
-                found.append(study.at_peak(peak, one.peak_source))
+                highest = max(one.sample(peak).values, default=study.machine.flops_per_sec)
+                found.append(study.at_peak(highest, one.peak_source))
         return tuple(found)
 
     @property

@@ -14,6 +14,7 @@ from cnnbench.base.text.table import csv_text
 from cnnbench.judge.metrics.registry import BOUNDS, HISTORY
 from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
+from cnnbench.records.codec import started
 from cnnbench.records.result_files import RUNS, all_reduce_row, run_row
 from cnnbench.records.run import run_steady_state
 
@@ -60,7 +61,7 @@ def _statistics(one: Configured) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     others = {name: name for name in BOUNDS if name not in _MEDIANS.values()}
     for name, metric in {**_MEDIANS, **others}.items():
-        values = None if metric is None else one.sample(one.mfu if metric == "mfu" else metric)
+        values = None if metric is None else one.sample(metric)
         found[name] = None if values is None else values.median
         if values is not None and name in _SPREADING:
             low, high = values.interval or (None, None)
@@ -97,7 +98,7 @@ def runs(results: ReportSubject) -> list[dict[str, Any]]:
     names = {record.run_id: one.name for one in results.configured for record in one.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
-    for record in results.runs:
+    for record in sorted(results.records, key=lambda one: started(one.started_at)):
         steady = run_steady_state(record)
         rows.append(
             {

@@ -229,7 +229,7 @@ def test_one_peak_per_machine_and_number_format(full_runs):
     assert "the highest of 4 processes" in found[0]["source of the peak"]
     assert not any("MFU" in row for row in found)  # all above the peak
     assert "Shares above 100 % are left out" in section(build(results), "mfu").remark.text
-    peaks = [one.peak(one.records[0]) for one in results.configured]
+    peaks = [one.records[0].measured.peak_flops_per_sec for one in results.configured]
     achieved = [one.sample("achieved_flops_per_sec").median for one in results.configured]
     assert peaks == [152e9, 50e9, 300e9, 152e9]
     assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))

@@ -35,6 +35,7 @@ from cnnbench.judge.report.results import (
     ReportSubject,
     newest,
     newest_text,
+    peak,
     told_apart,
 )
 from cnnbench.records.run import RunRecord
@@ -190,16 +191,16 @@ def throughput(one: Configured) -> Row:
 
 
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
-    if not any(one.sample(one.peak).values for one in known):
+    if not any(one.sample(peak).values for one in known):
         yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
-    runs = ((one.peak(run), run) for one in known for run in one.good)
-    if any((run.summary().achieved_flops_per_sec or 0.0) > peak for peak, run in runs if peak):
+    runs = [run for one in known for run in one.good if peak(run)]
+    if any((run.summary().achieved_flops_per_sec or 0.0) > (peak(run) or 0.0) for run in runs):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
         yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
 @Quantity(
-    values=lambda one: one.sample(one.mfu),
+    values=lambda one: one.sample("mfu"),
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
@@ -216,9 +217,9 @@ def mfu(one: Configured) -> Row:
     its threads. Medians over processes.
     """
     return {
-        "MFU": _median(one, one.mfu, percent),
+        "MFU": _median(one, "mfu", percent),
         "achieved, GFLOP/s": _median(one, "achieved_flops_per_sec", scale=1e-9),
-        "peak, GFLOP/s": _median(one, one.peak, scale=1e-9),
+        "peak, GFLOP/s": _median(one, peak, scale=1e-9),
         "GFLOP per image": _median(one, RunRecord.flops_per_image, scale=1e-9),
         "parameters": _median(
             one, lambda run: run.model.parameters if run.model else None, integer

@@ -17,6 +17,7 @@ from cnnbench.judge.report.results import (
     ReportSubject,
     newest,
     newest_text,
+    peak,
     told_apart,
 )
 from cnnbench.judge.report.sections.quantities import process_chart
@@ -79,7 +80,7 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     which = newest_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
     _, labels = told_apart(shown)
-    values = ((one.throughput, one.sample(one.mfu), _of_bound(one, of)) for one, of, _ in rows)
+    values = ((one.throughput, one.sample("mfu"), _of_bound(one, of)) for one, of, _ in rows)
     charts = (
         process_chart(
             f"{title}{which}",
@@ -109,8 +110,8 @@ def _row(one: Configured, roofline: Roofline | None, others: tuple[Configured, .
         "median images/sec": numeric(one.throughput.median),
         **one.throughput.ends,
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
-        "MFU": numeric(one.sample(one.mfu).median, percent),
-        "peak, GFLOP/s": numeric(one.sample(one.peak).median, scale=1e-9),
+        "MFU": numeric(one.sample("mfu").median, percent),
+        "peak, GFLOP/s": numeric(one.sample(peak).median, scale=1e-9),
         "roofline bound, images/sec": numeric(bound),
         "of the bound": numeric(_of_bound(one, roofline).median, percent),
         "processes": numeric(len(one.good), integer),
