@@ -227,17 +227,16 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
             text = f"{beyond} ▸"
             style: Any = {"size": TICK_SIZE, "colour": "soft", "align": "right"}
             sheet.text(sheet.inner, top + middle + 4, text, **style)
-        if chart.bars and row.centre is not None:
-            colour = palette()[row.tone] if row.tone else _colour(row.style or 0)
-            (bar,) = axes.barh(middle, row.centre, 14, color=colour, alpha=0.35)
-            sheet.mark(bar)
-        _draw_row(sheet, axes, row, middle)
+        _draw_row(sheet, axes, row, middle, chart.bars)
 
 
-def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float) -> None:
+def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float, bars: bool) -> None:
     ink, end = palette()["ink"], axes.get_xlim()[1]
     colour = palette()[row.tone] if row.tone else _colour(row.style or 0)
     drawn = []
+    if bars and row.centre is not None:
+        (bar,) = axes.barh(y, row.centre, 14, color=colour, alpha=0.35)
+        sheet.mark(bar)
     if row.box is not None:
         whiskers = [min(row.low or 0.0, end), min(row.high or 0.0, end)]
         drawn += axes.plot(whiskers, [y, y], color=colour, linewidth=1.5, clip_on=False, zorder=2)
@@ -324,25 +323,23 @@ def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, floa
     A note, (x, text, distance), is written beside its line or else below other notes; without room
     it is omitted.
     """
-    taken: list[tuple[int, float, float]] = []
+    taken: list[tuple[float, float, float]] = []
     start, end = axes.get_xlim()
+    style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
     for x, text, gap in notes:
-        if not text:
-            continue
         place, width = sheet.x_of(axes, x), len(text) * CHARACTER
         to_left = gap > 3 and x > (start + end) / 2
-        for line, left in itertools.product(range(_MOST_LINES), (to_left, not to_left)):
-            low = place - gap - width if left else place + gap
+        lines = range(_MOST_LINES if text else 0)
+        for line, left in itertools.product(lines, (to_left, not to_left)):
+            at, align = (place - gap, "right") if left else (place + gap, "left")
+            low = at - width if left else at
+            box = (low, low + width, _PLOT_TOP + 12 + 14 * line)
             inside = low >= 0 and low + width <= sheet.inner
-            if inside and all(
-                line != other or low + width <= a or low >= b for other, a, b in taken
-            ):
-                taken.append((line, low, low + width))
-                at, align = (place - gap, "right") if left else (place + gap, "left")
-                style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
-                sheet.text(at, _PLOT_TOP + 12 + 14 * line, text, align=align, **style)
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                sheet.text(at, box[2], text, align=align, **style)
                 break
-    return len({line for line, _, _ in taken})
+    return len({line for _, _, line in taken})
 
 
 def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
