@@ -28,6 +28,10 @@ REST = "reduction and updates"
 REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 """Kinds in that layer."""
 
+_OTHER, _IDLE = "other", "no operation"
+ACTIVITIES = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER, _IDLE)
+"""What a step consists of, apart from layers; see `activity`. The last is that nothing runs."""
+
 
 class Part(NamedTuple):
     """The key by which times are added up.
@@ -98,6 +102,15 @@ class ProfiledSpan:
     direction: str
     start: float
     end: float
+
+
+def activity(part: ProfiledPart | ProfiledSpan) -> str:
+    """The one of `ACTIVITIES` that a part or a span belongs to."""
+    if part.direction == HOST:
+        return _IDLE
+    if part.layer == REST:
+        return part.kind if part.kind in (REDUCTION, COPIES, UPDATE) else _OTHER
+    return part.direction if part.direction in ACTIVITIES else _OTHER
 
 
 @dataclass(frozen=True, kw_only=True)

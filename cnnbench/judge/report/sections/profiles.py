@@ -36,18 +36,12 @@ from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import ReportSubject, timed_names
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 from cnnbench.records.step_profile import (
+    ACTIVITIES,
     COPIES,
-    FORWARD,
-    HOST,
-    INPUT,
     REDUCTION,
-    REST,
-    TO_INPUT,
-    TO_KERNEL,
-    UPDATE,
-    ProfiledPart,
     ProfiledSpan,
     StepProfile,
+    activity,
 )
 
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
@@ -216,8 +210,6 @@ def _hint(row: RooflineRow) -> str:
     return f"{row.layer}: {number(row.seconds * 1e3)} ms, {percent(row.share_of_bound)} of bound"
 
 
-_OTHER, _IDLE = "other", "no operation"
-_SPAN_KINDS = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER)
 _OWN_LANES = (REDUCTION, COPIES)
 _MOST_PROFILES = 4
 _HINTED = 0.004
@@ -248,12 +240,12 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
     least = _HINTED * max((span.end for span in spans), default=0.0)
 
     def lane(one: ProfiledSpan) -> tuple[str, str]:
-        return one.device, kind if (kind := _kind(one)) in _OWN_LANES else ""
+        return one.device, kind if (kind := activity(one)) in _OWN_LANES else ""
 
     def drawn(one: ProfiledSpan) -> Span:
         words = ", ".join(filter(None, (one.device, one.layer, one.kind, one.direction)))
         hint = f"{words}: {number((one.end - one.start) * 1e3)} ms"
-        kind, shown = _SPAN_KINDS.index(_kind(one)), one.end - one.start >= least
+        kind, shown = ACTIVITIES.index(activity(one)), one.end - one.start >= least
         return Span(one.start * 1e3, one.end * 1e3, kind, hint if shown else "")
 
     lanes = grouped(spans, lane)
@@ -269,23 +261,15 @@ def _lanes(profile: StepProfile, title: str) -> Lanes:
             (", ".join(filter(None, key)) or "input pipeline", tuple(map(drawn, lanes[key])))
             for key in ordered
         ),
-        kinds=_SPAN_KINDS,
+        kinds=ACTIVITIES[:-1],
         note=note,
     )
 
 
-def _kind(part: ProfiledSpan | ProfiledPart) -> str:
-    if part.direction == HOST:
-        return _IDLE
-    if part.layer == REST:
-        return part.kind if part.kind in (REDUCTION, COPIES, UPDATE) else _OTHER
-    return part.direction if part.direction in _SPAN_KINDS else _OTHER
-
-
 def _times(profile: StepProfile) -> Iterable[Row]:
     """Kinds with the median of their seconds in a step, and that as a share of the median step."""
-    kinds, whole = grouped(profile.rows, _kind), median(profile.step_seconds)
-    for kind in (*_SPAN_KINDS, _IDLE):
+    kinds, whole = grouped(profile.rows, activity), median(profile.step_seconds)
+    for kind in ACTIVITIES:
         seconds = (row.seconds for row in kinds.get(kind, ()))
         sums = [sum(step) for step in zip(*seconds, strict=True)]
         if any(sums):
