@@ -90,17 +90,12 @@ def _means(comparison: Comparison) -> list[str]:
 
 
 def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
-    """The cells of `wording.row` in the order of a page."""
-    unit, cells = result.metric.unit_text, wording.row(comparison, entry, result)
-    return {
-        "configuration": cells["configuration"],
-        result.metric.name: cells["verdict"],
-        **{title: cells[title] for title in wording.titles(comparison)},
-        f"baseline median, {unit}": cells["base"],
-        f"new median, {unit}": cells["new"],
-        "p": cells["p"],
-        "processes": cells["runs"],
-    }
+    """The cells of `wording.row` in the order of a page, some with longer titles."""
+    cells, unit = wording.row(comparison, entry, result), result.metric.unit_text
+    order = ("configuration", "verdict", *wording.titles(comparison), "base", "new", "p", "runs")
+    longer = {"verdict": result.metric.name, "runs": "processes"}
+    longer |= {"base": f"baseline median, {unit}", "new": f"new median, {unit}"}
+    return {longer.get(title, title): cells[title] for title in order}
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
