@@ -67,6 +67,9 @@ SIDES = {
     "third_collector": Side((), "third_collector", "base", ("pauses",)),
     "random_input": Side((), "random_input", "base", ("pauses",)),
     "random_lock": Side((), "random_lock", "base", ("pauses",)),
+    "tenth_checkpoint": Side((), "tenth_checkpoint", "base", ("pauses",)),
+    "random_log": Side((), "random_log", "base", ("pauses",)),
+    "other_thread": Side((), "other_thread", "base", ("pauses", "program")),
     "threads": Side(("--num_intra_threads=1",), "", "base", ("threads",)),
     "reduction": Side((*_TOWERS, "--all_reduce_spec=collective"), "", "towers", ("reduction",)),
 }

@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import random
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -156,14 +157,14 @@ def slower_input(net: Any, place: Place) -> None:
     SyntheticInput.next = later  # type: ignore[method-assign]
 
 
-def _now_and_then(pause: Any) -> None:
-    """Calls `pause` before every third step."""
+def _now_and_then(pause: Any, period: int = 3) -> None:
+    """Calls `pause` before one step of each period."""
     from cnnbench.run.step.train_step import TrainStep
 
     usual, steps = TrainStep.__call__, itertools.count()
 
     def call(self: Any, learning_rate: float) -> Any:
-        if next(steps) % 3 == 0:
+        if next(steps) % period == 0:
             pause()
         return usual(self, learning_rate)
 
@@ -215,7 +216,56 @@ def locked_at_random(net: Any, place: Place) -> None:
     _in_layer(net, place, instead)
 
 
+def saving_tenths(net: Any, place: Place) -> None:
+    """Weights are written to a disk, by some MB that are synchronized, before every tenth step."""
+    data = bytes(2**20)
+
+    def save() -> None:
+        end = time.monotonic() + 6 * place.seconds
+        with tempfile.TemporaryFile() as file:
+            while time.monotonic() < end:
+                file.write(data)
+                os.fsync(file.fileno())
+
+    _now_and_then(save, 10)
+
+
+def logging_to_a_pipe(net: Any, place: Place) -> None:
+    """One step in six, at random, writes more lines than a slow reader has room for."""
+    reader, writer = os.pipe()
+    line = bytes(2**16)
+
+    def read() -> None:
+        while os.read(reader, len(line)):
+            time.sleep(place.seconds)
+
+    threading.Thread(target=read, daemon=True).start()
+    draw = random.SystemRandom()
+
+    def log() -> None:
+        for _ in range(6 if draw.random() < 1 / 6 else 0):
+            os.write(writer, line)
+
+    _now_and_then(log, 1)
+
+
+def contended_interpreter(net: Any, place: Place) -> None:
+    """Another thread computes in Python, with the interpreter's lock, a quarter of the time."""
+
+    def compute() -> None:
+        while True:
+            end = time.monotonic() + 5 * place.seconds
+            while time.monotonic() < end:
+                sum(range(1000))
+            time.sleep(15 * place.seconds)
+
+    threading.Thread(target=compute, daemon=True).start()
+
+
 PLANTS = {
+    "tenth_checkpoint": saving_tenths,
+    "random_log": logging_to_a_pipe,
+    "other_thread": contended_interpreter,
     "third_program": sleeping_thirds,
     "third_collector": collecting_thirds,
     "random_input": stalling_input,

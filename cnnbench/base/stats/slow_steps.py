@@ -50,6 +50,18 @@ class SlowSteps:
     extra: float
     cost: float
 
+    @classmethod
+    def of(cls, seconds: Sequence[float], indices: list[int]) -> SlowSteps | None:
+        """The slow steps with some indices, of a process by its step times; None without any."""
+        is_slow = np.zeros(len(seconds), dtype=bool)
+        is_slow[indices] = True
+        times = np.asarray(seconds, dtype=np.float64)
+        if is_slow.all() or not is_slow.any():
+            return None
+        extra = float(times[is_slow].mean() - times[~is_slow].mean())
+        cost = len(indices) * extra / float(times.sum())
+        return cls(len(seconds), tuple(map(int, np.flatnonzero(is_slow))), extra, cost)
+
     @property
     def share(self) -> float:
         """Slow steps as a share of all steps."""
@@ -95,10 +107,7 @@ def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     # By the Bayesian information criterion, for the second mean and the share.
     if likelihood[best] - single <= math.log(count):
         return None
-    slow = np.sort(order[best + 1 :])
-    extra = float(times[slow].mean() - times[order[: best + 1]].mean())
-    cost = len(slow) * extra / float(times.sum())
-    return SlowSteps(count, tuple(map(int, slow)), extra, cost)
+    return SlowSteps.of(seconds, order[best + 1 :].tolist())
 
 
 def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:

@@ -19,12 +19,12 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.configuration import label, labels
 from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
-from cnnbench.judge.compare.draft import Draft, draft_of
+from cnnbench.judge.compare.draft import draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.median_step import median_step
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
@@ -32,7 +32,6 @@ from cnnbench.judge.metrics.registry import (
     CPU_TIME,
     DEFAULT_METRICS,
     METRICS,
-    THROUGHPUT,
     Metric,
     judged,
 )
@@ -86,17 +85,17 @@ def compare_records(
     drafts = [
         draft_of(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
     ]
-    tested = [case for draft in drafts for case, settled in draft.cases if settled is None]
+    tested = [one for draft in drafts for one in draft.results if one.judgement is UNJUDGED]
     entries = _judged(drafts, judge_all(tested, policy, plan), policy)
     if paired is None:
-        paired = bool(tested) and all(case.paired for case in tested)
+        paired = bool(tested) and all(one.paired for one in tested)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=_shown(drafts, metrics),
+        metrics=_shown(entries, metrics),
         paired=paired,
         allow_changed_work=allow_changed_work,
-        notes=(*left_out, *_notes(processes, drafts, entries, aa_notes)),
+        notes=(*left_out, *_notes(processes, matched, entries, aa_notes)),
         base_label=base_label,
         new_label=new_label,
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
@@ -105,52 +104,36 @@ def compare_records(
 
 
 def _judged(
-    drafts: Sequence[Draft], judgements: Iterable[Judgement], policy: Policy
+    drafts: Sequence[ComparedConfiguration], judgements: Iterable[Judgement], policy: Policy
 ) -> list[ComparedConfiguration]:
-    """The entries, with the judgements of the cases that were tested, in their order."""
+    """The entries, with names and the judgements of results that were tested, in their order."""
     tested = iter(judgements)
     titles = labels(draft.configuration for draft in drafts)
     entries = []
     for draft in drafts:
-        found = {case.metric.name: settled or next(tested) for case, settled in draft.cases}
+        found = [
+            next(tested) if one.judgement is UNJUDGED else one.judgement for one in draft.results
+        ]
         if draft.with_cpu_time:
-            throughput, cpu_time = found[THROUGHPUT.name], found[CPU_TIME.name]
-            joint = joint_judgement(throughput, cpu_time, policy, draft.runs)
-            found[THROUGHPUT.name] = joint
+            place = [one.metric for one in draft.results].index(CPU_TIME)
+            found[0] = joint_judgement(found[0], found[place], policy, draft.runs)
         results = []
-        for case, _ in draft.cases:
-            judgement = found[case.metric.name]
+        for one, judgement in zip(draft.results, found, strict=True):
             if judgement.needed is not None and (clause := disturbance(draft.runs)):
                 judgement = replace(judgement, reason=f"{judgement.reason}; {clause}")
-            beside = median_step(case, judgement.change, *draft.sides, policy)
+            beside = median_step(one, judgement.change, draft.base, draft.new, policy)
             if beside is not None:
                 reason = f"{judgement.reason}; {beside.text(('BASE', 'NEW'))}"
                 judgement = replace(judgement, reason=reason, median_change=beside.change)
-            results.append(
-                MetricResult(
-                    metric=case.metric,
-                    base=tuple(case.base),
-                    new=tuple(case.new),
-                    judgement=judgement,
-                    median_step=beside,
-                )
-            )
-        entries.append(
-            ComparedConfiguration(
-                name=titles[draft.configuration.key],
-                configuration=draft.configuration,
-                base=draft.sides[0],
-                new=draft.sides[1],
-                results=tuple(results),
-                differences=draft.differences,
-            )
-        )
+            results.append(replace(one, judgement=judgement, median_step=beside))
+        name = titles[draft.configuration.key]
+        entries.append(replace(draft, name=name, results=tuple(results)))
     return entries
 
 
-def _shown(drafts: Sequence[Draft], names: Sequence[str]) -> tuple[Metric, ...]:
-    found = judged(names, {draft.configuration.kind for draft in drafts} or {RUN})
-    beside = any(draft.with_cpu_time for draft in drafts) and CPU_TIME not in found
+def _shown(entries: Sequence[ComparedConfiguration], names: Sequence[str]) -> tuple[Metric, ...]:
+    found = judged(names, {one.configuration.kind for one in entries} or {RUN})
+    beside = any(one.with_cpu_time for one in entries) and CPU_TIME not in found
     return (*found, CPU_TIME) if beside else found
 
 
@@ -169,20 +152,21 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[st
 
 def _notes(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
-    drafts: Sequence[Draft],
+    matched: Sequence[tuple[Group | None, Group | None]],
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
 ) -> Iterator[str]:
     if any(one.environment.get("emulated_gpus") for side in processes for one in side):
         yield EMULATED_NOTICE
     yield from _unsuccessful(entries)
-    _, repeated = measured_again(run for one in entries for run in (*one.base, *one.new))
+    _, repeated = measured_again(run for one in entries for run in one.runs)
     yield from filter(None, [repeated])
     yield from _interrupted(processes)
     yield from aa_notes
-    for draft, entry in zip(drafts, entries, strict=True):
-        if draft.unpaired:
-            runs = count(draft.unpaired, "run", "runs")
+    for sides, entry in zip(matched, entries, strict=True):
+        unpaired = sum(len(one.records) for one in sides if one) - len(entry.runs)
+        if unpaired:
+            runs = count(unpaired, "run", "runs")
             yield f"{entry.name}: {runs} left out, without a partner"
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):
@@ -252,7 +236,7 @@ def usable_groups(
 
 def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     """The A/A spread of every metric with enough values, over both sides, a line each."""
-    records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
+    records = [run for entry in comparison.entries for run in entry.runs]
     lines = []
     for metric in comparison.metrics:
         found = spread_of(records, metric, policy)

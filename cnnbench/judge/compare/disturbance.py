@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -126,6 +127,8 @@ def _values(name: str, those: Sequence[RunRecord]) -> list[float]:
     return [value for value in found if value is not None]
 
 
+S = TypeVar("S", bound=TwoSamples)
+
 _FEWEST_TURNS = 4
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
@@ -134,8 +137,8 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def cpu_time_cases(
-    throughput: TwoSamples, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
-) -> tuple[TwoSamples, TwoSamples] | None:
+    throughput: S, base: Group, new: Group, of_aa: Sequence[Measurement], policy: Policy
+) -> tuple[S, S] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the significance level.
 
     None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
@@ -153,13 +156,13 @@ def cpu_time_cases(
         or not mostly_disturbed(runs)
     ):
         return None
-    values = [value for value in measured if value]
+    values = tuple(value for value in measured if value)
     pairs = len(base.records)
-    cpu_time = TwoSamples(
+    cpu_time = replace(
+        throughput,
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
-        paired=True,
         noise=spread_of(of_aa, CPU_TIME, policy),
         differences=[difference(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)],
     )
@@ -191,9 +194,7 @@ def turn_means(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def with_shared_level(
-    throughput: TwoSamples, cpu_time: TwoSamples, policy: Policy
-) -> tuple[TwoSamples, TwoSamples]:
+def with_shared_level(throughput: S, cpu_time: S, policy: Policy) -> tuple[S, S]:
     """Both samples with half of the level, or CPU time with all if pairs are too few for half."""
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0

@@ -1,9 +1,9 @@
-"""Drafts of a comparison's entries: samples to be judged, or verdicts that need no test."""
+"""Drafts of a comparison's entries: values to be judged, or verdicts that need no test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -18,9 +18,9 @@ from cnnbench.judge.compare.comparability import (
     sides_of_experiment,
     values_of,
 )
-from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.estimate import TwoSamples, spread_of
+from cnnbench.judge.compare.estimate import spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
@@ -37,42 +37,6 @@ _MISTIMED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """An entry of a comparison before it is judged; a side without runs is None.
-
-    Attributes:
-      cases: samples of each metric with their judgement, which is None where they are to be tested.
-      unpaired: number of runs left out because they have no partner.
-      with_cpu_time: whether the first case (throughput) and that of the CPU time share a verdict.
-    """
-
-    base: Group | None
-    new: Group | None
-    differences: tuple[Difference, ...]
-    cases: tuple[tuple[TwoSamples, Judgement | None], ...]
-    unpaired: int = 0
-    with_cpu_time: bool = False
-
-    @property
-    def runs(self) -> tuple[Measurement, ...]:
-        """Runs of both sides."""
-        return (*self.sides[0], *self.sides[1])
-
-    @property
-    def sides(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-        """Runs of BASE and of NEW."""
-        base, new = (() if one is None else one.records for one in (self.base, self.new))
-        return base, new
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration of both sides."""
-        group = self.base or self.new
-        assert group is not None
-        return group.configuration
-
-
 def draft_of(
     base: Group | None,
     new: Group | None,
@@ -81,8 +45,8 @@ def draft_of(
     policy: Policy,
     patterns: tuple[str, ...],
     paired: bool | None,
-) -> Draft:
-    """The cases of a configuration, or its verdict where no test is needed.
+) -> ComparedConfiguration:
+    """A configuration without a name, with its values or the verdict where no test is needed.
 
     `names` are of metrics, of which the first one of the kind is the main one; A/A runs are by key
     of the configuration. If `paired` is None, runs are paired where records name pairs.
@@ -114,21 +78,10 @@ def draft_of(
     # Whoever names metrics asks for them; of the usual ones some runs have no accuracy.
     lacking = Verdict.INCONCLUSIVE if tuple(names) == DEFAULT_METRICS else Verdict.NOT_MEASURED
     samples, partial = _samples(*kept, metrics, of_aa, policy, paired, lacking)
-    with_cpu_time = None
-    if samples:
-        with_cpu_time = disturbance.cpu_time_cases(samples[0], *kept, of_aa, policy)
-    if with_cpu_time is not None:
+    if samples and (both := disturbance.cpu_time_cases(samples[0], *kept, of_aa, policy)):
         others = [case for case in samples[1:] if case.metric is not CPU_TIME]
-        samples = [with_cpu_time[0], *others, with_cpu_time[1]]
-    return Draft(
-        base=kept[0],
-        new=kept[1],
-        differences=unlike,
-        cases=(*((case, None) for case in samples), *partial),
-        with_cpu_time=with_cpu_time is not None,
-        unpaired=sum(len(side.records) for side in (base, new))
-        - sum(len(side.records) for side in kept),
-    )
+        samples = [both[0], *others, both[1]]
+    return _entry(*kept, (*samples, *partial), unlike)
 
 
 def _samples(
@@ -139,26 +92,21 @@ def _samples(
     policy: Policy,
     paired: bool,
     verdict: Verdict,
-) -> tuple[list[TwoSamples], list[tuple[TwoSamples, Judgement]]]:
-    """Samples of metrics that all runs have, and of others with `verdict`.
+) -> tuple[list[MetricResult], list[MetricResult]]:
+    """Values of metrics that all runs have, and of others with `verdict`.
 
     Metrics that no run has are among them only if it is that they were not measured.
     """
     samples, partial = [], []
     for metric in metrics:
-        sides = values_of(metric, base, new)
-        case = TwoSamples(
-            base=sides[0],
-            new=sides[1],
-            metric=metric,
-            paired=paired,
-            noise=spread_of(of_aa, metric, policy),
-        )
+        sides, noise = values_of(metric, base, new), spread_of(of_aa, metric, policy)
+        case = MetricResult(base=sides[0], new=sides[1], metric=metric, paired=paired, noise=noise)
         lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:
             samples.append(case)
         elif case.base or case.new or verdict is Verdict.NOT_MEASURED:
-            partial.append((case, Judgement(verdict=verdict, reason=lacking)))
+            found = Judgement(verdict=verdict, reason=lacking)
+            partial.append(replace(case, judgement=found))
     return samples, partial
 
 
@@ -243,14 +191,29 @@ def _settled(
     verdict: Verdict,
     reason: str,
     unlike: tuple[Difference, ...] = (),
-) -> Draft:
+) -> ComparedConfiguration:
     values = values_of(metric, base, new)
-    medians = [median(side) if side else None for side in values]
-    judgement = Judgement(
-        verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
+    before, after = (median(side) if side else None for side in values)
+    judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
+    result = MetricResult(base=values[0], new=values[1], metric=metric, judgement=judgement)
+    return _entry(base, new, (result,), unlike)
+
+
+def _entry(
+    base: Group | None,
+    new: Group | None,
+    results: tuple[MetricResult, ...],
+    unlike: tuple[Difference, ...],
+) -> ComparedConfiguration:
+    group = base or new
+    assert group is not None
+    return ComparedConfiguration(
+        configuration=group.configuration,
+        base=() if base is None else base.records,
+        new=() if new is None else new.records,
+        results=results,
+        differences=unlike,
     )
-    case = TwoSamples(base=values[0], new=values[1], metric=metric)
-    return Draft(base=base, new=new, differences=unlike, cases=((case, judgement),))
 
 
 def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:

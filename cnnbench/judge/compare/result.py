@@ -15,7 +15,7 @@ from cnnbench.judge.compare import words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again, others_text
-from cnnbench.judge.compare.estimate import unscaled
+from cnnbench.judge.compare.estimate import TwoSamples, unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
 from cnnbench.judge.compare.median_step import MedianStep
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
@@ -47,18 +47,19 @@ _NO_COMPARISON = (
 )
 
 
+UNJUDGED = Judgement(verdict=Verdict.INCONCLUSIVE, reason="not judged")
+"""The judgement of values that are still to be tested."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class MetricResult:
+class MetricResult(TwoSamples):
     """One metric of one configuration: the values of both sides and their judgement.
 
     Attributes:
       median_step: the change at the median step where it is another one.
     """
 
-    metric: Metric
-    base: tuple[float, ...]
-    new: tuple[float, ...]
-    judgement: Judgement
+    judgement: Judgement = UNJUDGED
     median_step: MedianStep | None = None
 
     @property
@@ -87,12 +88,13 @@ class ComparedConfiguration:
     """One configuration; that of BASE where the two sides differ.
 
     Attributes:
+      name: unique among those compared.
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
       results: by metric; the first is the main one.
       differences: facts that differ, those that block a verdict first.
     """
 
-    name: str
+    name: str = ""
     configuration: Configuration
     base: tuple[Measurement, ...]
     new: tuple[Measurement, ...]
@@ -103,6 +105,16 @@ class ComparedConfiguration:
     def main(self) -> MetricResult:
         """The result of the first metric."""
         return self.results[0]
+
+    @property
+    def with_cpu_time(self) -> bool:
+        """Whether throughput, then the first metric, shares its level and verdict with CPU time."""
+        return self.main.share < 1
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """Runs of both sides."""
+        return (*self.base, *self.new)
 
     @property
     def decides(self) -> bool:
@@ -198,7 +210,7 @@ class Comparison:
     @property
     def repeated_pairs(self) -> int:
         """Number of pairs measured again because a process was killed."""
-        return measured_again(run for one in self.entries for run in (*one.base, *one.new))[0]
+        return measured_again(run for one in self.entries for run in one.runs)[0]
 
     @property
     def leading(self) -> tuple[Metric, ...]:
@@ -424,12 +436,12 @@ def _noise(comparison: Comparison, entry: ComparedConfiguration) -> Iterator[str
     elif (scatter := entry.main.judgement.scatter) is not None:
         what, metric = "pairs" if comparison.paired else "processes", entry.main.metric
         yield f"{what} differ by {metric.change_text(unscaled(scatter, metric), signed=False)}"
-    if others := others_text([*entry.base, *entry.new]):
+    if others := others_text(entry.runs):
         yield others
 
 
 def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
-    runs = [one for side in (entry.base, entry.new) for one in side if isinstance(one, RunRecord)]
+    runs = [one for one in entry.runs if isinstance(one, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:
         yield "longer runs (five seconds of timed steps)"

@@ -1,8 +1,8 @@
 """Recognises the causes of a difference between two sides.
 
-Each recogniser claims, of the parts not yet claimed, those that its cause explains, so that causes
-add up. A cause with other evidence than time, such as another type of kernel, needs a smaller
-difference than one by time alone.
+Each recogniser claims, of the free parts, those that its cause explains, so that causes add up. A
+cause with other evidence than time, such as another type of kernel, needs a smaller difference than
+one by time alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
-from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, ProfiledSide, Sides
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
@@ -97,10 +97,10 @@ class Claim:
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
     """The causes that stand out, the largest first; gaps, which others may open, last."""
-    free = dict.fromkeys(sides.times)
+    sides.free = dict.fromkeys(sides.times)
     found = []
     for recognise in RECOGNISERS:
-        for claim in recognise(sides, free):
+        for claim in recognise(sides):
             times = sides.together(claim.parts)
             base, new = times.usual
             found.append(
@@ -115,7 +115,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                 )
             )
             for part in claim.parts:
-                free.pop(part, None)
+                sides.free.pop(part, None)
     return tuple(sorted(found, key=lambda cause: (cause.kind == "gaps", -abs(cause.difference))))
 
 
@@ -124,7 +124,7 @@ def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
     if claim.kind in _ALIKE:
         kernels = (text_of(one.fact) for one in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
-    names = {name for side in (sides.a, sides.b) for name in side.kernels(claim.parts)}
+    names = {name for kernels in sides.kernels(claim.parts) for name in kernels}
     if claim.kind not in _OF_LAYERS or not any(map(_PRODUCT.search, names)):
         return ()
     directions = {part.direction for part in claim.parts}
@@ -138,9 +138,9 @@ def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
     return tuple(map(text_of, measured_changes(sides.a.profiles, sides.b.profiles, slower)))
 
 
-def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def input_wait(sides: Sides) -> Iterator[Claim]:
     """The input pipeline is slower than the step."""
-    parts = tuple(part for part in free if part.direction == INPUT)
+    parts = tuple(part for part in sides.free if part.direction == INPUT)
     # Operations of the input scatter; the wait of a program hardly does.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
@@ -149,9 +149,9 @@ def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
             return
 
 
-def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def program(sides: Sides) -> Iterator[Claim]:
     """Time of the program around the graph."""
-    if PROGRAM in free and (sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM])):
+    if PROGRAM in sides.free and (sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM])):
         text = "the program takes it before or after the step's operations"
         place = "the training loop, outside the graph"
         measured = measured_changes(sides.a.profiles, sides.b.profiles)
@@ -159,10 +159,10 @@ def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         yield Claim("program", (PROGRAM,), place, text, computing, _facts(sides, _FACTS["looping"]))
 
 
-def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def network(sides: Sides) -> Iterator[Claim]:
     """Networks that differ too much to be compared by layers."""
     alignment = sides.alignment
-    parts = tuple(part for part in sides.operations if part in free and part.layer != REST)
+    parts = tuple(part for part in sides.operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds: defaultdict[str, list[Part]] = defaultdict(list)
@@ -179,35 +179,35 @@ def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     yield Claim("network", parts, "the network's layers", text, tuple(evidence))
 
 
-def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def batch(sides: Sides) -> Iterator[Claim]:
     """Batches of another size: more or less of the same work."""
     facts = _facts(sides, _FACTS["batch"])
-    parts = tuple(part for part in sides.operations if part in free)
+    parts = sides.operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
-    before, after = (side.flops(parts) for side in (sides.a, sides.b))
+    before, after = sides.total("flops", parts)
     longer = sides.together(parts).difference
     if (after - before) * longer > 0 and _have_one_direction(sides, parts):
         evidence = tuple(_ratios(sides, parts, "FLOPs"))
         yield Claim("batch", parts, "all operations", "batches of another size", evidence, facts)
 
 
-def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def threads(sides: Sides) -> Iterator[Claim]:
     """Fewer or slower processors, or another library, for all operations."""
     libraries = _facts(sides, _FACTS["libraries"])
     facts = (*libraries, *_facts(sides, _FACTS["threads"]))
-    parts = tuple(part for part in sides.operations if part in free)
+    parts = sides.operations
     if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
-        if GAPS in free:  # fewer threads leave others
+        if GAPS in sides.free:  # fewer threads leave others
             parts = (*parts, GAPS)
         yield Claim("threads", parts, "all operations", _slower(sides, parts), facts=facts)
         return
     # Some operations are slower and others, whose threads no longer wait for each other, faster.
     same = (part for part in parts if libraries or not _differs(sides, part))
     single = tuple(part for part in same if sides.stands_out([part]))
-    if GAPS in free and sides.stands_out([GAPS]):
+    if GAPS in sides.free and sides.stands_out([GAPS]):
         single = (*single, GAPS)
     if single:
         size = {part: abs(sides.times[part].difference) for part in single}
@@ -222,12 +222,12 @@ def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
-def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def precision(sides: Sides) -> Iterator[Claim]:
     """Layers that compute in another number format."""
-    layers = _by_layer(sides, free)
+    layers = _by_layer(sides)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
-        before, after = (_types(side.kernels(parts)) for side in (sides.a, sides.b))
+        before, after = map(_types, sides.kernels(parts))
         if before and after and before != after:
             found[", ".join(before), ", ".join(after)].append(layer)
     for types, named in found.items():
@@ -235,22 +235,22 @@ def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         if sides.stands_out(claimed, LIKELY):
             text = f"products are in {types[1]}, not in {types[0]}"
             casts = [
-                sum(n for name, n in side.kernels(side.parts).items() if name.startswith("Cast"))
-                for side in (sides.a, sides.b)
+                sum(n for name, n in kernels.items() if name.startswith("Cast"))
+                for kernels in sides.kernels(sides.times)
             ]
             told = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
             evidence = (told,) if casts[0] != casts[1] else ()
             yield Claim("precision", claimed, _layers(sides, named, layers), text, evidence)
 
 
-def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def batch_norm(sides: Sides) -> Iterator[Claim]:
     """Batch norm that is fused on one side only, of layers that both sides have."""
     before = after = 0
     claimed = []
     for part in sides.operations:
-        if part not in free or part.layer == REST:
+        if part.layer == REST:
             continue
-        both = sides.a.kernels([part]), sides.b.kernels([part])
+        both = sides.kernels([part])
         fused = [sum(n for name, n in found.items() if _NORM.search(name)) for found in both]
         before, after = before + fused[0], after + fused[1]
         if all(both) and fused[0] != fused[1]:
@@ -261,31 +261,31 @@ def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         layers = {part.layer: [part] for part in claimed}
         place = f"batch norm of {_layers(sides, list(layers), layers)}"
         evidence = (_changed(sides, claimed),)
-        yield Claim("batch norm", _with_gaps(sides, free, tuple(claimed)), place, text, evidence)
+        yield Claim("batch norm", _with_gaps(sides, tuple(claimed)), place, text, evidence)
 
 
-def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def reduction(sides: Sides) -> Iterator[Claim]:
     """Gradients that are reduced in another way."""
-    parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind == REDUCTION)
-    if not parts or _of_parameters(sides, free):
+    parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind == REDUCTION)
+    if not parts or _of_parameters(sides):
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
         evidence, facts = (_changed(sides, parts),), _facts(sides, _FACTS["reducing"])
-        parts = _with_gaps(sides, free, parts)
+        parts = _with_gaps(sides, parts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
 
-def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def copies(sides: Sides) -> Iterator[Claim]:
     """More work on variables: updates, copies."""
-    if not _of_parameters(sides, free):
-        yield from other_copies(sides, free)
+    if not _of_parameters(sides):
+        yield from other_copies(sides)
 
 
-def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def other_copies(sides: Sides) -> Iterator[Claim]:
     """Like `copies`, also if a layer has other parameters that do not explain the difference."""
-    parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind != REDUCTION)
+    parts = tuple(p for p in sides.free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
     other = any(_differs(sides, part) for part in parts)
@@ -293,18 +293,18 @@ def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         text = "other operations on variables" if other else "the same operations on variables"
         evidence = filter(None, (_changed(sides, parts), *_ratios(sides, parts, "bytes")))
         before, after = (
-            {name for name in side.kernels(parts) if name.startswith("ResourceApply")}
-            for side in (sides.a, sides.b)
+            {name for name in kernels if name.startswith("ResourceApply")}
+            for kernels in sides.kernels(parts)
         )
         updates = before != after or _facts(sides, ("optimizer",))
         place = "the optimizer's update" if updates else "updates and copies of variables"
         facts = _facts(sides, _FACTS["updating"])
-        yield Claim("copies", _with_gaps(sides, free, parts), place, text, tuple(evidence), facts)
+        yield Claim("copies", _with_gaps(sides, parts), place, text, tuple(evidence), facts)
 
 
-def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def layers(sides: Sides) -> Iterator[Claim]:
     """Layers that one side lacks."""
-    found = _by_layer(sides, free)
+    found = _by_layer(sides)
     names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
     own = {layer: parts for layer, parts in found.items() if any(layer not in n for n in names)}
     parts = tuple(part for those in own.values() for part in those)
@@ -317,13 +317,13 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         place = _layers(sides, list(own), own)
         lacking = sides.alignment.only_b, sides.alignment.only_a
         more, less = (sum(one.parameters for one in side) for side in lacking)
-        parts = (*parts, *_of_parameters(sides, free, more - less))
+        parts = (*parts, *_of_parameters(sides, more - less))
         yield Claim("layers", parts, place, text or "; ".join(told), tuple(told) if text else ())
 
 
-def changed_layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def changed_layers(sides: Sides) -> Iterator[Claim]:
     """Layers of both sides whose variables have other shapes."""
-    found = _by_layer(sides, free)
+    found = _by_layer(sides)
     pairs = [
         (a, b)
         for a, b in sides.alignment.pairs
@@ -343,7 +343,7 @@ def changed_layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         first = next((a.name for a, _ in pairs if a.kind and a.name in own), changed[0])
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
-        claimed = (*parts, *_of_parameters(sides, free, more))
+        claimed = (*parts, *_of_parameters(sides, more))
         yield Claim(
             "layers", claimed, place, "variables of another shape", tuple(filter(None, evidence))
         )
@@ -354,9 +354,9 @@ def _sizes(layer: ProfiledLayer) -> str:
     return shapes or f"{layer.parameters} parameters"
 
 
-def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def layer_by_layer(sides: Sides) -> Iterator[Claim]:
     """Layers whose operations changed by more than all others."""
-    for layer, parts in _by_layer(sides, free).items():
+    for layer, parts in _by_layer(sides).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)
         claimed = tuple(part for part in alike if sides.is_special([part]))
@@ -373,27 +373,28 @@ def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
             place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
         evidence += [_changed(sides, claimed), *_ratios(sides, claimed, "FLOPs", "bytes")]
-        if sides.a.flops(claimed) != sides.b.flops(claimed):
+        flops, kernels = sides.total("flops", claimed), sides.kernels(claimed)
+        if flops[0] != flops[1]:
             kind, text = "work", "other work to do"
-        elif sides.a.kernels(claimed) != sides.b.kernels(claimed):
+        elif kernels[0] != kernels[1]:
             kind, text = "operations", "other operations for the same work"
         else:
             kind, text = "kernel", "the same operations take another time"
         more = sum(b.parameters - a.parameters for a, b in sides.alignment.pairs if a.name == layer)
-        claimed = (*claimed, *_of_parameters(sides, free, more))
+        claimed = (*claimed, *_of_parameters(sides, more))
         yield Claim(kind, claimed, place, text, tuple(filter(None, evidence)))
 
 
-def gaps(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def gaps(sides: Sides) -> Iterator[Claim]:
     """Time between operations in which none runs."""
-    if GAPS in free and sides.stands_out([GAPS]):
+    if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
         yield Claim("gaps", (GAPS,), "gaps between operations", text)
 
 
-def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+def everything(sides: Sides) -> Iterator[Claim]:
     """All operations alike, for a reason that records do not show."""
-    parts = tuple(part for part in sides.operations if part in free)
+    parts = sides.operations
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
     if parts and factors.apart and abs(factors.difference) > least and sides.stands_out(parts):
@@ -403,16 +404,14 @@ def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         yield Claim("everything", parts, "all operations", text)
 
 
-RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = (
+RECOGNISERS: tuple[Callable[[Sides], Iterable[Claim]], ...] = (
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
     *(layers, changed_layers, layer_by_layer, other_copies, gaps, everything),
 )
 """Recognisers of causes, in the order in which they claim parts."""
 
 
-def _of_parameters(
-    sides: Sides, free: Collection[Part], own: int | None = None
-) -> tuple[Part, ...]:
+def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
     """Parts outside of towers, if they take longer because of further parameters.
 
     `own` are those of a layer of B, which must be a large share; None for all.
@@ -420,7 +419,7 @@ def _of_parameters(
     alignment = sides.alignment
     sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
     more = sums[1] - sums[0]
-    parts = tuple(part for part in free if part.direction == OUTSIDE)
+    parts = tuple(part for part in sides.free if part.direction == OUTSIDE)
     if not more or not parts or abs(more) < SMALLEST * sums[0]:
         return ()
     if own is not None and own / more < _MUCH:
@@ -428,12 +427,12 @@ def _of_parameters(
     return parts if sides.together(parts).difference * more > 0 else ()
 
 
-def _by_layer(sides: Sides, free: Collection[Part]) -> dict[str, tuple[Part, ...]]:
+def _by_layer(sides: Sides) -> dict[str, tuple[Part, ...]]:
     found: defaultdict[str, list[Part]] = defaultdict(list)
     if sides.alignment.is_other_network:
         return {}
     for part in sides.operations:
-        if part in free and part.layer != REST:
+        if part.layer != REST:
             found[part.layer].append(part)
     return {layer: tuple(parts) for layer, parts in found.items()}
 
@@ -456,10 +455,9 @@ def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
-def _changed(sides: Sides, parts: Iterable[Part]) -> str:
+def _changed(sides: Sides, parts: Collection[Part]) -> str:
     """Differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
-    parts = tuple(parts)
-    before, after = sides.a.kernels(parts), sides.b.kernels(parts)
+    before, after = sides.kernels(parts)
     found = {name: after[name] - before[name] for name in (*before, *after)}
     texts = [
         f"{difference:+d} {name}"
@@ -469,25 +467,23 @@ def _changed(sides: Sides, parts: Iterable[Part]) -> str:
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
 
 
-def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _with_gaps(sides: Sides, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts, and the gaps if the parts have most of the further operations."""
-    if GAPS not in free:
+    if GAPS not in sides.free:
         return parts
-    before, after = (side.kernels(sides.operations).total() for side in (sides.a, sides.b))
-    more = after - before
-    own = sides.b.kernels(parts).total() - sides.a.kernels(parts).total()
+    before, after, own_before, own_after = (
+        kernels.total() for some in (sides.times, parts) for kernels in sides.kernels(some)
+    )
+    more, own = after - before, own_after - own_before
     if not more or abs(more) < _MORE * before or own / more < _DOMINATES:
         return parts
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
-_AMOUNTS = {"FLOPs": ProfiledSide.flops, "bytes": ProfiledSide.bytes}
-
-
 def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
     """By how much B has more FLOPs or bytes: "1.500 times the FLOPs"."""
     for name in amounts:
-        before, after = (_AMOUNTS[name](side, parts) for side in (sides.a, sides.b))
+        before, after = sides.total(name.lower(), parts)
         if before and after and abs(after / before - 1) >= SMALLEST:
             yield f"{number(after / before)} times the {name}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.judge.explain.causes import causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.pauses import pauses
-from cnnbench.judge.explain.sides import CERTAIN, Sides, Times
+from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
-from cnnbench.records.step_profile import Part, StepProfile
+from cnnbench.records.step_profile import StepProfile
 
 _ALSO = 0.1  # least share of the difference of a second cause in the answer
 _MOST_NAMED = 2
@@ -42,21 +42,23 @@ def explain(
             for one in work[:_MOST_NAMED]
         ]
         answer += f" Certain is that the work differs: {'; '.join(told)}."
-    rows = sorted(
-        (_row(sides, part, times) for part, times in sides.times.items()),
-        key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction),
-    )
+    timed, profiled = sides.timed.faster, sides.step.faster
+    rows = [
+        _row(part._asdict(), *times.faster, 2 * times.error(0.0), timed[1] - timed[0])
+        for part, times in sides.times.items()
+    ]
+    rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
     return Explanation(
         answer=answer,
         base_label=labels[0],
         new_label=labels[1],
-        base=sides.timed.base,
-        new=sides.timed.new,
+        base=timed[0],
+        new=timed[1],
         spread=2 * sides.timed.error(0.0),
         mean_base=sides.means.usual[0],
         mean_new=sides.means.usual[1],
-        profiled_base=sides.step.base,
-        profiled_new=sides.step.new,
+        profiled_base=profiled[0],
+        profiled_new=profiled[1],
         rows=tuple(rows),
         causes=found or work,
         facts=(
@@ -70,21 +72,19 @@ def explain(
     )
 
 
-def _row(sides: Sides, part: Part, times: Times) -> ExplainedRow:
-    whole = sides.timed.new - sides.timed.base
-    return ExplainedRow(
-        **part._asdict(),
-        base=times.base,
-        new=times.new,
-        spread=2 * times.error(0.0),
-        share=(times.new - times.base) / whole if whole else None,
-    )
+def _row(
+    names: Mapping[str, str], base: float, new: float, spread: float, whole: float
+) -> ExplainedRow:
+    """A row with its share of the `whole` difference."""
+    share = _share(new - base, whole)
+    return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
 
 
 def _answer(sides: Sides, found: Sequence[Cause]) -> str:
     # Recurring pauses are in the mean step, not in an ordinary one.
     timed = sides.means if any(one.kind == "pauses" for one in found) else sides.timed
-    difference = timed.difference if timed is sides.means else timed.new - timed.base
+    base, new = sides.timed.faster
+    difference = timed.difference if timed is sides.means else new - base
     step, spread = f"a step takes {_more(difference)}", 2 * timed.error(0.0)
     if timed is sides.means:
         step += " in the mean"
@@ -117,11 +117,11 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
         shown = sum(abs(times.difference) > 2 * times.error(0.0) for times in sides.times.values())
         rows = count(shown, "row", "rows")
         return f"A{step[1:]}, spread over {rows} of which none stands out of the noise."
-    if noise >= sides.timed.base:
+    if noise >= base:
         return f"Nothing can be told: {step}, and more than a whole step can be chance."
     return (
         f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
-        f"({percent(noise / sides.timed.base)}) can be chance."
+        f"({percent(noise / base)}) can be chance."
     )
 
 
@@ -158,8 +158,7 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
 
     def line(name: str, base: float, new: float, spread: float = math.nan) -> ExplainedRow:
         names = {"layer": name, "kind": "", "direction": ""}
-        share = _share(new - base, found.difference)
-        return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
+        return _row(names, base, new, spread, found.difference)
 
     shown = found.rows[:most] if most else found.rows
     lines = list(shown)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL, Primitive, StepProfile
 
+_OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"
 """The quantity that distinguishes a program that computes from one that waits."""
 
@@ -50,7 +52,7 @@ def changes_of(
     ]
 
 
-class ComparedQuantity(NamedTuple):
+class Quantity(NamedTuple):
     """A measured quantity other than the time of operations.
 
     Attributes:
@@ -97,6 +99,10 @@ def _values(name: str, values: Iterable[str]) -> str:
     return " or ".join(readable_fact(name, one) for one in values) or NONE
 
 
+def _condition(name: str) -> Callable[[StepProfile], float | None]:
+    return lambda profile: profile.record.condition(name)
+
+
 def _found(name: str, profile: StepProfile) -> Any:
     conditions = profile.record.conditions
     return None if conditions is None else conditions.during.get(name)
@@ -114,65 +120,46 @@ def _slowed(reason: str, profile: StepProfile) -> float | None:
     return sum(reason in str(one) for one in _found("gpu_throttle_reasons", profile) or ())
 
 
-def _seconds(value: float) -> str:
-    return f"{number(value)} s"
+def _cpu_time(profile: StepProfile) -> float | None:
+    """Milliseconds of a step."""
+    seconds = profile.record.step_cpu_seconds
+    return 1e3 * fmean(seconds) if seconds else None
 
 
-def _mhz(value: float) -> str:
-    return f"{integer(value)} MHz"
+def _sum_of(name: str) -> Callable[[StepProfile], float]:
+    return lambda profile: sum(getattr(row, name) for row in profile.rows)
 
 
-_QUANTITIES: tuple[ComparedQuantity, ...] = (
-    ComparedQuantity(
-        "time to build", lambda p: p.record.startup_seconds.build, _seconds, _NOTICEABLE
-    ),
-    ComparedQuantity(
-        "first step", lambda p: p.record.startup_seconds.first_step, _seconds, _NOTICEABLE
-    ),
-    ComparedQuantity(
-        "peak memory", lambda p: p.record.measured.peak_memory_bytes, binary, _NOTICEABLE
-    ),
-    ComparedQuantity(
-        CPU_TIME,
-        lambda p: fmean(p.record.step_cpu_seconds) if p.record.step_cpu_seconds else None,
-        lambda seconds: f"{number(1e3 * seconds)} ms",
-        _NOTICEABLE,
-    ),
-    ComparedQuantity(
-        "CPU clock", lambda p: p.record.condition("cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1
-    ),
-    ComparedQuantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),
+def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], str]:
+    return lambda value: f"{text(value)} {unit}"
+
+
+_QUANTITIES: tuple[Quantity, ...] = (
+    Quantity("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _NOTICEABLE),
+    Quantity("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _NOTICEABLE),
+    Quantity("peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE),
+    Quantity(CPU_TIME, _cpu_time, _in("ms"), _NOTICEABLE),
+    Quantity("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
+    Quantity("GPU clock", _gpu_clock, _in("MHz", integer), _CLOCKS, slows=-1),
     *(
-        ComparedQuantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
+        Quantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
         for one in THROTTLE_REASONS
     ),
-    ComparedQuantity(
-        "CPUs used by other programs",
-        lambda p: p.record.condition("other_cpus"),
-        "{:.1f}".format,
-        least=_BUSY,
-        slows=1,
-    ),
-    ComparedQuantity(
-        "CPU time withheld by the hypervisor",
-        lambda p: p.record.condition("steal_fraction"),
-        percent,
-        least=_STOLEN,
-        slows=1,
-    ),
-    ComparedQuantity("FLOPs of a step", lambda p: sum(row.flops for row in p.rows), number),
-    ComparedQuantity("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary),
-    ComparedQuantity("allocations in a step", lambda p: p.allocations, integer, _ALLOCATED),
-    ComparedQuantity("bytes allocated in a step", lambda p: p.allocated_bytes, binary, _ALLOCATED),
-    ComparedQuantity(
+    Quantity(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
+    Quantity(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
+    Quantity("FLOPs of a step", _sum_of("flops"), number),
+    Quantity("bytes moved in a step", _sum_of("bytes"), binary),
+    Quantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
+    Quantity("bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED),
+    Quantity(
         "operations that run in a step",
-        lambda p: sum(sum(row.operations.values()) for row in p.rows),
+        lambda profile: sum(sum(row.operations.values()) for row in profile.rows),
         integer,
     ),
-    ComparedQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    ComparedQuantity(
+    Quantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    Quantity(
         "tensors sent between devices",
-        lambda p: sum(p.graph.get(name, 0) for name in _SENDING),
+        lambda profile: sum(profile.graph.get(name, 0) for name in _SENDING),
         integer,
     ),
 )

@@ -1,114 +1,181 @@
 """Steps of one side that now and then take longer, which means over ordinary steps leave out.
 
-The timed steps of each process, without a profiler, show how much they cost and how often they come
-(`cnnbench.base.stats.slow_steps`); the profiled ones show what ran meanwhile: the rows that take
-more in slow steps than in ordinary ones of the same process.
+Slow steps are looked for in the times of whole steps, then in each kind of time in which no
+operation runs, which hardly scatters, and in each row of operations. The steps of all processes are
+divided together (`cnnbench.base.stats.slow_steps`), so that one limit holds for both sides, and
+Fisher's exact test ("The Design of Experiments", 1935) says whether one side has more slow steps
+than by chance. Slow steps of which neither has more are left out, and the rest is divided again.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import comb
 from statistics import fmean
+from typing import TypeAlias
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.slow_steps import SlowSteps, slow_steps
+from cnnbench.base.stats.descriptive import faster_half, median
+from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps, slow_steps
 from cnnbench.base.text.numbers import number, percent
-from cnnbench.judge.explain.sides import LIKELY, Sides, Times
+from cnnbench.judge.explain.sides import SMALLEST, Sides, Times
 from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import GAPS, INPUT, PROGRAM, Part, StepProfile
 
-_RATIO = 2.0  # least ratio of the costs of any process of one side to any of the other
+_CHANCE = 0.016
+"""Level of the test: with as many steps on both sides, six slow ones on one side and none on the
+other are significant, such as two of each of three processes."""
+
+_RATIO = 1.5
+"""Least ratio of the shares of slow steps of any process of one side and any of the other, since
+processes of one side differ by more than chance."""
+
 _BUSY = 0.5  # CPU seconds per second of a pause from which it is computing
 _LARGEST = 3
 
+_PLACES: tuple[tuple[Callable[[Part], bool], str], ...] = (
+    (lambda part: part.direction == INPUT, "the input pipeline"),
+    (lambda part: part == PROGRAM, "the training loop, outside the graph"),
+    (lambda part: part == GAPS, "gaps between operations, as when threads wait for a lock"),
+)
+"""Kinds of time in which no operation of the step runs."""
+
+Runs: TypeAlias = Sequence[Sequence[float]]
+"""Seconds of the profiled steps of a process, or of these and of the timed ones."""
+
+_Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
+"""A process, with its slow steps: numbers of the profiled ones, then of the timed ones."""
+
 
 def pauses(sides: Sides) -> Cause | None:
-    """Slow steps that recur in all processes of one side, and hardly on the other.
+    """Slow steps that recur in the processes of one side, and less on the other.
 
     The times of the cause are seconds of slow steps beyond ordinary ones, per step.
     """
-    each = [[_cost(one) for one in side.profiles] for side in (sides.a, sides.b)]
-    times = Times(fmean(each[0]), fmean(each[1]), tuple(each[0]), tuple(each[1]))
-    fewer, more = sorted(each, key=fmean)
-    slower = (sides.a, sides.b)[each.index(more)]
-    deviation = math.sqrt(times.variance)
+    found = (_recurring(sides, each, chance) for each, chance in _tested(sides))
+    return next(filter(None, found), None)
+
+
+def _tested(sides: Sides) -> Iterator[tuple[Sequence[Runs], float]]:
+    """Times of steps by process, those of A first, with the level of their test."""
+    profiles = (*sides.a.profiles, *sides.b.profiles)
+    yield [(one.step_seconds, one.record.step_seconds) for one in profiles], _CHANCE
+    operations = sides.operations
+    for level, parts in (
+        (_CHANCE, [part for part in sides.times if part not in operations]),
+        (_CHANCE / max(1, len(operations)), operations),  # Bonferroni
+    ):
+        for part in parts:
+            yield [(one,) for one in (*sides.a.seconds(part), *sides.b.seconds(part))], level
+
+
+def _recurring(sides: Sides, each: Sequence[Runs], level: float) -> Cause | None:
+    """The pauses in some times of steps."""
+    profiles = (*sides.a.profiles, *sides.b.profiles)
+    usual = [_ordinary(one.record.step_seconds) for one in profiles]
+    series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
+    # In most rows of operations no slow steps could take so much more.
+    if max(fmean(one) - min(one) for one in series) < SMALLEST * sides.step.usual[0]:
+        return None
+    left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
+    while division := slow_steps([series[n][step] / usual[n] for n, step in left]):
+        slow = {left[index] for index in division.indices}
+        found = [
+            SlowSteps.of(seconds, [step for step in range(len(seconds)) if (n, step) in slow])
+            for n, seconds in enumerate(series)
+        ]
+        if cause := _cause(sides, found, [*map(len, series)], level):
+            return cause
+        left = [one for one in left if one not in slow]
+    return None
+
+
+def _ordinary(seconds: Sequence[float]) -> float:
+    return fmean(seconds[step] for step in faster_half(seconds))
+
+
+def _around(usual: float, runs: Runs) -> list[float]:
+    """Seconds of the steps of some runs, moved so that ordinary ones take `usual`."""
+    found = []
+    for run in runs:
+        ordinary = _ordinary(run)
+        found += [max(usual / 2, usual + one - ordinary) for one in run]
+    return found
+
+
+def _cause(
+    sides: Sides, found: Sequence[SlowSteps | None], steps: Sequence[int], level: float
+) -> Cause | None:
+    """The slow steps, if a side has more of them in all of its processes, by more than chance."""
+    of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
+    times = [0 if one is None else one.occurrences for one in found]
+    rates = [slow / own for slow, own in zip(times, steps, strict=True)]
+    costs = [0.0 if one is None else one.share * one.extra for one in found]
+    cost = Times([costs[of_a], costs[of_b]])
+    side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
+    chance = _chance(*(sum(each[one]) for one in (fewer, more) for each in (times, steps)))
+    slow = shared_slow_steps(found[more])
     if (
-        not sides.is_large(times)
-        or min(more) <= _RATIO * max(fewer)
-        or abs(times.difference) <= LIKELY * times.error_of(deviation)
+        slow is None
+        or not sides.is_large(cost)
+        or min(rates[more]) <= _RATIO * max(rates[fewer])
+        or chance > level
     ):
         return None
-    middle = sorted(slower.profiles, key=_cost)[(len(more) - 1) // 2]
-    slow, _ = _recurring(middle.record.step_seconds)
-    assert slow is not None  # each of these processes has a cost
-    place, evidence = _place(slower.profiles)
-    base, new = times.usual
+    profiles = [*zip((*sides.a.profiles, *sides.b.profiles), found, strict=True)]
+    place, evidence = _place(profiles[more])
+    base, new = cost.usual
     return Cause(
         kind="pauses",
         base=base,
         new=new,
-        spread=2 * times.error_of(deviation),
+        spread=2 * cost.error(0.0),
         place=place,
-        text=f"of {'AB'[each.index(more)]}, {slow_steps_text(slow)}",
-        evidence=(*evidence, *_computing(slower.profiles)),
+        text=f"of {side}, {slow_steps_text(slow)}",
+        evidence=(*evidence, *_computing(profiles[more])),
     )
 
 
-def _cost(profile: StepProfile) -> float:
-    """Seconds per timed step that recurring slow steps take beyond ordinary ones."""
-    found, seconds = _recurring(profile.record.step_seconds)
-    return 0.0 if found is None else found.cost * fmean(seconds)
+def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
+    """The probability that one side has at least `many` of the slow steps, by its steps."""
+    slow = few + many
+    ways = (comb(of_many, own) * comb(of_few, slow - own) for own in range(many, slow + 1))
+    return sum(ways) / comb(of_few + of_many, slow)
 
 
-def _recurring(seconds: Sequence[float]) -> tuple[SlowSteps | None, Sequence[float]]:
-    """The slow steps of a process that come more than once, and the times without others."""
-    while (found := slow_steps(seconds)) is not None and found.occurrences < 2:
-        once = set(found.indices)
-        seconds = [one for step, one in enumerate(seconds) if step not in once]
-    return found, seconds
-
-
-def _place(profiles: Sequence[StepProfile]) -> tuple[str, tuple[str, ...]]:
+def _place(profiles: Iterable[_Profile]) -> tuple[str, tuple[str, ...]]:
     """Where the time of slow steps goes: the place, and the largest rows as evidence."""
-    extra: defaultdict[Part, float] = defaultdict(float)
-    for profile in profiles:
-        found = slow_steps(profile.step_seconds)
-        slow = set() if found is None else set(found.indices)
-        for row in profile.rows if slow else ():
-            usual = median(s for step, s in enumerate(row.seconds) if step not in slow)
-            extra[row.part] += sum(row.seconds[step] - usual for step in slow)
-    total = sum(extra.values())
+    extra: defaultdict[Part, list[float]] = defaultdict(list)
+    for profile, slow in profiles:
+        profiled = range(len(profile.step_seconds))
+        steps = [one for one in slow.indices if one in profiled] if slow else []
+        for row in profile.rows if steps else ():
+            extra[row.part] += [row.seconds[one] - _ordinary(row.seconds) for one in steps]
+    total = sum(map(sum, extra.values()))
     if total <= 0:
         return "steps that were not profiled", ()
-    largest = sorted(extra, key=lambda part: -extra[part])[:_LARGEST]
-    told = ", ".join(f"{_words(part)} {percent(extra[part] / total, 0)}" for part in largest)
+    # Medians, since other rows take much more in some of the steps.
+    largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
+    told = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
     return _words(largest[0]), (f"further time of slow profiled steps: {told}",)
 
 
 def _words(part: Part) -> str:
-    if part.direction == INPUT:
-        return "the input pipeline"
-    if part == PROGRAM:
-        return "the training loop, outside the graph"
-    if part == GAPS:
-        return "gaps between operations, as when threads wait for a lock"
-    return ", ".join(filter(None, (part.layer, part.direction)))
+    own = (words for is_of, words in _PLACES if is_of(part))
+    return next(own, ", ".join(filter(None, (part.layer, part.direction))))
 
 
-def _computing(profiles: Sequence[StepProfile]) -> tuple[str, ...]:
+def _computing(profiles: Iterable[_Profile]) -> tuple[str, ...]:
     """Whether this process computes in pauses, by the CPU time of slow timed steps."""
     shares = []
-    for profile in profiles:
-        seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
-        found = slow_steps(seconds)
-        if found is None or not cpu or len(cpu) != len(seconds):
+    for profile, slow in profiles:
+        cpu, before = profile.record.step_cpu_seconds or (), len(profile.step_seconds)
+        if slow is None or slow.steps != before + len(cpu):
             continue
-        slow = set(found.indices)
-        usual = median(one for step, one in enumerate(cpu) if step not in slow)
-        shares.append((fmean(cpu[step] for step in slow) - usual) / found.extra)
+        steps = [one - before for one in slow.indices if one >= before]
+        if steps:
+            shares.append((fmean(cpu[one] for one in steps) - _ordinary(cpu)) / slow.extra)
     if not shares:
         return ()
     share = median(shares)

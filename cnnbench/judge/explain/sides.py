@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from operator import truediv
+from itertools import chain
+from operator import add, truediv
 from statistics import fmean
 from typing import TypeAlias
 
@@ -55,40 +56,63 @@ _SMALLEST_SETTLED = 0.002  # least share of a step for such rows
 _COMPARED = 10  # number of the largest rows, which give `factors`
 
 
+Values: TypeAlias = Sequence[Sequence[float]]
+"""Values of A and of B, or of several runs."""
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of a step on both sides, of one part or of several together.
 
     Attributes:
-      base, new: times of A and of B, means over the faster half of all steps.
-      base_each, new_each: times of single processes, medians over their steps; for the program
-        minima.
+      each: times of the processes of A and of B, medians over their steps; for the program minima.
       within: variance of such a median by the scatter of the steps within a process, the mean over
         processes; 0 where steps stand for processes, and for least times.
       steps: number of profiled steps of all processes; 0 in the same cases.
+      faster: times of A and of B, means over the faster half of all steps.
     """
 
-    base: float
-    new: float
-    base_each: tuple[float, ...]
-    new_each: tuple[float, ...]
+    each: Values
     within: float = 0.0
     steps: int = 0
+    faster: Sequence[float] = (math.nan, math.nan)
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[Values],
+        steps: Sequence[Values],
+        centre: Callable[[Sequence[float]], float] = median,
+    ) -> Times:
+        """Times of a part in every step of the processes of A and of B.
+
+        Whole `steps` determine the faster half. The steps of a single process stand for processes.
+        """
+        groups, faster = [], []
+        for processes, whole in zip(values, steps, strict=True):
+            kept = faster_half([*chain.from_iterable(whole)])
+            seconds = [*chain.from_iterable(processes)]
+            fastest = [seconds[index] for index in kept]
+            faster.append(fmean(fastest))
+            groups.append(processes if len(processes) > 1 else [(one,) for one in fastest])
+        several = [one for one in chain(*groups) if len(one) > 1 and centre is median]
+        within = fmean(map(_variance_of_median, several)) if several else 0.0
+        each = [tuple(map(centre, side)) for side in groups]
+        return cls(each, within, sum(map(len, several)), faster)
 
     def __add__(self, other: Times) -> Times:
         return Times(
-            self.base + other.base,
-            self.new + other.new,
-            tuple(map(sum, zip(self.base_each, other.base_each, strict=True))),
-            tuple(map(sum, zip(self.new_each, other.new_each, strict=True))),
+            [tuple(map(add, *sides)) for sides in zip(self.each, other.each, strict=True)],
             self.within + other.within,
             self.steps,
+            tuple(map(add, self.faster, other.faster)),
         )
 
     @property
     def usual(self) -> tuple[float, float]:
         """Mean of the medians of processes, of A and of B."""
-        return fmean(self.base_each), fmean(self.new_each)
+        base, new = map(fmean, self.each)
+        return base, new
 
     @property
     def difference(self) -> float:
@@ -99,9 +123,8 @@ class Times:
     @property
     def variance(self) -> float:
         """Variance between processes of one side, pooled; 0 with one process each."""
-        sides = (self.base_each, self.new_each)
-        squares = sum((value - fmean(side)) ** 2 for side in sides for value in side)
-        return squares / max(1, len(self.base_each) + len(self.new_each) - 2)
+        squares = sum((value - fmean(side)) ** 2 for side in self.each for value in side)
+        return squares / max(1, sum(map(len, self.each)) - 2)
 
     def error(self, noise: float) -> float:
         """Standard error of the difference; `noise` is the least deviation as a share."""
@@ -109,7 +132,7 @@ class Times:
 
     def error_of(self, deviation: float) -> float:
         """Standard error of the difference between processes of this deviation."""
-        return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
+        return deviation * math.sqrt(sum(1 / len(side) for side in self.each))
 
     @property
     def chance(self) -> float:
@@ -117,7 +140,7 @@ class Times:
 
         The scatter of steps is used where it explains most of the scatter of the few processes.
         """
-        processes = len(self.base_each) + len(self.new_each)
+        processes = sum(map(len, self.each))
         freedom, variance = max(1, processes - 2), self.variance
         if self.within >= variance / 2 and self.steps > processes:
             freedom, variance = self.steps - processes, max(variance, self.within)
@@ -126,28 +149,20 @@ class Times:
     @property
     def apart(self) -> bool:
         """Whether all processes of one side are above all of the other."""
-        return min(self.new_each) > max(self.base_each) or min(self.base_each) > max(self.new_each)
+        base, new = self.each
+        return min(new) > max(base) or min(base) > max(new)
 
     def logarithms(self) -> Times | None:
         """Logarithms of these times; None where a process has none of the part."""
-        each = (*self.base_each, *self.new_each)
-        if min(each) <= 0:
+        if min(map(min, self.each)) <= 0:
             return None
-        base, new = (tuple(map(math.log, side)) for side in (self.base_each, self.new_each))
-        within = self.within / fmean(each) ** 2
-        return Times(fmean(base), fmean(new), base, new, within, self.steps)
+        each = [tuple(map(math.log, side)) for side in self.each]
+        return Times(each, self.within / fmean(chain(*self.each)) ** 2, self.steps)
 
-    def scaled(self, base: Sequence[float], new: Sequence[float]) -> Times:
+    def scaled(self, by: Values) -> Times:
         """These times, each divided by a number per process."""
-        base_each = tuple(map(truediv, self.base_each, base))
-        new_each = tuple(map(truediv, self.new_each, new))
-        within = self.within / fmean((*base, *new)) ** 2
-        return Times(fmean(base_each), fmean(new_each), base_each, new_each, within, self.steps)
-
-
-_SideTimes: TypeAlias = tuple[float, Sequence[Sequence[float]]]
-"""Seconds of a step of one side: the mean over the faster half of all steps, and the steps of each
-process (a single process's steps are a group each)."""
+        each = [tuple(map(truediv, *sides)) for sides in zip(self.each, by, strict=True)]
+        return Times(each, self.within / fmean(chain(*by)) ** 2, self.steps)
 
 
 class ProfiledSide:
@@ -155,55 +170,31 @@ class ProfiledSide:
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
+        self.steps = [one.step_seconds for one in self.profiles]
         self._rows = [_joined(one.rows, named) for one in self.profiles]
-        self._steps = [one.step_seconds for one in self.profiles]
 
     @cached_property
     def parts(self) -> dict[Part, None]:
         """Parts of all processes, in the order of the first."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
-    def of(self, part: Part) -> _SideTimes:
-        """Seconds of a part in a step."""
-        found = (rows.get(part) for rows in self._rows)
-        return _times_of(
-            [
-                (0.0,) * len(steps) if row is None else row.seconds
-                for row, steps in zip(found, self._steps, strict=True)
-            ],
-            self._steps,
-        )
-
-    def step(self) -> _SideTimes:
-        """Seconds of whole profiled steps."""
-        return _times_of(self._steps, self._steps)
-
-    def timed_step(self) -> _SideTimes:
-        """Seconds of steps without a profiler."""
-        runs = [one.record.step_seconds for one in self.profiles]
-        return _times_of(runs, runs)
-
-    def flops(self, parts: Iterable[Part]) -> int:
-        """FLOPs of some parts in a step of the first process."""
-        return sum(row.flops for part in parts if (row := self._rows[0].get(part)))
-
-    def bytes(self, parts: Iterable[Part]) -> int:
-        """Bytes of some parts in a step of the first process."""
-        return sum(row.bytes for part in parts if (row := self._rows[0].get(part)))
+    def seconds(self, part: Part) -> Values:
+        """Seconds of a part in the steps of each process."""
+        return [
+            rows[part].seconds if part in rows else (0.0,) * len(steps)
+            for rows, steps in zip(self._rows, self.steps, strict=True)
+        ]
 
     def work(self, part: Part) -> ProfiledPart | None:
         """A part without its times; None where processes differ in it."""
-        found = [rows.get(part) for rows in self._rows]
-        made = [None if row is None else replace(row, seconds=()) for row in found]
-        return made[0] if all(one == made[0] for one in made) else None
+        first, *others = (
+            replace(rows[part], seconds=()) if part in rows else None for rows in self._rows
+        )
+        return first if all(one == first for one in others) else None
 
-    def kernels(self, parts: Iterable[Part]) -> Counter[str]:
-        """Counts of the operations of some parts by kernel, in a step of the first process."""
-        found: Counter[str] = Counter()
-        for part in parts:
-            if row := self._rows[0].get(part):
-                found.update(row.operations)
-        return found
+    def of_first(self, parts: Iterable[Part]) -> list[ProfiledPart]:
+        """The rows of some parts of the first process."""
+        return [self._rows[0][part] for part in parts if part in self._rows[0]]
 
 
 class Sides:
@@ -214,6 +205,7 @@ class Sides:
       step: times of profiled steps.
       timed: times of steps without a profiler.
       means: the same, means over all steps of each process.
+      free: the parts that no cause has claimed.
       by_work: whether any difference in work counts, however small or noisy its time is, and time
         alone does not.
     """
@@ -229,15 +221,19 @@ class Sides:
             ProfiledSide(side, partial(_named, names=those, reduces=not joined))
             for side, those in zip((base, new), names, strict=True)
         )
-        parts = dict.fromkeys((*self.a.parts, *self.b.parts))
+        both = (self.a, self.b)
+        steps = [side.steps for side in both]
         self.times = {
-            part: _both(self.a.of(part), self.b.of(part), min if part == PROGRAM else median)
-            for part in parts
+            part: Times.of(
+                [side.seconds(part) for side in both], steps, min if part == PROGRAM else median
+            )
+            for part in dict.fromkeys((*self.a.parts, *self.b.parts))
         }
-        self.step = _both(self.a.step(), self.b.step())
-        self.timed = _both(self.a.timed_step(), self.b.timed_step())
-        a, b = (tuple(fmean(one.record.step_seconds) for one in side) for side in (base, new))
-        self.means = Times(fmean(a), fmean(b), a, b)
+        self.step = Times.of(steps, steps)
+        timed = [[one.record.step_seconds for one in side] for side in (base, new)]
+        self.timed = Times.of(timed, timed)
+        self.means = Times([tuple(map(fmean, side)) for side in timed])
+        self.free = dict.fromkeys(self.times)
 
     def of_work(self) -> Sides:
         """The same sides, compared by their work alone."""
@@ -251,28 +247,38 @@ class Sides:
         return sum(others, first)
 
     @property
-    def operations(self) -> list[Part]:
-        """The parts that are operations of the step."""
-        return [part for part in self.times if part.direction not in (INPUT, HOST)]
+    def operations(self) -> tuple[Part, ...]:
+        """The free parts that are operations of the step."""
+        return tuple(filter(_is_operation, self.free))
+
+    def total(self, amount: str, parts: Collection[Part]) -> tuple[int, int]:
+        """FLOPs or bytes of some parts in a step of the first process of A and of B."""
+        rows = [side.of_first(parts) for side in (self.a, self.b)]
+        base, new = (sum(getattr(row, amount) for row in side) for side in rows)
+        return base, new
+
+    def kernels(self, parts: Collection[Part]) -> tuple[Counter[str], Counter[str]]:
+        """Counts of the operations of some parts by kernel, in the same steps."""
+        found = Counter[str](), Counter[str]()
+        for kernels, side in zip(found, (self.a, self.b), strict=True):
+            for row in side.of_first(parts):
+                kernels.update(row.operations)
+        return found
 
     @cached_property
     def factors(self) -> Times:
         """Common factor of all operations by process; 1 is the mean over both sides."""
-        counting = self._counting()
-        if not counting:
-            ones = tuple(1.0 for _ in self.step.base_each), tuple(1.0 for _ in self.step.new_each)
-            return Times(1.0, 1.0, *ones)
-        centres = [math.sqrt(math.prod(times.usual)) for times in counting]
-        rows = zip(counting, centres, strict=True)
-        shares = [
-            ([v / centre for v in times.base_each], [v / centre for v in times.new_each])
-            for times, centre in rows
+        counting = [(one, math.sqrt(math.prod(one.usual))) for one in self._counting()]
+        each = [
+            [
+                median(times.each[side][n] / centre for times, centre in counting)
+                if counting
+                else 1.0
+                for n in range(len(processes))
+            ]
+            for side, processes in enumerate(self.step.each)
         ]
-        base, new = (
-            tuple(median(column) for column in zip(*side, strict=True))
-            for side in zip(*shares, strict=True)
-        )
-        return Times(fmean(base), fmean(new), base, new)
+        return Times(each)
 
     @cached_property
     def primitives(self) -> list[PrimitiveChange]:
@@ -341,8 +347,8 @@ class Sides:
         if self.by_work:
             return errors < CERTAIN
         times = self.together(parts)
-        a, b = self.factors.usual
-        of_sides = times.scaled([a] * len(times.base_each), [b] * len(times.new_each))
+        usual = zip(self.factors.usual, times.each, strict=True)
+        of_sides = times.scaled([[factor] * len(side) for factor, side in usual])
         # Kernels of a device do not follow the load of its host, which scatters between processes.
         if not any(
             times.difference * own.difference > 0 and self.is_beyond(own, errors)
@@ -354,33 +360,17 @@ class Sides:
 
     def _own(self, times: Times) -> Times:
         """Times without the factor of their processes."""
-        return times.scaled(self.factors.base_each, self.factors.new_each)
+        return times.scaled(self.factors.each)
 
     def _counting(self) -> list[Times]:
         """The largest rows that all processes have."""
-        found = (self.times[part] for part in self.operations)
-        everywhere = (one for one in found if min((*one.base_each, *one.new_each)) > 0)
+        found = (times for part, times in self.times.items() if _is_operation(part))
+        everywhere = (one for one in found if min(map(min, one.each)) > 0)
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
 
 
-def _times_of(processes: Sequence[Sequence[float]], steps: Sequence[Sequence[float]]) -> _SideTimes:
-    """Times of a part in every step of each process; whole `steps` determine the faster half."""
-    kept = faster_half([seconds for process in steps for seconds in process])
-    seconds = [value for process in processes for value in process]
-    faster = [seconds[index] for index in kept]
-    # The steps of a single process stand for processes.
-    return fmean(faster), processes if len(processes) > 1 else [(value,) for value in faster]
-
-
-def _both(
-    base: _SideTimes,
-    new: _SideTimes,
-    centre: Callable[[Sequence[float]], float] = median,
-) -> Times:
-    each = [tuple(map(centre, groups)) for _, groups in (base, new)]
-    groups = [one for one in (*base[1], *new[1]) if len(one) > 1 and centre is median]
-    within = fmean(map(_variance_of_median, groups)) if groups else 0.0
-    return Times(base[0], new[0], each[0], each[1], within, sum(map(len, groups)))
+def _is_operation(part: Part) -> bool:
+    return part.direction not in (INPUT, HOST)
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
