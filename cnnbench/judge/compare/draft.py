@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -59,7 +59,7 @@ def draft_of(
         reason = f"{absent} has no run of this configuration, only {there} has"
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
-    outcome = _outcome(base, new, unlike, metrics[0])
+    outcome = next(_outcomes(base, new, unlike, metrics[0]), None)
     if outcome is not None:
         if outcome[0] is Verdict.FAILED:
             # Facts that a failed run did not collect are no differences.
@@ -112,48 +112,40 @@ def _samples(
 
 def _lacking(side: str, group: Group, metric: Metric) -> str | None:
     """How many successful runs of a side lack a metric, in words; None if none."""
-    runs = count(len(group.records), "run", "runs")
-    complete = (record for record in group.records if record.status == "ok")
-    missing = sum(metric.value(record) is None for record in complete)
-    return f"{missing} of {runs} in {side} did not measure {metric.name}" if missing else None
+    missing = sum(metric.value(record) is None for record in group.good)
+    return f"{_part(missing, side, group)} did not measure {metric.name}" if missing else None
 
 
-def _outcome(
+def _part(number: int, side: str, group: Group) -> str:
+    return f"{number} of {count(len(group.records), 'run', 'runs')} in {side}"
+
+
+def _outcomes(
     base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
-) -> tuple[Verdict, str] | None:
-    """Verdict and reason where no statistics are needed; None where they are."""
+) -> Iterator[tuple[Verdict, str]]:
+    """Verdicts and reasons where no statistics are needed, of which the first counts."""
     sides = (("BASE", base), ("NEW", new))
-    failures = [found for side, group in sides if (found := _failure(side, group))]
-    lacking = [found for side, group in sides if (found := _lacking(side, group, metric))]
-    if failures:
-        return Verdict.FAILED, "; ".join(failures)
-    if lacking:
-        return Verdict.NOT_MEASURED, lacking[0]
-    blocking = [one for one in unlike if one.blocks]
-    if blocking:
+    if failures := [*filter(None, (_failure(*side) for side in sides))]:
+        yield Verdict.FAILED, "; ".join(failures)
+    for lacking in filter(None, (_lacking(*side, metric) for side in sides)):
+        yield Verdict.NOT_MEASURED, lacking
+    if blocking := [one for one in unlike if one.blocks]:
         if answer := _changed_work(base, new, metric, blocking):
-            return Verdict.CHANGED_WORK, answer
-        return Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
+            yield Verdict.CHANGED_WORK, answer
+        yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
-        stopped = sum(record.status == "interrupted" for record in group.records)
-        if stopped:
-            runs = count(len(group.records), "run", "runs")
-            return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
-        wrong = sum(map(_is_mistimed, group.records))
-        if wrong:
-            runs = count(len(group.records), "run", "runs")
+        if stopped := sum(record.status == "interrupted" for record in group.records):
+            yield Verdict.INCONCLUSIVE, f"{_part(stopped, side, group)} was interrupted"
+        if wrong := sum(map(_is_mistimed, group.records)):
             verb = "has" if wrong == 1 else "have"
-            return Verdict.INCONCLUSIVE, f"{wrong} of {runs} in {side} {verb} {_MISTIMED}"
-    shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
-    if shared:
+            yield Verdict.INCONCLUSIVE, f"{_part(wrong, side, group)} {verb} {_MISTIMED}"
+    if shared := {one.run_id for one in base.records} & {one.run_id for one in new.records}:
         runs = count(len(shared), "run is", "runs are")
-        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+        yield Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
     for side, group in sides:
-        mixed = varying(group.origins())
-        if mixed:
+        if mixed := varying(group.origins()):
             parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
-            return Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
-    return None
+            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
 
 
 def _is_mistimed(measurement: Measurement) -> bool:
@@ -179,9 +171,8 @@ def _failure(side: str, group: Group) -> str | None:
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None
-    runs = count(len(group.records), "run", "runs")
     message = " ".join(errors[0].message.split())[:200]
-    return f"{len(errors)} of {runs} in {side} failed: {errors[0].type}: {message}"
+    return f"{_part(len(errors), side, group)} failed: {errors[0].type}: {message}"
 
 
 def _settled(

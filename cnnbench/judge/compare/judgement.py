@@ -31,7 +31,7 @@ from cnnbench.judge.compare.estimate import Evidence, TwoSamples, gather, provab
 from cnnbench.judge.compare.further import Continuation, needed
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
-from cnnbench.records.codec import ABSENT, OPTIONAL
+from cnnbench.records.codec import ABSENT, OPTIONAL, gathered
 
 _DEFAULT = Policy()
 
@@ -49,17 +49,20 @@ class Level(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """The verdict on a metric; FASTER means better and SLOWER worse for any metric."""
+    """The verdict on a metric, the worst first.
 
-    FASTER = "faster"
+    FASTER means better and SLOWER worse for any metric.
+    """
+
     SLOWER = "slower"
-    SAME = "same"
-    INCONCLUSIVE = "inconclusive"
-    NOT_MEASURED = "not measured"
+    CHANGED_WORK = "changed work"
+    FAILED = "failed"
     NOT_COMPARABLE = "not comparable"
     MISSING = "missing"
-    FAILED = "failed"
-    CHANGED_WORK = "changed work"
+    NOT_MEASURED = "not measured"
+    INCONCLUSIVE = "inconclusive"
+    FASTER = "faster"
+    SAME = "same"
 
     @property
     def undecided(self) -> bool:
@@ -260,13 +263,14 @@ def _judgement(
     p_adjusted: float | None = None,
     enough: int | None = None,
 ) -> Judgement:
-    same = {name: value for name, value in vars(found).items() if name not in ("margin", "metric")}
-    return Judgement(
-        **{**same, "p": None if p_adjusted is None else found.p},
+    return gathered(
+        Judgement,
+        found,
+        case,
         verdict=verdict,
         reason=reason + words.disagreement(case, found),
+        p=None if p_adjusted is None else found.p,
         p_adjusted=p_adjusted,
-        noise=case.noise,
         needed=enough,
     )
 

@@ -25,28 +25,6 @@ from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 
-SEVERITY = (
-    Verdict.SLOWER,
-    Verdict.CHANGED_WORK,
-    Verdict.FAILED,
-    Verdict.NOT_COMPARABLE,
-    Verdict.MISSING,
-    Verdict.NOT_MEASURED,
-    Verdict.INCONCLUSIVE,
-    Verdict.FASTER,
-    Verdict.SAME,
-)
-"""The worst first."""
-
-_NO_COMPARISON = (
-    Verdict.FAILED,
-    Verdict.MISSING,
-    Verdict.NOT_MEASURED,
-    Verdict.NOT_COMPARABLE,
-    Verdict.CHANGED_WORK,
-)
-
-
 UNJUDGED = Judgement(verdict=Verdict.INCONCLUSIVE, reason="not judged")
 """The judgement of values that are still to be tested."""
 
@@ -228,6 +206,7 @@ class Comparison:
 
     def by_severity(self) -> list[ComparedConfiguration]:
         """Entries, the worst first; equal verdicts by the size of the change for the worse."""
+        severities = tuple(Verdict)
 
         def severity(entry: ComparedConfiguration) -> tuple[int, float]:
             change = entry.main.judgement.change
@@ -235,7 +214,7 @@ class Comparison:
                 change = math.inf
             elif not entry.main.metric.higher_is_better:
                 change = -change
-            return SEVERITY.index(entry.main.verdict), change
+            return severities.index(entry.main.verdict), change
 
         return sorted(self.entries, key=severity)
 
@@ -247,7 +226,7 @@ class Comparison:
             for result in entry.results
             if result.metric.name == metric.name
         )
-        return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
+        return Counter({verdict: found[verdict] for verdict in Verdict if found[verdict]})
 
     def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
         """Mean change of a relative metric, without failed and incomparable configurations."""
@@ -256,7 +235,6 @@ class Comparison:
             for entry in self.entries
             for result in entry.results
             if result.metric is metric
-            and result.verdict not in _NO_COMPARISON
             and result.judgement.change is not None
             and -1 < result.judgement.change < math.inf
         ]

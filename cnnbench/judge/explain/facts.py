@@ -223,14 +223,11 @@ def _logged(profiles: Iterable[StepProfile]) -> _Calls | None:
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
     """Calls of both sides by kernel, else by layout, whichever differs; None if neither does."""
-    kernels = [_counted(side, _kernel) for side in (before, after)]
-    if kernels[0] != kernels[1]:
-        return _text(kernels[0]), _text(kernels[1])
-    layouts = [
-        _counted(side, lambda one: f"{_kernel(one)} with {one.layouts}") for side in (before, after)
-    ]
-    if layouts[0] != layouts[1]:  # without those that both have
-        return _text(layouts[0] - layouts[1]), _text(layouts[1] - layouts[0])
+    for text in (_kernel, lambda one: f"{_kernel(one)} with {one.layouts}"):
+        a, b = (_counted(side, text) for side in (before, after))
+        if a != b:
+            # Of the layouts without those that both have.
+            return (_text(a), _text(b)) if text is _kernel else (_text(a - b), _text(b - a))
     return None
 
 

@@ -75,7 +75,7 @@ class Times:
     each: Values
     within: float = 0.0
     steps: int = 0
-    faster: Sequence[float] = (math.nan, math.nan)
+    faster: tuple[float, float] = (math.nan, math.nan)
 
     @classmethod
     def of(
@@ -98,14 +98,15 @@ class Times:
         several = [one for one in chain(*groups) if len(one) > 1 and centre is median]
         within = fmean(map(_variance_of_median, several)) if several else 0.0
         each = [tuple(map(centre, side)) for side in groups]
-        return cls(each, within, sum(map(len, several)), faster)
+        base, new = faster
+        return cls(each, within, sum(map(len, several)), (base, new))
 
     def __add__(self, other: Times) -> Times:
         return Times(
             [tuple(map(add, *sides)) for sides in zip(self.each, other.each, strict=True)],
             self.within + other.within,
             self.steps,
-            tuple(map(add, self.faster, other.faster)),
+            (self.faster[0] + other.faster[0], self.faster[1] + other.faster[1]),
         )
 
     @property
