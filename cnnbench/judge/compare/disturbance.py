@@ -33,7 +33,7 @@ from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.words import magnitude
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT
+from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT, Metric
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
 
@@ -208,7 +208,7 @@ def joint_judgement(
     speed, work = throughput.verdict, cpu_time.verdict
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
-        reason = f"{magnitude(throughput, THROUGHPUT)}, but {_cpu_amount(cpu_time)}: {why}"
+        reason = f"{_amount_of(THROUGHPUT, throughput)}, but {_cpu_amount(cpu_time)}: {why}"
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, needed=None)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
@@ -237,4 +237,8 @@ def joint_judgement(
 
 
 def _cpu_amount(judgement: Judgement) -> str:
-    return f"CPU time {magnitude(judgement, CPU_TIME)}"
+    return f"CPU time {_amount_of(CPU_TIME, judgement)}"
+
+
+def _amount_of(metric: Metric, found: Judgement) -> str:
+    return magnitude(metric, found.change, found.low, found.high)

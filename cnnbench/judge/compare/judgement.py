@@ -217,10 +217,11 @@ def _judged(
 ) -> Judgement:
     alpha = policy.alpha_of(case.metric)
     verdict, enough, chance = Verdict.INCONCLUSIVE, None, words.chance(p, family)
+    interval = (found.change, found.low, found.high)
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == case.metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        reason = f"{words.magnitude(found, case.metric)}, {chance}"
+        reason = f"{words.magnitude(case.metric, *interval)}, {chance}"
     elif found.within_margin:
         verdict = Verdict.SAME
         reason = words.within_margin(found)
@@ -229,7 +230,7 @@ def _judged(
     else:
         level = (case.share or 0.5) * (policy.alpha if plan is None else 1.0)
         enough = needed(case, found, (level, level * alpha / policy.alpha / family), plan)
-        reason = f"{words.estimate(found, case.metric)}, {chance}: "
+        reason = f"{words.estimate(case.metric, *interval)}, {chance}: "
         reason += words.undecided(found, certain=p <= alpha)
         reason += words.outlook(case, found, enough)
     return _judgement(case, found, verdict, reason, p, enough)

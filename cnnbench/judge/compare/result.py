@@ -53,12 +53,14 @@ class MetricResult(TwoSamples):
     @property
     def estimate(self) -> str:
         """The change with its interval, see `cnnbench.judge.compare.words.estimate`."""
-        return words.estimate(self.judgement, self.metric)
+        found = self.judgement
+        return words.estimate(self.metric, found.change, found.low, found.high)
 
     @property
     def magnitude(self) -> str:
         """The size of the change, see `cnnbench.judge.compare.words.magnitude`."""
-        return words.magnitude(self.judgement, self.metric)
+        found = self.judgement
+        return words.magnitude(self.metric, found.change, found.low, found.high)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
 from cnnbench.judge.compare.further import MOST_PAIRS, MOST_PROCESSES
 from cnnbench.judge.metrics.registry import Metric
 
 
-class Change(Protocol):
-    """A change with its interval; see `cnnbench.judge.compare.judgement.Judgement`."""
-
-    @property
-    def change(self) -> float | None:
-        """The change."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower end of the interval."""
-
-    @property
-    def high(self) -> float | None:
-        """Upper end of the interval."""
-
-
-def estimate(found: Change, metric: Metric) -> str:
+def estimate(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
     """The change with its interval, as far as they are known: "-0.9 % (-13.9 to +15.6 %)"."""
-    if found.change is None:
+    if change is None:
         return NONE
-    text = metric.change_text(found.change)
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} ({metric.range_text(found.low, found.high)})"
+    text = metric.change_text(change)
+    return text if low is None or high is None else f"{text} ({metric.range_text(low, high)})"
 
 
-def magnitude(found: Change, metric: Metric) -> str:
+def magnitude(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
     """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
-    assert found.change is not None
-    assert found.low is not None
-    assert found.high is not None
-    size = metric.change_text(abs(found.change), signed=False)
-    least, most = sorted((abs(found.low), abs(found.high)))
-    ends = metric.range_text(least, most, signed=False)
-    return f"{size} {_direction(found.change, metric)} ({ends})"
+    assert change is not None
+    assert low is not None
+    assert high is not None
+    size = metric.change_text(abs(change), signed=False)
+    ends = metric.range_text(*sorted((abs(low), abs(high))), signed=False)
+    return f"{size} {_direction(change, metric)} ({ends})"
 
 
 def chance(p: float, family: int) -> str:
