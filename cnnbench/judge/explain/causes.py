@@ -373,11 +373,14 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
             place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
         evidence += [_changed(sides, claimed), *_ratios(sides, claimed, "FLOPs", "bytes")]
-        flops, kernels = sides.total("flops", claimed), sides.kernels(claimed)
+        kernels = sides.kernels(claimed)
+        flops, moved = (sides.total(name, claimed) for name in ("flops", "bytes"))
         if flops[0] != flops[1]:
             kind, text = "work", "other work to do"
         elif kernels[0] != kernels[1]:
             kind, text = "operations", "other operations for the same work"
+        elif moved[0] != moved[1]:
+            kind, text = "work", "the same operations on other amounts of data"
         else:
             kind, text = "kernel", "the same operations take another time"
         more = sum(b.parameters - a.parameters for a, b in sides.alignment.pairs if a.name == layer)
