@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
+from cnnbench.judge.explain.pauses import pauses
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
 from cnnbench.records.explanation import Cause
@@ -98,7 +99,7 @@ class Claim:
 def causes(sides: Sides) -> tuple[Cause, ...]:
     """The causes that stand out, the largest first; gaps, which others may open, last."""
     sides.free = dict.fromkeys(sides.times)
-    found = []
+    found = [] if sides.by_work else [*filter(None, [pauses(sides)])]
     for recognise in RECOGNISERS:
         for claim in recognise(sides):
             times = sides.together(claim.parts)

@@ -14,7 +14,6 @@ from cnnbench.base.text.escape import code, markdown
 from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.judge.explain.causes import causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
-from cnnbench.judge.explain.pauses import pauses
 from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
 from cnnbench.records.step_profile import StepProfile
@@ -31,10 +30,7 @@ def explain(
     """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)
     # Times of a single process may be those of the process, not of its side.
-    single = min(len(base), len(new)) < 2
-    recurring = None if single else pauses(sides)
-    found = () if single else (*filter(None, [recurring]), *causes(sides))
-    found = tuple(sorted(found, key=lambda one: (one.kind == "gaps", -abs(one.difference))))
+    found = () if min(len(base), len(new)) < 2 else causes(sides)
     answer, work = _answer(sides, found), () if found else causes(sides.of_work())
     if work:
         told = [
