@@ -52,7 +52,7 @@ def changes_of(
     ]
 
 
-class Quantity(NamedTuple):
+class Amount(NamedTuple):
     """A measured quantity other than the time of operations.
 
     Attributes:
@@ -134,30 +134,30 @@ def _in(unit: str, text: Callable[[float], str] = number) -> Callable[[float], s
     return lambda value: f"{text(value)} {unit}"
 
 
-_QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _NOTICEABLE),
-    Quantity("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _NOTICEABLE),
-    Quantity("peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE),
-    Quantity(CPU_TIME, _cpu_time, _in("ms"), _NOTICEABLE),
-    Quantity("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
-    Quantity("GPU clock", _gpu_clock, _in("MHz", integer), _CLOCKS, slows=-1),
+_QUANTITIES: tuple[Amount, ...] = (
+    Amount("time to build", attrgetter("record.startup_seconds.build"), _in("s"), _NOTICEABLE),
+    Amount("first step", attrgetter("record.startup_seconds.first_step"), _in("s"), _NOTICEABLE),
+    Amount("peak memory", attrgetter("record.measured.peak_memory_bytes"), binary, _NOTICEABLE),
+    Amount(CPU_TIME, _cpu_time, _in("ms"), _NOTICEABLE),
+    Amount("CPU clock", _condition("cpu_clock_mhz"), _in("MHz", integer), _CLOCKS, slows=-1),
+    Amount("GPU clock", _gpu_clock, _in("MHz", integer), _CLOCKS, slows=-1),
     *(
-        Quantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
+        Amount(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
         for one in THROTTLE_REASONS
     ),
-    Quantity(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
-    Quantity(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
-    Quantity("FLOPs of a step", _sum_of("flops"), number),
-    Quantity("bytes moved in a step", _sum_of("bytes"), binary),
-    Quantity("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
-    Quantity("bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED),
-    Quantity(
+    Amount(_OTHERS, _condition("other_cpus"), "{:.1f}".format, least=_BUSY, slows=1),
+    Amount(_WITHHELD, _condition("steal_fraction"), percent, least=_STOLEN, slows=1),
+    Amount("FLOPs of a step", _sum_of("flops"), number),
+    Amount("bytes moved in a step", _sum_of("bytes"), binary),
+    Amount("allocations in a step", attrgetter("allocations"), integer, _ALLOCATED),
+    Amount("bytes allocated in a step", attrgetter("allocated_bytes"), binary, _ALLOCATED),
+    Amount(
         "operations that run in a step",
         lambda profile: sum(sum(row.operations.values()) for row in profile.rows),
         integer,
     ),
-    Quantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    Quantity(
+    Amount("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    Amount(
         "tensors sent between devices",
         lambda profile: sum(profile.graph.get(name, 0) for name in _SENDING),
         integer,
