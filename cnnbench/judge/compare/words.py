@@ -22,7 +22,8 @@ def magnitude(metric: Metric, change: float | None, low: float | None, high: flo
     assert low is not None
     assert high is not None
     size = metric.change_text(abs(change), signed=False)
-    ends = metric.range_text(*sorted((abs(low), abs(high))), signed=False)
+    least, most = sorted((abs(low), abs(high)))
+    ends = metric.range_text(least, most, signed=False)
     return f"{size} {_direction(change, metric)} ({ends})"
 
 
