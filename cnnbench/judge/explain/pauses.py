@@ -1,16 +1,17 @@
 """Steps of one side that now and then take longer, which means over ordinary steps leave out.
 
-Slow steps are looked for in the times of whole steps, then in each kind of time in which no
-operation runs, which hardly scatters, and in each row of operations. The steps of all processes are
-divided together (`cnnbench.base.stats.slow_steps`), so that one limit holds for both sides, and
-Fisher's exact test ("The Design of Experiments", 1935) says whether one side has more slow steps
-than by chance. Slow steps of which neither has more are left out, and the rest is divided again.
+Slow steps are looked for in each row of the profiled steps, since waits for input, the program and
+gaps hardly scatter, and where no row has any in the times of whole steps. The steps of all
+processes are divided together (`cnnbench.base.stats.slow_steps`), so that one limit holds for both
+sides, and Fisher's exact test ("The Design of Experiments", 1935) says whether one side has more
+slow steps than by chance. Slow steps of which neither has more are left out, and the rest is
+divided again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import comb
 from statistics import fmean
 from typing import TypeAlias
@@ -34,13 +35,6 @@ processes of one side differ by more than chance."""
 _BUSY = 0.5  # CPU seconds per second of a pause from which it is computing
 _LARGEST = 3
 
-_PLACES: tuple[tuple[Callable[[Part], bool], str], ...] = (
-    (lambda part: part.direction == INPUT, "the input pipeline"),
-    (lambda part: part == PROGRAM, "the training loop, outside the graph"),
-    (lambda part: part == GAPS, "gaps between operations, as when threads wait for a lock"),
-)
-"""Kinds of time in which no operation of the step runs."""
-
 Runs: TypeAlias = Sequence[Sequence[float]]
 """Seconds of the profiled steps of a process, or of these and of the timed ones."""
 
@@ -53,25 +47,24 @@ def pauses(sides: Sides) -> Cause | None:
 
     The times of the cause are seconds of slow steps beyond ordinary ones, per step.
     """
-    found = (_recurring(sides, each, chance) for each, chance in _tested(sides))
-    return next(filter(None, found), None)
-
-
-def _tested(sides: Sides) -> Iterator[tuple[Sequence[Runs], float]]:
-    """Times of steps by process, those of A first, with the level of their test."""
-    profiles = (*sides.a.profiles, *sides.b.profiles)
-    yield [(one.step_seconds, one.record.step_seconds) for one in profiles], _CHANCE
     operations = sides.operations
-    for level, parts in (
-        (_CHANCE, [part for part in sides.times if part not in operations]),
-        (_CHANCE / max(1, len(operations)), operations),  # Bonferroni
-    ):
-        for part in parts:
-            yield [(one,) for one in (*sides.a.seconds(part), *sides.b.seconds(part))], level
+    found = []
+    for part in sides.times:
+        each = [(one,) for one in (*sides.a.seconds(part), *sides.b.seconds(part))]
+        level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
+        if cause := _recurring(sides, each, level, part):
+            found.append(cause)
+    if found:
+        return max(found, key=lambda cause: abs(cause.difference))
+    profiles = (*sides.a.profiles, *sides.b.profiles)
+    whole = [(one.step_seconds, one.record.step_seconds) for one in profiles]
+    return _recurring(sides, whole, _CHANCE)
 
 
-def _recurring(sides: Sides, each: Sequence[Runs], level: float) -> Cause | None:
-    """The pauses in some times of steps."""
+def _recurring(
+    sides: Sides, each: Sequence[Runs], level: float, part: Part | None = None
+) -> Cause | None:
+    """The pauses in the times of a part, or of whole steps, by process, those of A first."""
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_ordinary(one.record.step_seconds) for one in profiles]
     series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
@@ -85,7 +78,7 @@ def _recurring(sides: Sides, each: Sequence[Runs], level: float) -> Cause | None
             SlowSteps.of(seconds, [step for step in range(len(seconds)) if (n, step) in slow])
             for n, seconds in enumerate(series)
         ]
-        if cause := _cause(sides, found, [*map(len, series)], level):
+        if cause := _cause(sides, found, [*map(len, series)], level, part):
             return cause
         left = [one for one in left if one not in slow]
     return None
@@ -105,7 +98,11 @@ def _around(usual: float, runs: Runs) -> list[float]:
 
 
 def _cause(
-    sides: Sides, found: Sequence[SlowSteps | None], steps: Sequence[int], level: float
+    sides: Sides,
+    found: Sequence[SlowSteps | None],
+    steps: Sequence[int],
+    level: float,
+    part: Part | None,
 ) -> Cause | None:
     """The slow steps, if a side has more of them in all of its processes, by more than chance."""
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
@@ -124,7 +121,7 @@ def _cause(
     ):
         return None
     profiles = [*zip((*sides.a.profiles, *sides.b.profiles), found, strict=True)]
-    place, evidence = _place(profiles[more])
+    place, evidence = _place(profiles[more], part)
     base, new = cost.usual
     return Cause(
         kind="pauses",
@@ -133,7 +130,7 @@ def _cause(
         spread=2 * cost.error(0.0),
         place=place,
         text=f"of {side}, {slow_steps_text(slow)}",
-        evidence=(*evidence, *_computing(profiles[more])),
+        evidence=(*evidence, *_computing(one for one, _ in profiles[more])),
     )
 
 
@@ -144,7 +141,7 @@ def _chance(few: int, of_few: int, many: int, of_many: int) -> float:
     return sum(ways) / comb(of_few + of_many, slow)
 
 
-def _place(profiles: Iterable[_Profile]) -> tuple[str, tuple[str, ...]]:
+def _place(profiles: Iterable[_Profile], part: Part | None) -> tuple[str, tuple[str, ...]]:
     """Where the time of slow steps goes: the place, and the largest rows as evidence."""
     extra: defaultdict[Part, list[float]] = defaultdict(list)
     for profile, slow in profiles:
@@ -158,24 +155,27 @@ def _place(profiles: Iterable[_Profile]) -> tuple[str, tuple[str, ...]]:
     # Medians, since other rows take much more in some of the steps.
     largest = sorted(extra, key=lambda part: -median(extra[part]))[:_LARGEST]
     told = ", ".join(f"{_words(part)} {percent(sum(extra[part]) / total, 0)}" for part in largest)
-    return _words(largest[0]), (f"further time of slow profiled steps: {told}",)
+    return _words(part or largest[0]), (f"further time of slow profiled steps: {told}",)
 
 
 def _words(part: Part) -> str:
-    own = (words for is_of, words in _PLACES if is_of(part))
-    return next(own, ", ".join(filter(None, (part.layer, part.direction))))
+    if part.direction == INPUT:
+        return "the input pipeline"
+    if part == PROGRAM:
+        return "the training loop, outside the graph"
+    if part == GAPS:
+        return "gaps between operations, as when threads wait for a lock"
+    return ", ".join(filter(None, (part.layer, part.direction)))
 
 
-def _computing(profiles: Iterable[_Profile]) -> tuple[str, ...]:
+def _computing(profiles: Iterable[StepProfile]) -> tuple[str, ...]:
     """Whether this process computes in pauses, by the CPU time of slow timed steps."""
     shares = []
-    for profile, slow in profiles:
-        cpu, before = profile.record.step_cpu_seconds or (), len(profile.step_seconds)
-        if slow is None or slow.steps != before + len(cpu):
-            continue
-        steps = [one - before for one in slow.indices if one >= before]
-        if steps:
-            shares.append((fmean(cpu[one] for one in steps) - _ordinary(cpu)) / slow.extra)
+    for profile in profiles:
+        seconds, cpu = profile.record.step_seconds, profile.record.step_cpu_seconds
+        slow = slow_steps(seconds)
+        if slow is not None and cpu and len(cpu) == len(seconds):
+            shares.append((fmean(cpu[one] for one in slow.indices) - _ordinary(cpu)) / slow.extra)
     if not shares:
         return ()
     share = median(shares)
