@@ -223,9 +223,13 @@ class Pairs:
 
     def run(self) -> None:
         """Measures and judges, also after an interrupt or a failure."""
+        self.campaign.follow(self.policy())
+
+    def policy(self) -> RunPolicy[None]:
+        """Runs the pairs, and judges them; an interrupt is kept as `interrupted`."""
         self.results.begin(**self.experiment.facts)
         try:
-            self.alpha = self.campaign.follow(self.policy())
+            self.alpha = yield from self._up_to_an_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
         except ChangedError as error:
@@ -245,7 +249,7 @@ class Pairs:
             interrupted=self.interrupted,
         )
 
-    def policy(self) -> RunPolicy[float]:
+    def _up_to_an_end(self) -> RunPolicy[float]:
         """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
         burn_in = self.experiment.burn_in if self.earlier < self.experiment.pairs else 0
         for number in range(1, burn_in + 1):

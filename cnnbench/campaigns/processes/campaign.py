@@ -226,17 +226,23 @@ class Campaign:
         """Runs what a policy wants; returns its result.
 
         ChangedError if the code was changed, BenchmarkError if results cannot be written. On
-        KeyboardInterrupt all processes have been ended, and whole batches are kept.
+        KeyboardInterrupt all processes have been ended, and whole batches are kept. Each is raised
+        in the policy, where it wanted the batch.
         """
         try:
             batch = next(policy)
             while True:
-                batch = policy.send(self.results_of(batch))
+                try:
+                    ended = self._results_of(batch)
+                except BaseException as error:
+                    batch = policy.throw(error)
+                else:
+                    batch = policy.send(ended)
         except StopIteration as end:
             result: _Result = end.value
             return result
 
-    def results_of(self, batch: RequestBatch) -> list[Ended]:
+    def _results_of(self, batch: RequestBatch) -> list[Ended]:
         """The ends of the processes of a batch: from its folder, else by running them."""
         folder = batch.folder
         found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}

@@ -27,7 +27,7 @@ from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
+from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal, ResultsFolder
@@ -213,11 +213,11 @@ class RaceBench:
         self._proof = True
         self._spent: list[float] = []
 
-    def begin(self) -> None:
+    def begin(self) -> RunPolicy[None]:
         """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
         first, fixed = self.question.first, self.question.space.fixed
         told = {} if LENGTHS & set(fixed) else {"num_batches": _FIRST_STEPS}
-        (ended,) = self._run("first process", {f"first-{first.key}": first}, told, [])
+        (ended,) = yield from self._run("first process", {f"first-{first.key}": first}, told, [])
         if ended.status != "ok":
             raise BenchmarkError(f"the flags as they are given fail: {ended.message}")
         self.lengths = Lengths(fixed, ended.record)
@@ -281,7 +281,7 @@ class RaceBench:
         # With the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
-    def affordable(self, group: str, number: int, proof: bool) -> int:
+    def affordable(self, proof: bool) -> int:
         """See `race.CandidateBench`.
 
         Where the given flags lead, the time for more than the fewest pairs goes to the races.
@@ -289,7 +289,9 @@ class RaceBench:
         self._proof = proof
         return self._fitting
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+    def measure(
+        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
+    ) -> RunPolicy[Round]:
         """See `race.CandidateBench`; the durations of its processes determine how many fit."""
         waiting = self._order(group, number, candidates)
         found = Round()
@@ -305,11 +307,12 @@ class RaceBench:
             chunk, waiting = waiting[:size], waiting[size:]
             names = {f"{group}-{one.key}-r{number}": one for one in chunk}
             keys = [(group, number)] * min(len(waiting), self._fitting - kept)
-            for one, ended in zip(
-                chunk, self._run(f"{group} {number}", names, None, keys), strict=True
-            ):
+            ended_ones = yield from self._run(f"{group} {number}", names, None, keys)
+            # A session that was killed has not noted the group of the last processes.
+            last = max(ended.group for ended in ended_ones) or -len(blocks)
+            for one, ended in zip(chunk, ended_ones, strict=True):
                 # Run one after the other, all candidates of a round are one block.
-                block = ended.group if self.question.lanes > 1 else 0
+                block = (ended.group or last) if self.question.lanes > 1 else 0
                 blocks.setdefault(block, []).append(one.key)
                 if ended.status == "ok" and throughput(ended.record):
                     taken[one.key] = ended.record
@@ -362,7 +365,7 @@ class RaceBench:
         chunk: Mapping[str, Candidate],
         flags: Mapping[str, int] | None,
         then: Sequence[Hashable],
-    ) -> list[Ended]:
+    ) -> RunPolicy[list[Ended]]:
         """Runs processes by name, in turn where there are several; a killed one once more.
 
         Without `flags`, processes have the length of a race.
@@ -391,10 +394,10 @@ class RaceBench:
             turn_seconds=self.question.turn_seconds,
             label=f"{what}: {len(requests)} in turn",
         )
-        ended = self.campaign.results_of(batch)
+        ended = [*(yield batch)]
         self._spent += [one.seconds for one in ended if one.seconds]
         for at, end in enumerate(ended):
             if end.lost and not end.timed_out:  # it was ended from outside
-                (ended[at],) = self.campaign.results_of(replace(batch, requests=[requests[at]]))
+                (ended[at],) = yield replace(batch, requests=[requests[at]])
                 self._spent.append(ended[at].seconds)
         return ended

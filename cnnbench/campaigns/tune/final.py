@@ -87,7 +87,7 @@ class Final:
         self.bench, self.question = bench, bench.question
         self.folder, self.campaign = bench.folder, bench.campaign
 
-    def prove(self, leader: Candidate) -> Proof:
+    def prove(self, leader: Candidate) -> RunPolicy[Proof]:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
         if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
@@ -103,11 +103,12 @@ class Final:
             pairs = self._planned(leader, number, 0)
         if pairs < FEWEST_PAIRS:
             return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
-        proof = self._measure(leader, pairs, number)
+        proof = yield from self._measure(leader, pairs, number)
         is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
         if own and is_open and own[-1]["minutes"] < self.question.seconds / 60:
             more = self._planned(leader, number, proof.pairs)
-            proof = self._measure(leader, more, number) if more > pairs else proof
+            if more > pairs:
+                proof = yield from self._measure(leader, more, number)
         self.folder.journal.add(
             _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
         )
@@ -126,12 +127,12 @@ class Final:
         ]
         return proven[-1] if proven else None
 
-    def _measure(self, leader: Candidate, most: int, number: int) -> Proof:
+    def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
         with self.folder.pairs(number) as results:
             earlier = begun(results.folder)
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
-            pairs.run()
+            yield from pairs.policy()
         if pairs.interrupted:
             raise KeyboardInterrupt
         main = next((entry.main for entry in pairs.comparison.entries), None)
@@ -197,7 +198,7 @@ class Final:
             allow_different=tuple(work),
         )
 
-    def weights(self, leader: Candidate) -> Weights:
+    def weights(self, leader: Candidate) -> RunPolicy[Weights]:
         """Compares the weights that both sides train, with the leader's flags for kernels."""
         for event in self.folder.events(_WEIGHTS):
             if event["leader"] == leader.key:
@@ -216,7 +217,7 @@ class Final:
         folders = {}
         for name, one in (("as given", reference), ("tuned", leader)):
             folders[name] = self.folder.checkpoints / name.replace(" ", "-")
-            problem = self._train(name, one, folders[name])
+            problem = yield from self._train(name, one, folders[name])
             if problem:
                 return f"weights could not be compared: {name}: {problem}", False
         with without_info_lines():  # TensorFlow is loaded after all measurements
@@ -249,7 +250,7 @@ class Final:
                 return "weights are not compared: workers train asynchronously"
         return ""
 
-    def _train(self, name: str, one: Candidate, target: Path) -> str:
+    def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
         """Trains weights to compare; returns why that failed, or ""."""
         flags = {**flags_for_weights(one.flags, WEIGHTS_STEPS), "train_dir": str(target)}
         log = self.folder.log(f"weights-{one.key}")
@@ -261,6 +262,8 @@ class Final:
             key="weights",
             leaves=target,
         )
-        batch = RequestBatch(folder=self.folder, requests=[request], timeout=self.question.timeout)
-        (ended,) = self.campaign.results_of(batch)
-        return ended.message
+        (ended,) = yield RequestBatch(
+            folder=self.folder, requests=[request], timeout=self.question.timeout
+        )
+        message: str = ended.message
+        return message

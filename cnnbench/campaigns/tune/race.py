@@ -29,6 +29,7 @@ from typing import Protocol
 
 from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.text.numbers import percent
+from cnnbench.campaigns.processes.campaign import RunPolicy
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, candidates_of
 
 SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
@@ -206,13 +207,15 @@ _LEAST = 6
 class CandidateBench(Protocol):
     """Measures candidates, and determines how many fit into the remaining time."""
 
-    def affordable(self, group: str, number: int, proof: bool) -> int:
-        """Number of processes that fit into the remaining time after a round; 0: before the first.
+    def affordable(self, proof: bool) -> int:
+        """Number of processes that fit into the remaining time.
 
         `proof`: the leader will have to be proven, because it is not the given flags.
         """
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+    def measure(
+        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
+    ) -> RunPolicy[Round]:
         """Runs a round, numbered from 1, while time remains besides that of `kept` processes."""
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
@@ -257,7 +260,7 @@ class SearchOutcome:
 
 def search(
     space: Space, first: Candidate, bench: CandidateBench, threshold: float
-) -> SearchOutcome:
+) -> RunPolicy[SearchOutcome]:
     """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
     leader = first
     races: list[Race] = []
@@ -266,29 +269,31 @@ def search(
         candidates, dropped = candidates_of(space, choices, leader)
         race = Race(group, candidates, threshold, dropped)
         if len(candidates) > 1:
-            there_is = bench.affordable(group, 0, True)
+            there_is = bench.affordable(True)
             share = there_is * weights[at] // sum(weights[at:])
             # A small group has a few processes, wherever it stands.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
-                _run(race, bench, there_is - share, share, first)
+                yield from _run(race, bench, there_is - share, share, first)
         leader = race.leader
         races.append(race)
     return SearchOutcome(tuple(races), leader)
 
 
-def _run(race: Race, bench: CandidateBench, kept: int, share: int, given: Candidate) -> None:
+def _run(
+    race: Race, bench: CandidateBench, kept: int, share: int, given: Candidate
+) -> RunPolicy[None]:
     """Runs the rounds of a race; `kept` and `share`: processes for later groups and this one."""
     names = {one.key: one.name for one in race.entered}
     while not race.is_over:
         running = [one for one in race.entered if one.key in race.remaining]
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = bench.measure(race.group, number, running, kept + again)
+        measured = yield from bench.measure(race.group, number, running, kept + again)
         race.add(measured)
         if not measured.speeds:
             break
         proof = race.leader.key != given.key
-        left = race.drop(max(0, bench.affordable(race.group, number, proof) - kept))
+        left = race.drop(max(0, bench.affordable(proof) - kept))
         bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])

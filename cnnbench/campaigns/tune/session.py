@@ -8,7 +8,7 @@ from dataclasses import replace
 from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.launch.tasks import command_words, run_words
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     MOST_PAIRS,
@@ -26,7 +26,7 @@ from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, 
 
 def tune(
     question: TuneQuestion, folder: TuneFolder, campaign: Campaign
-) -> tuple[TuneDocument, SearchOutcome, int | None]:
+) -> RunPolicy[tuple[TuneDocument, SearchOutcome, int | None]]:
     """Races the candidates, proves the leader, and compares what it trains.
 
     Returns the document, the races, and for how many minutes the search could continue; None where
@@ -35,21 +35,26 @@ def tune(
     space = question.space
     folder.begin(minutes=question.seconds / 60)
     bench = RaceBench(folder, campaign, question)
-    bench.begin()
-    found = search(space, question.first, bench, question.policy.threshold)
+    yield from bench.begin()
+    found = yield from search(space, question.first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(found).encode())
     final = Final(bench)
-    proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
+    if found.is_late:
+        proof = final.too_late("any candidate")
+    else:
+        proof = yield from final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
         # More time has led to another leader, with less evidence.
         found = replace(found, leader=space.make(proven))
-        proof = final.prove(found.leader)
+        proof = yield from final.prove(found.leader)
     minutes = _enough(found, proof, bench)
     if proof.verdict == OPEN and not proof.pairs and minutes is not None:
         reason = f"{proof.reason}; --minutes={minutes} would be enough"
         proof = replace(proof, reason=reason)
-    weights = final.weights(found.leader) if proof.verdict == FASTER else ("", None)
+    weights: Weights = ("", None)
+    if proof.verdict == FASTER:
+        weights = yield from final.weights(found.leader)
     outcome = _document(final, found, proof, weights)
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports

@@ -254,9 +254,8 @@ def _run(
         )
         interrupt_on_signals()
         try:
-            outcome, found, minutes = tune(
-                question, folder, Campaign(reporter, facts, question=asked)
-            )
+            campaign = Campaign(reporter, facts, question=asked)
+            outcome, found, minutes = campaign.follow(tune(question, folder, campaign))
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {sides.again(*again, results=name, resume=True)}")
             raise

@@ -90,8 +90,8 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
         with TuneFolder(str(tmp_path / "results"), None, resume=False) as folder:
             folder.begin(minutes=seconds / 60)
             bench = RaceBench(folder, campaign, question)
-            bench.begin()
-            found = search(space, question.first, bench, 0.01)
+            campaign.follow(bench.begin())
+            found = campaign.follow(search(space, question.first, bench, 0.01))
         return found, campaign, bench
 
     return searched
@@ -132,7 +132,7 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
     longer = bench.lengths.longer
     assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
     campaign.seconds[True] = 6.0
-    bench.measure("all", 90, found.races[0].candidates[:3], 0)
+    campaign.follow(bench.measure("all", 90, found.races[0].candidates[:3], 0))
     assert bench.final_seconds == 6.0 + longer
     assert 6.0 < bench.process_seconds < 8.0
 
@@ -160,8 +160,8 @@ def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
 ) -> None:
     _, _, bench = searched(900.0)
     there_is = {}
-    for number, proof in enumerate((True, False), start=90):
-        there_is[proof] = bench.affordable("all", number, proof)
+    for proof in (True, False):
+        there_is[proof] = bench.affordable(proof)
         pairs = MOST_PAIRS if proof else FEWEST_PAIRS
         # With two processes more, whose weights are compared.
         assert bench.reserve == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
@@ -182,5 +182,6 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     one = found.races[0].candidates[0]
     before = len(campaign.started)
     campaign.ended_as = ended_as
-    assert bench.measure("all", 90, [one], 0).failed == {one.key: ended_as["message"]}
+    measured = campaign.follow(bench.measure("all", 90, [one], 0))
+    assert measured.failed == {one.key: ended_as["message"]}
     assert len(campaign.started) == before + processes

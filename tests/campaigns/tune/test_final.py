@@ -81,7 +81,7 @@ def weights(
                 timeout=120.0,
             )
             bench = RaceBench(folder, Standing(Reporter(io.StringIO())), question)
-            found = final.Final(bench).weights(space.make(leader))
+            found = bench.campaign.follow(final.Final(bench).weights(space.make(leader)))
         assert not (tmp_path / "results" / "checkpoints").exists()
         return found, started
 

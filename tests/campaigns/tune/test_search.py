@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
 from cnnbench.campaigns.tune.race import (
     BEHIND,
     FINALISTS,
@@ -61,10 +64,13 @@ class Sampler:
         self._noise = noise
         self.rounds: list[tuple[str, int, list[str]]] = []
 
-    def affordable(self, group: str, number: int, proof: bool) -> int:
+    def affordable(self, proof: bool) -> int:
         return self._left
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+    def measure(
+        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
+    ) -> RunPolicy[Round]:
+        yield from ()
         fitting = max(0, self._left - kept)
         candidates, late = candidates[:fitting], candidates[fitting:]
         assert number == 1 or not late  # the race has asked how many there is time for
@@ -91,7 +97,8 @@ def each(name: str, *values: str) -> list[dict[str, str]]:
 
 
 def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
-    return search(space(*groups), space().make({}), bench, THRESHOLD)
+    policy = search(space(*groups), space().make({}), bench, THRESHOLD)
+    return Campaign(Reporter(io.StringIO())).follow(policy)
 
 
 def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
