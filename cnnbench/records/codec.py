@@ -83,7 +83,7 @@ def encode(value: object) -> Json:
         return int(value)
     if isinstance(value, (float, Real)):
         number = float(value)
-        return number if math.isfinite(number) else _word(number)
+        return number if math.isfinite(number) else json.dumps(number)
     if isinstance(value, Document):
         return value.to_dict()
     if isinstance(value, Enum):
@@ -302,9 +302,3 @@ def gathered(cls: type[T], *sources: object, **own: Any) -> T:
         if found is not None:  # else the default, if the field has one
             own[name] = getattr(found, name)
     return cls(**own)
-
-
-def _word(number: float) -> str:
-    if math.isnan(number):
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import json
 import os
 import re
 import sys
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cnnbench.base.text.escape import spreadsheet
-from cnnbench.base.text.numbers import truth
 from cnnbench.base.text.terminal import is_terminal
 from cnnbench.errors import UsageError
 
@@ -183,11 +183,11 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_cell(value: object) -> str:
-    """The text of a value in every CSV file: numbers unrounded, true or false, "" for None."""
+    """The text of a value in every CSV file: "" for None, others as in JSON, numbers unrounded."""
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return truth(value)
+    if isinstance(value, (bool, float)):
+        return json.dumps(value)  # true, NaN, Infinity
     if isinstance(value, (list, tuple)):
         return ";".join(map(csv_cell, value))
     return str(value)
