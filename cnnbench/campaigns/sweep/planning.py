@@ -7,13 +7,13 @@ import math
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import first_few
-from cnnbench.campaigns.launch.tasks import JobLayout, resolve_run
+from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.commands import (
     Resolved,
     digest_key,
@@ -28,7 +28,6 @@ from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
     BatchSizeSearch,
     FlagNodes,
-    Limits,
     Suite,
     SuiteEntry,
     unknown_key,
@@ -43,11 +42,17 @@ MAX_CONFIGURATIONS = 10_000
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-@dataclass(frozen=True)
-class FlagSet:
-    """One set of flags: texts by name, a list flag's with commas, and their places in the file.
+@dataclass(frozen=True, kw_only=True)
+class SweepCase:
+    """One configuration of an entry, named by it and the flags that vary: "resnet50 num_gpus=2".
 
-    It is named by the entry and the flags that vary: "resnet50 num_gpus=2 precision=bf16".
+    Attributes:
+      flags: texts by name, a list flag's with commas.
+      nodes: places of the flags in the file.
+      varied: names of the flags that vary.
+      resolved, key: known for the cases of a plan; keys are equal for equal configurations in equal
+        environments.
+      repeats: number of processes; where the entry has none, it follows from the number of cases.
     """
 
     entry: SuiteEntry
@@ -55,6 +60,9 @@ class FlagSet:
     flags: Mapping[str, str]
     nodes: FlagNodes
     varied: tuple[str, ...]
+    resolved: Resolved = field(default_factory=Resolved)
+    key: str = ""
+    repeats: int = 1
 
 
 class _MissingVariable(UsageError):
@@ -65,7 +73,7 @@ class _MissingVariable(UsageError):
         super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
 
 
-def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
+def expand(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
     """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
 
     Also returns the missing variable of an optional entry, as in "DATA is not set". UsageError for
@@ -79,7 +87,7 @@ def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
         raise
 
 
-def _expand(entry: SuiteEntry) -> tuple[FlagSet, ...]:
+def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
     count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
     if count > MAX_CONFIGURATIONS:
         raise entry.node.error(
@@ -89,7 +97,7 @@ def _expand(entry: SuiteEntry) -> tuple[FlagSet, ...]:
     products = [] if only_included else list(itertools.product(*entry.axes))
     made = _exclude(entry, [_configuration(entry, sets) for sets in products])
     made += [_configuration(entry, (flags,)) for flags in entry.include]
-    seen: dict[str, FlagSet] = {}
+    seen: dict[str, SweepCase] = {}
     for configuration in made:
         if configuration.name in seen:
             line = max(node.line for node in (entry.node, *configuration.nodes.values()))
@@ -100,16 +108,16 @@ def _expand(entry: SuiteEntry) -> tuple[FlagSet, ...]:
     return tuple(made)
 
 
-def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> FlagSet:
+def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
     own = {name: node for flags in sets for name, node in flags.items()}
     nodes = {**entry.flags, **own}
     values = {name: _value(entry, name, node) for name, node in nodes.items()}
     texts = {name: text for name, text in values.items() if text is not None}
     label = " ".join([entry.name, *(f"{name}={_short(texts.get(name, ''))}" for name in own)])
-    return FlagSet(entry, label, texts, nodes, tuple(own))
+    return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
 
 
-def _exclude(entry: SuiteEntry, made: list[FlagSet]) -> list[FlagSet]:
+def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
     kept = made
     named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
@@ -164,31 +172,6 @@ def _short(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class SweepCase:
-    """One configuration, ready to run.
-
-    Attributes:
-      flags: texts by name.
-      key: equal for equal configurations in equal environments.
-      search: how to find the batch size; None for that of the flags.
-      launch: the processes of a job; None for a run in one process.
-      is_auto: whether `repeats` follows from the number of configurations.
-    """
-
-    name: str
-    command: str
-    flags: Mapping[str, str]
-    resolved: Resolved
-    key: str
-    repeats: int
-    timeout: float
-    bounds: Mapping[str, Limits]
-    search: BatchSizeSearch | None
-    launch: JobLayout | None = None
-    is_auto: bool = False
-
-
-@dataclass(frozen=True)
 class SweepPlan:
     """The cases of a sweep, in the order of the file, and notices for before the first run."""
 
@@ -218,7 +201,7 @@ def make_plan(
     state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
     known = {name: value for name, value in state.items() if value is not None}
     environment = {**environment_identity(facts), **known}
-    configurations: list[FlagSet] = []
+    configurations: list[SweepCase] = []
     notices: list[str] = []
     for entry in suite.entries:
         expanded, unset = expand(entry)
@@ -244,7 +227,7 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Questio
     """The question of a sweep, which may have more configurations and repeats when it goes on."""
     return Question(
         plans={
-            one.name: plan_of(one.resolved.identity, search=one.search and vars(one.search))
+            one.name: plan_of(one.resolved.identity, search=_facts_of(one.entry.search))
             for one in plan.cases
         },
         code=code_of(one.resolved.config for one in plan.cases),
@@ -253,7 +236,7 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Questio
     )
 
 
-def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
+def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[SweepCase]:
     try:
         expression = re.compile(pattern or "")
     except re.error as error:
@@ -267,18 +250,15 @@ def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[Flag
 
 def family(cases: Iterable[SweepCase], command: str) -> int:
     """Number of configurations of a command, which `cnnbench compare` judges together."""
-    return sum(case.resolved.rows for case in cases if case.command == command)
+    return sum(case.resolved.rows for case in cases if case.entry.command == command)
 
 
-def _repeated(cases: Iterable[SweepCase]) -> tuple[SweepCase, ...]:
-    """The cases; automatic repeats replaced by the number that verdicts need."""
-    listed = tuple(cases)
-    needed = {
-        command: processes_to_decide(family(listed, command))
-        for command in {case.command for case in listed if case.is_auto}
-    }
+def _repeated(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
+    """The cases with their repeats; automatic ones are the number that verdicts need."""
+    commands = {case.entry.command for case in cases}
+    needed = {name: processes_to_decide(family(cases, name)) for name in commands}
     return tuple(
-        replace(case, repeats=needed[case.command]) if case.is_auto else case for case in listed
+        replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
     )
 
 
@@ -313,7 +293,7 @@ def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
         due = [
             Item(case, repeat)
             for case in cases
-            if (repeat and repeat <= case.repeats) or (not repeat and case.search is not None)
+            if (repeat <= case.repeats if repeat else case.entry.search is not None)
         ]
         generator.shuffle(due)
         items += due
@@ -321,11 +301,12 @@ def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
 
 
 def _case(
-    configuration: FlagSet,
+    configuration: SweepCase,
     environment: Mapping[str, Any],
     for_all: Mapping[str, str],
     notices: list[str],
 ) -> SweepCase:
+    """A configuration with its resolved flags, to whose notices its own are added."""
     entry = configuration.entry
     known = flags_of(entry.command)
     for name, node in configuration.nodes.items():
@@ -356,25 +337,17 @@ def _case(
     parts = {
         "command": entry.command,
         "config": resolved.identity,
-        "search": None if search is None else vars(search),
+        "search": _facts_of(search),
         "environment": environment,
     }
-    return SweepCase(
-        name=configuration.name,
-        command=entry.command,
-        flags=flags,
-        resolved=resolved,
-        key=digest_key(parts),
-        repeats=entry.repeats or 1,
-        timeout=entry.timeout,
-        bounds=entry.bounds,
-        search=search,
-        launch=entry.launch,
-        is_auto=entry.repeats is None,
-    )
+    return replace(configuration, flags=flags, resolved=resolved, key=digest_key(parts))
 
 
-def _resolve(configuration: FlagSet, flags: Mapping[str, str]) -> Resolved:
+def _facts_of(search: BatchSizeSearch | None) -> dict[str, int] | None:
+    return None if search is None else vars(search)
+
+
+def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
     """The resolved flags; errors name the line of the flag."""
     entry = configuration.entry
     try:

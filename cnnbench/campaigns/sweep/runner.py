@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from cnnbench.base.text.numbers import count, duration
 from cnnbench.campaigns.launch.tasks import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import Measuring, blank_record, read
+from cnnbench.campaigns.processes.outcome import Measuring, Record, blank_record, read
 from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
 from cnnbench.campaigns.sweep.planning import Item, SweepCase, SweepPlan, ordered
@@ -29,6 +29,7 @@ from cnnbench.flags.roles import RunPart
 from cnnbench.records.codec import encode
 from cnnbench.records.files import remove_abandoned
 from cnnbench.records.parts import SweepPlace
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import with_subject
 
 _NAME_LENGTH = 120
@@ -90,180 +91,168 @@ class SweepRun:
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     """Command and flags of an item, without the file of its record."""
-    case = item.case
-    flags: dict[str, object] = {**case.flags}
+    entry = item.case.entry
+    flags: dict[str, object] = {**item.case.flags}
     if item.repeat == 0:
-        assert case.search is not None
+        assert entry.search is not None
         flags = {name: text for name, text in flags.items() if name not in NOT_IN_TRIALS}
-        flags |= {"num_batches": case.search.num_batches, "num_warmup_batches": 1}
+        flags |= {"num_batches": entry.search.num_batches, "num_warmup_batches": 1}
     if batch_size is not None:
         flags.pop("batch_size", None)
         flags["batch_size"] = batch_size
     words = command_words(flags)
-    return run_words(case.launch, words) if case.command == "run" else (case.command, *words)
+    return run_words(entry.launch, words) if entry.command == "run" else (entry.command, *words)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One sweep in an order from a seed; with `resume`, valid records in the store are kept."""
+    """One sweep in an order from a seed; a store to resume keeps its valid records.
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        store: Store,
-        campaign: Campaign,
-        *,
-        seed: int,
-        resume: bool = False,
-        program: Sequence[str] = (),
-        command: Sequence[str] = (),
-    ) -> None:
-        self._plan = plan
-        self._store = store
-        self._campaign = campaign
-        self._seed = seed
-        self._resume = resume
-        self._program = tuple(program)
-        self._command = tuple(command) or None
-        self._batches: dict[str, int] = {}
-        self._runs: list[SweepRun] = []
+    Attributes:
+      program: what starts cnnbench.
+      command: the command line of the sweep, for its records.
+    """
 
-    def run(self) -> tuple[SweepRun, ...]:
-        """Runs all items that are not done; returns all results, in the order of the plan."""
-        for event in self._store.earlier:
+    plan: SweepPlan
+    store: Store
+    campaign: Campaign
+    seed: int
+    program: Sequence[str]
+    command: Sequence[str]
+
+    def run(self) -> list[SweepRun]:
+        """Runs all items that are not done; returns all results."""
+        for event in self.store.earlier:
             if event.get("event") == PROCESS and event.get("repeat"):
-                self._campaign.remember((event["key"], False), event["seconds"])
-            if self._resume and event.get("suite") == self._plan.suite:
-                self._store.stamp = event["stamp"]
-        items = ordered(self._plan.cases, self._seed)
-        todo = [item for item in items if not self._is_done(item)]
+                self.campaign.remember((event["key"], False), event["seconds"])
+            if self.store.resume and event.get("suite") == self.plan.suite:
+                self.store.stamp = event["stamp"]
+        items = ordered(self.plan.cases, self.seed)
+        todo = [item for item in items if self._earlier(item) is None]
         if len(todo) < len(items):
             done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
-            self._campaign.reporter.notice(done)
+            self.campaign.reporter.notice(done)
         if todo:
-            self._campaign.reporter.notice(outlook(todo, self._campaign))
-        counts = {"cases": len(self._plan.cases), "runs": len(todo)}
-        self._store.begin(suite=self._plan.suite, stamp=self._store.stamp, **counts)
-        self._campaign.follow(self._policy(items))
-        rank = {case.key: index for index, case in enumerate(self._plan.cases)}
-        return tuple(sorted(self._runs, key=lambda r: (rank[r.item.case.key], r.item.repeat)))
+            self.campaign.reporter.notice(outlook(todo, self.campaign))
+        counts = {"cases": len(self.plan.cases), "runs": len(todo)}
+        self.store.begin(suite=self.plan.suite, stamp=self.store.stamp, **counts)
+        return self.campaign.follow(self._policy(items))
 
-    def _is_done(self, item: Item) -> bool:
-        """Whether an earlier session has run the item, or all that a search is for."""
-        case = item.case
-        repeats = [item.repeat] if item.repeat else range(1, case.repeats + 1)
-        return all(self._is_ok(self._target(case, repeat)) for repeat in repeats)
+    def _earlier(self, item: Item) -> Record | None:
+        """The record of a successful run of an item, or after a search, by an earlier session."""
+        repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
+        records = (_good(self._target(item.case, repeat)) for repeat in repeats)
+        return next((one for one in records if one), None)
 
-    @staticmethod
-    def _is_ok(path: Path) -> bool:
-        record = read(path)
-        return record is not None and record.status == "ok"
-
-    def _policy(self, items: Sequence[Item]) -> RunPolicy[None]:
+    def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
         """Runs the items in their order; a case whose search fails is not run."""
+        runs: list[SweepRun] = []
+        batches: dict[str, int] = {}
         given_up: set[str] = set()
         for at, item in enumerate(items):
-            if item.case.key in given_up:
+            key = item.case.key
+            if key in given_up:
                 continue
             then = [one.duration_key for one in items[at + 1 :] if one.case.key not in given_up]
-            if item.repeat == 0:
-                found = yield from self._search(item, then)
-                if not found:
-                    given_up.add(item.case.key)
+            if item.repeat:
+                target = self._target(item.case, item.repeat)
+                (ended,) = yield self._batch(item, batches.get(key), target, then)
+                runs.append(SweepRun(item, target, ended))
                 continue
-            batch = self._batches.get(item.case.key)
-            target = self._target(item.case, item.repeat)
-            request = self._request(item, batch, item.label, target.with_suffix(".log"), target)
-            yield from self._run(item, request, then)
+            earlier = self._earlier(item)
+            if isinstance(earlier, RunRecord) and earlier.batch is not None:
+                batches[key] = earlier.batch.per_device  # less memory may be free by now
+                continue
+            found = yield from self._search(item, then)
+            if isinstance(found, SweepRun):
+                given_up.add(key)
+                runs.append(found)
+            else:
+                batches[key] = found
+        return runs
 
-    def _run(self, item: Item, request: Request, then: Sequence[Hashable]) -> RunPolicy[bool]:
-        """Runs a process, which is a result of the sweep; whether it succeeded."""
-        (ended,) = yield self._batch(item, request, then)
-        assert request.failed is not None
-        self._runs.append(SweepRun(item, request.failed, ended))
-        return ended.status == "ok"
-
-    def _batch(self, item: Item, request: Request, then: Sequence[Hashable]) -> RequestBatch:
-        return RequestBatch(
-            folder=self._store, requests=[request], then=then, timeout=item.case.timeout
-        )
-
-    def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[bool]:
-        """Searches the case's batch size; whether it was found. Else the case has failed."""
-        case = item.case
-        assert case.search is not None
+    def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:
+        """Searches the case's batch size; the process that failed if it was not found."""
+        case, bounds = item.case, item.case.entry.search
+        assert bounds is not None
         target = self._target(case, 1)
         fitting, refused = case.resolved.batch_limits or (0, None)
-
-        def trial(batch: int, *answers: str) -> Request:
-            log = target.with_suffix(f".batch{batch}.log")
-            label = f"{item.label}, {batch}"
-            made = self._request(item, batch, label, log, None)
-            return replace(made, failed=target, answers=("ok", *answers))
-
-        first = Item(case, 1)
-        search = largest_batch(fitting or case.resolved.batch_size, case.search)
-        found, fits = 0, None
-        with contextlib.suppress(StopIteration):
+        answers = ("ok", "out_of_memory")
+        search = largest_batch(fitting or case.resolved.batch_size, bounds)
+        try:
+            batch = next(search)
             while True:
-                batch = next(search) if fits is None else search.send(fits)
                 fits = False
                 if refused is None or batch < refused:  # else the run would refuse it too
-                    request = trial(batch, "out_of_memory")
-                    (ended,) = yield self._batch(item, request, [item.duration_key, *then])
-                    if ended.status not in request.answers:
-                        self._runs.append(SweepRun(first, target, ended))
-                        return False
+                    later = [item.duration_key, *then]
+                    (ended,) = yield self._batch(item, batch, target, later, answers)
+                    if ended.status not in answers:
+                        return SweepRun(Item(case, 1), target, ended)
                     fits = ended.status == "ok"
-                    found = max(found, batch) if fits else found
+                batch = search.send(fits)
+        except StopIteration as end:
+            found: int = end.value
         if not found:  # otherwise more memory is free by now
-            found = case.search.multiple_of
-            last = replace(trial(found), name=f"{target.stem}.smallest")
-            (ended,) = yield self._batch(item, last, then)
+            found = bounds.multiple_of
+            (ended,) = yield self._batch(item, found, target, then, name=f"{target.stem}.smallest")
             if ended.status != "ok":
-                self._runs.append(SweepRun(first, target, ended))
-                return False
-        self._batches[case.key] = found
-        at_limit = found + case.search.multiple_of > case.search.limit
+                return SweepRun(Item(case, 1), target, ended)
+        at_limit = found + bounds.multiple_of > bounds.limit
         text = f"{found} per device{', the limit of the search' if at_limit else ''}"
-        self._campaign.reporter.notice(f"{item.label}: {text}")
-        return True
+        self.campaign.reporter.notice(f"{item.label}: {text}")
+        return found
 
-    def _request(
-        self, item: Item, batch_size: int | None, label: str, log: Path, target: Path | None
-    ) -> Request:
-        """A process with a batch size; None for that of the flags."""
-        case, record = item.case, log.with_suffix(".part")
+    def _batch(
+        self,
+        item: Item,
+        batch_size: int | None,
+        target: Path,
+        then: Sequence[Hashable],
+        answers: Sequence[str] = ("ok",),
+        name: str = "",
+    ) -> RequestBatch:
+        """A process with a batch size; None for that of the flags.
+
+        `target` takes the record, that of a trial of a search only if it fails; see `Request` for
+        the others.
+        """
+        case, trial = item.case, item.repeat == 0
+        log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
+        record, kept = log.with_suffix(".part"), log.with_suffix(".json")
         words = (*arguments(item, batch_size), *command_words({"result_json": record}))
-        facts = {"key": case.key, "case": case.name, "repeat": item.repeat}
-        facts |= {"batch_size": batch_size} if target is None else {"record": target.name}
-        return Request(
-            name=log.stem,
-            label=label,
+        request = Request(
+            name=name or log.stem,
+            label=f"{item.label}, {batch_size}" if trial else item.label,
             command=Measuring(
-                words=(*self._program, *words),
+                words=(*self.program, *words),
                 log=log,
                 record=record,
-                blank=blank_record(case.command, ("cnnbench", *words), case.resolved),
+                blank=blank_record(case.entry.command, ("cnnbench", *words), case.resolved),
             ),
             key=item.duration_key,
-            target=target,
+            target=None if trial else target,
             failed=target,
-            place=lambda document, lost: self._annotated(document, item, target or log),
-            facts=facts,
+            answers=answers,
+            place=lambda document, lost: self._annotated(document, item, kept),
+            facts={
+                **{"key": case.key, "case": case.name, "repeat": item.repeat},
+                **({"batch_size": batch_size} if trial else {"record": target.name}),
+            },
+        )
+        return RequestBatch(
+            folder=self.store, requests=[request], then=then, timeout=case.entry.timeout
         )
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
         case = item.case
-        searched = case.search is not None
-        target = target.with_suffix(".json")
         place = SweepPlace(
-            suite=self._plan.suite,
+            suite=self.plan.suite,
             case=case.name,
             key=case.key,
             repeat=item.repeat,
-            seed=self._seed,
-            requested_batch_size=case.resolved.batch_size if searched else None,
-            command=self._command,
+            seed=self.seed,
+            requested_batch_size=case.resolved.batch_size if case.entry.search else None,
+            command=tuple(self.command),
         )
         flag = "--result_json="
         command = [
@@ -272,14 +261,20 @@ class Sweep:
         config = {**document["config"], "result_json": str(target)}
         made = {**document, "command": command, "config": config, "sweep": encode(place)}
         # A plug-in that the suite names may be of a repository of its own, and code may be edited.
-        return made if document.get("subject") else with_subject(made, self._plan.subject)
+        return made if document.get("subject") else with_subject(made, self.plan.subject)
 
     def _target(self, case: SweepCase, repeat: int) -> Path:
         """Path of the record of a run: when resuming, of one that is there."""
-        there = self._store.find(case.key, repeat) if self._resume else []
-        label = f"{self._plan.suite}-{case.name}"
-        good = [path for path in there if self._is_ok(path)]
-        return [*there, *good][-1] if there else self._store.path(label, case.key, repeat)
+        there = self.store.find(case.key, repeat) if self.store.resume else []
+        label = f"{self.plan.suite}-{case.name}"
+        good = [path for path in there if _good(path)]
+        return [*there, *good][-1] if there else self.store.path(label, case.key, repeat)
+
+
+def _good(path: Path) -> Record | None:
+    """The record of a successful run in a file; None without one."""
+    record = read(path)
+    return record if record is not None and record.status == "ok" else None
 
 
 def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
@@ -308,7 +303,7 @@ def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
     cases = {item.case.key: item.case for item in todo}
     text = f"{count(len(runs), 'process', 'processes')} of "
     text += count(len(cases), "configuration", "configurations")
-    automatic = {case.repeats for case in cases.values() if case.is_auto}
+    automatic = {case.repeats for case in cases.values() if case.entry.repeats is None}
     if automatic:
         text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
     guesses = [_seconds(item, campaign) for item in runs]

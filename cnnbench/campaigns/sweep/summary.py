@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cnnbench.base.document import Row, Text, numeric, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import standard_deviation
-from cnnbench.base.text.numbers import number, percent
+from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.campaigns.processes.outcome import bus_bandwidth, read
 from cnnbench.campaigns.sweep.planning import SweepCase, family
@@ -21,6 +21,7 @@ from cnnbench.judge.compare.judgement import processes_to_find
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
+from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
@@ -51,8 +52,8 @@ class SummaryRow:
     """
 
     name: str
-    throughputs: tuple[float, ...]
-    bandwidths: tuple[float, ...]
+    throughputs: ProcessValues
+    bandwidths: ProcessValues
     batch_size: int | None
     ok: int
     failed: int
@@ -60,24 +61,6 @@ class SummaryRow:
     verdicts: tuple[tuple[str, str], ...]
     reported: str = ""
     pauses: str = ""
-
-    @property
-    def throughput(self) -> float | None:
-        """Median over the processes."""
-        return median(self.throughputs) if self.throughputs else None
-
-    @property
-    def bandwidth(self) -> float | None:
-        """Median over the processes."""
-        return median(self.bandwidths) if self.bandwidths else None
-
-    @property
-    def spread(self) -> float | None:
-        """Largest minus smallest, as a share of the median; None for fewer than two."""
-        values = self.throughputs or self.bandwidths
-        if len(values) < 2:
-            return None
-        return (max(values) - min(values)) / median(values)
 
 
 def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
@@ -128,9 +111,11 @@ def _cells(row: SummaryRow) -> Row:
     return {
         "configuration": row.name,
         "batch": numeric(row.batch_size, "{:.0f}".format),
-        "median images/sec": numeric(row.throughput),
-        "median bus GB/s": numeric(row.bandwidth, scale=1e-9),
-        "spread": numeric(row.spread, percent),
+        "median images/sec": numeric(row.throughputs.median),
+        "median bus GB/s": numeric(row.bandwidths.median, scale=1e-9),
+        "spread": numeric(
+            (row.throughputs if row.throughputs.values else row.bandwidths).spread, percent
+        ),
         "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
         "bounds": _bounds(row),
         _REPORTED: row.reported,
@@ -142,25 +127,27 @@ def advice(
 ) -> str:
     """Whether `cnnbench compare` would find a large change in every configuration of runs.
 
-    A line with the command that adds the needed processes; "" for fewer than two each.
+    A line with the command, by its number of repeats, that adds the needed processes; "" for fewer
+    than two each.
     """
-    measured = [row for row in rows if len(row.throughputs) > 1]
+    rows = list(rows)
+    measured = [row for row in rows if len(row.throughputs.values) > 1]
     if not measured:
         return ""
     scatters = {
-        row.name: standard_deviation([math.log(speed) for speed in row.throughputs])
+        row.name: standard_deviation([math.log(speed) for speed in row.throughputs.values])
         for row in measured
     }
     name = max(scatters, key=lambda one: scatters[one])
     among = family(cases, RunRecord.kind)
     needed = processes_to_find(FOUND, scatters[name], among)
-    fewest = min(len(row.throughputs) for row in measured)
+    fewest = min(len(row.throughputs.values) for row in measured)
     text = f"like processes scatter by at most {percent(math.expm1(scatters[name]))} ({name})"
     change = f"a change of {percent(FOUND, 0)} in every configuration"
     if fewest >= needed:
         return f"{text}: {fewest} of each side find {change}"
-    text += f": to find {change}, a comparison needs about {needed} of each side, "
-    text += f"{needed - fewest} more than now"
+    more = count(sum(max(0, needed - row.ok) for row in rows), "process more", "processes more")
+    text += f": to find {change}, a comparison needs about {needed} of each side, {more} in all"
     if needed > _MANY:
         return f"{text}; use a quieter machine"
     return f"{text}; a quieter machine, or {command(needed)}"
@@ -185,8 +172,8 @@ def _row(
     sizes = {record.batch.per_device for record in records if record.batch is not None}
     return SummaryRow(
         name=case.name,
-        throughputs=tuple(speed for speed in throughputs(records) if speed is not None),
-        bandwidths=tuple(rate for rate in rates if rate is not None),
+        throughputs=ProcessValues(tuple(s for s in throughputs(records) if s is not None)),
+        bandwidths=ProcessValues(tuple(rate for rate in rates if rate is not None)),
         batch_size=sizes.pop() if len(sizes) == 1 else None,
         ok=len(good) - lost,
         failed=len(bad) + lost,
@@ -194,7 +181,7 @@ def _row(
             f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
             for one in bad
         ),
-        verdicts=tuple(_verdict(*bound, records) for bound in case.bounds.items()),
+        verdicts=tuple(_verdict(*bound, records) for bound in case.entry.bounds.items()),
         reported=reported,
         pauses=median_step_text(records, Policy.threshold),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,12 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan, ordered, question_of
+from cnnbench.campaigns.sweep.planning import Item, SweepPlan, make_plan, ordered, question_of
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
+from cnnbench.cli.commands.sides import again
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of, texts_of
@@ -84,13 +85,14 @@ def completions() -> tuple[str, ...]:
     return shipped_suites()
 
 
-HELP = (_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
+_SPECS = specs_of(SweepFlags)
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a suite; after a UsageError nothing has been run."""
     words, behind = split_at_dashes(argv)
-    given, arguments = parse_command(words, specs_of(SweepFlags))
+    given, arguments = parse_command(words, _SPECS)
     options = SweepFlags(**given)
     specs = {**flags_of("allreduce"), **ACCEPTED}
     for_all = texts_of(parse_flags(behind, specs.values()), specs)
@@ -112,23 +114,13 @@ def main(argv: Sequence[str]) -> int:
             f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
             f"scaled to its CPUs: {scaled}"
         )
-    if options.list or options.dry_run:
-        items = ordered(plan.cases, 0)
-        reporter.notice(outlook(items, Campaign(reporter, facts)))
-    if options.list:
-        print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
-        return ExitCode.OK
-    if options.dry_run:
-        return _show(plan, options)
-    chosen = [] if options.filter is None else [f"--filter={options.filter}"]
-    again = ["cnnbench", "sweep", *arguments, f"--results={options.results}", *chosen, "--resume"]
-    flags = ["--", *behind] if behind else []
-
-    def with_more(repeats: int) -> str:
-        return shlex.join([*again, f"--repeats={repeats}", *flags])
-
-    command = ("cnnbench", "sweep", *argv)
-    return _run(plan, options, command, facts, reporter, with_more)
+    if not (options.list or options.dry_run):
+        return _run(plan, options, argv, facts, reporter)
+    items = ordered(plan.cases, seed_or_random(options.seed))
+    reporter.notice(outlook(items, Campaign(reporter, facts)))
+    lines = [f"{case.name}  x{case.repeats}" for case in plan.cases]
+    print_result("\n".join(lines if options.list else _commands(items)))
+    return ExitCode.OK
 
 
 def _scaled_to_cpus(
@@ -143,24 +135,19 @@ def _scaled_to_cpus(
     return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *command_words(flags)])
 
 
-def _show(plan: SweepPlan, options: SweepFlags) -> int:
-    lines = []
-    items = ordered(plan.cases, seed_or_random(options.seed))
+def _commands(items: Sequence[Item]) -> Iterator[str]:
     for number, item in enumerate(items, start=1):
+        yield f"# {number} {item.label}, at most {item.case.entry.timeout:g} s"
         # Batch sizes that a search will find are not known yet.
-        command = shlex.join((*program(), *arguments(item)))
-        lines += [f"# {number} {item.label}, at most {item.case.timeout:g} s", command]
-    print_result("\n".join(lines))
-    return ExitCode.OK
+        yield shlex.join((*program(), *arguments(item)))
 
 
 def _run(
     plan: SweepPlan,
     options: SweepFlags,
-    command: Sequence[str],
-    facts: dict[str, Any],
+    argv: Sequence[str],
+    facts: Mapping[str, Any],
     reporter: Reporter,
-    with_more: Callable[[int], str],
 ) -> int:
     seed = options.seed
     if seed is None and options.resume:
@@ -169,17 +156,19 @@ def _run(
     question = question_of(plan, facts, seed)
     with Store(options.results, question, resume=options.resume) as store:
         sweep = Sweep(
-            plan,
-            store,
-            Campaign(reporter, facts, question=question),
+            plan=plan,
+            store=store,
+            campaign=Campaign(reporter, facts, question=question),
             seed=seed,
-            resume=options.resume,
             program=program(),
-            command=command,
+            command=("cnnbench", "sweep", *argv),
         )
         rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
-    advised = advice(rows, plan.cases, with_more)
+    known = {"results": options.results, "resume": True}
+    advised = advice(
+        rows, plan.cases, lambda repeats: again("sweep", argv, _SPECS, **known, repeats=repeats)
+    )
     if advised:
         reporter.notice(advised)
     return exit_code(rows)

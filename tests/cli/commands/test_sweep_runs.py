@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from cnnbench.campaigns.sweep import summary
 from cnnbench.judge.compare import load_records
 
 pytestmark = pytest.mark.timeout(120)
@@ -280,6 +282,29 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, tmp_path, monkeypa
     before = len(journal())
     assert runs_of(sweep(searched, resume=True), "a") == "1 ok"
     assert len(journal()) == before
+
+
+def test_the_command_that_is_advised_runs_as_many_processes_as_it_says(
+    sweep, call, estimated, monkeypatch
+):
+    monkeypatch.setattr(summary, "processes_to_find", lambda *_: 4)
+    entries = [entry("a", "oom"), entry("b", "oom", flags={"num_gpus": 2}), entry("c", "hang")]
+    Path("suite.yaml").write_text(json.dumps({"entries": entries}))
+    flags = ("--filter=a|b", "--max_batch_search", "--results=r", "--timeout=60")
+    flags += ("--repeats=2", "--", "--xla_compile")
+    (line,) = (
+        line
+        for line in call("sweep", "suite.yaml", *flags).err.splitlines()
+        if " of each side" in line
+    )
+    many, words = re.search(r" side, (\d+) processes more in all; .* or (.*)", line).groups()
+    journal = Path("r", "sweep.jsonl")
+    before = len(journal.read_text())
+    estimated((16, 1000))  # a search would begin with another batch size
+    call(*shlex.split(words)[1:])
+    added = journal.read_text()[before:]
+    assert '"repeat": 0' not in added
+    assert added.count('"event": "process"') == int(many)
 
 
 def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, little_disk):
