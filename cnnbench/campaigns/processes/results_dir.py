@@ -191,8 +191,9 @@ class ResultsFolder:
         self.write(target, to_text(document).encode("ascii"))
 
     def write(self, target: Path, data: bytes) -> None:
-        """Writes a file atomically and durably."""
+        """Writes a file atomically and durably, in a folder that is made if missing."""
         with writing(target):
+            target.parent.mkdir(exist_ok=True)
             write_whole(target, data)
 
 

@@ -23,7 +23,8 @@ from cnnbench.flags.declare import named, texts_of
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.run import RunRecord
-from cnnbench.records.strategies import ONE_TOWER, StrategiesDocument
+from cnnbench.records.strategies import ONE_TOWER
+from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
@@ -173,42 +174,41 @@ def question_of(
     )
 
 
-class StrategiesFolder(ResultsFolder):
-    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows.
+class WeightsFolder(ResultsFolder):
+    """A results directory with checkpoints until the weights in them have been compared."""
 
-    Checkpoints with the weights to compare are there until they have been compared.
-    """
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    def distances(self, name: str = "") -> Mapping[str, tuple[float, str]] | None:
+        """Distances of weights that were compared under a name; None if none were."""
+        for one in self.journal.read(_WEIGHTS):
+            if one["name"] == name:
+                return {of: (float(gap), text) for of, (gap, text) in one["distances"].items()}
+        return None
+
+    def compare(
+        self, checkpoints: Mapping[str, Path], name: str = ""
+    ) -> Mapping[str, tuple[float, str]]:
+        """Compares, notes and removes checkpoints; see `weights.distances`."""
+        # TensorFlow, which reads checkpoints, is loaded when all has been measured.
+        with without_info_lines():
+            from cnnbench.campaigns.strategies.weights import distances
+
+            found = distances(checkpoints)
+        self.journal.add(_WEIGHTS, name=name, distances=found)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        return found
+
+
+class StrategiesFolder(WeightsFolder):
+    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
 
     command = "strategies"
     noun = "comparison"
-
-    def __init__(
-        self,
-        folder: str,
-        cases: Sequence[StrategyCase],
-        question: Question | None = None,
-        *,
-        resume: bool = False,
-    ) -> None:
-        self.inside = (*(one.name for one in cases), LOGS)
-        super().__init__(folder, question, resume=resume)
-        self.checkpoints = self.folder / "checkpoints"
-
-    @property
-    def distances(self) -> Mapping[str, tuple[float, str]] | None:
-        """Distances of the weights that an earlier session has compared; None if none has."""
-        for one in self.journal.read(_WEIGHTS):
-            return {name: (float(gap), text) for name, (gap, text) in one["distances"].items()}
-        return None
-
-    def compared(self, distances: Mapping[str, tuple[float, str]]) -> None:
-        """Notes the distances, and removes the checkpoints."""
-        self.journal.add(_WEIGHTS, distances=distances)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-
-    def summarise(self, document: StrategiesDocument) -> None:
-        """Writes the rows, for reports."""
-        self.write(self.folder / "strategies.json", document.to_json().encode("ascii"))
+    inside = (LOGS,)
 
 
 class StrategiesSession:
@@ -233,7 +233,7 @@ class StrategiesSession:
         `timeout` is in seconds per process.
         """
         generator = random.Random(seed)
-        weights = self._results.distances is None
+        weights = self._results.distances() is None
         due = [(one, 0) for one in self.cases if one.weights_flags and weights]
         for number in range(1, rounds + 1):
             shuffled = list(self.cases)

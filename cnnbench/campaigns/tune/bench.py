@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -30,7 +28,8 @@ from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal
+from cnnbench.campaigns.strategies.session import WeightsFolder
 from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import BenchmarkError
@@ -51,6 +50,9 @@ _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
 _ANSWERS = ("ok", "failed", "out_of_memory")  # others may be different another time
 _MEMORY = 0.8  # share of the available memory for simultaneous processes
 
+MOST_MINUTES = 10080
+"""The most minutes of a search."""
+
 RACE_SECONDS = 1.0
 """Seconds of timed steps in a race; twice as many hardly make processes differ less."""
 
@@ -64,12 +66,11 @@ _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
 _WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 
-RACE = "race"
-_FINAL = "final"
+_RACE, _FINAL = "race", "final"  # folders
 
 
-class TuneFolder(ResultsFolder):
-    """The directory, held by one search at a time; `checkpoints` are there until its end.
+class TuneFolder(WeightsFolder):
+    """The directory, held by one search at a time.
 
     ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so
     is ``final-2/`` where a continued search came to another leader.
@@ -77,21 +78,7 @@ class TuneFolder(ResultsFolder):
 
     command = "tune"
     noun = "search"
-    inside = (RACE, LOGS)
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the weights to compare."""
-        return self.folder / "checkpoints"
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
-        super().__exit__(*error)
-
-    def record(self, name: str) -> Path:
-        """Path of the record of a process of a race."""
-        return self.folder / RACE / f"{name}.json"
+    inside = (LOGS,)
 
     def pairs(self, number: int) -> PairsFolder:
         """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
@@ -106,11 +93,6 @@ class TuneFolder(ResultsFolder):
                 minutes = float(one["minutes"])
             elif one.get("event") == event:
                 yield {**one, "minutes": minutes}
-
-    @property
-    def started_at(self) -> str:
-        """When the first session of the search began; ISO 8601, UTC."""
-        return str(next(self.journal.read(self.command))["time"])
 
     @property
     def pairs_seconds(self) -> float:
@@ -199,7 +181,7 @@ class TuneQuestion:
 
 
 class RaceBench:
-    """A `race.CandidateBench` of processes; earlier ones are taken from the folder.
+    """Measures candidates, and determines how many processes fit into the remaining time.
 
     `lengths` of the processes are known once `begin` has found them.
     """
@@ -267,24 +249,29 @@ class RaceBench:
             return 0.0
         return min(wanted, _MOST_FINAL_SHARE * total)
 
-    def enough_minutes(self, processes: int, pairs: int) -> int:
-        """Estimated minutes for the whole search with more processes and pairs than so far."""
+    def enough_minutes(self, processes: int, pairs: int) -> int | None:
+        """Estimated minutes for the whole search with more processes and pairs than so far.
+
+        None where that is more than can be asked for.
+        """
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
         enough = max(
             self.question.seconds - self.left + more + final,
             (self.races_seconds + more) / (1 - _FINAL_SHARE),
             final / _MOST_FINAL_SHARE,
         )
-        return max(math.ceil(enough / 60), math.floor(self.question.seconds / 60) + 1)
+        minutes = max(math.ceil(enough / 60), math.floor(self.question.seconds / 60) + 1)
+        return minutes if minutes <= MOST_MINUTES else None
 
     def _reserve_for(self, pairs: int) -> float:
         # With the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self, proof: bool) -> int:
-        """See `race.CandidateBench`.
+        """Number of processes that fit into the remaining time.
 
-        Where the given flags lead, the time for more than the fewest pairs goes to the races.
+        `proof`: the leader will have to be proven, because it is not the given flags. Where these
+        lead, the time for more than the fewest pairs goes to the races.
         """
         self._proof = proof
         return self._fitting
@@ -292,7 +279,7 @@ class RaceBench:
     def measure(
         self, group: str, number: int, candidates: Sequence[Candidate], kept: int
     ) -> RunPolicy[Round]:
-        """See `race.CandidateBench`; the durations of its processes determine how many fit."""
+        """Runs a round, numbered from 1, while time remains besides that of `kept` processes."""
         waiting = self._order(group, number, candidates)
         found = Round()
         taken: dict[str, RunRecord] = {}
@@ -337,7 +324,7 @@ class RaceBench:
         return [first, *others]
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """See `race.CandidateBench`."""
+        """Reports the end of a round, those that leave, and the name of the best."""
         if left:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())
@@ -381,7 +368,7 @@ class RaceBench:
                     label=f"{what}: {one.name}",
                     command=measuring(side, log.with_suffix(".part"), log),
                     key=then[0] if then else what,
-                    target=self.folder.record(name),
+                    target=self.folder.folder / _RACE / f"{name}.json",
                     answers=_ANSWERS,
                     facts={"candidate": one.name},
                 )
@@ -395,7 +382,8 @@ class RaceBench:
             label=f"{what}: {len(requests)} in turn",
         )
         ended = [*(yield batch)]
-        self._spent += [one.seconds for one in ended if one.seconds]
+        # A session that was killed has not noted the duration of the last processes.
+        self._spent += [one.seconds or self.process_seconds for one in ended]
         for at, end in enumerate(ended):
             if end.lost and not end.timed_out:  # it was ended from outside
                 (ended[at],) = yield replace(batch, requests=[requests[at]])

@@ -8,6 +8,7 @@ differently, which changes gradients near 0 by per cents.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -26,13 +27,12 @@ from cnnbench.judge.compare import DEFAULT_METRICS
 from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
-from cnnbench.records.codec import decode, encode
+from cnnbench.records.codec import encode
 from cnnbench.records.tune import FASTER, NONE, OPEN, SAME, SLOWER
-from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF, _WEIGHTS = "final", "proof", "weights"  # events of the journal
+_PLAN, _PROOF = "final", "proof"  # events of the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +91,18 @@ class Final:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
         if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
-        for event in self.folder.events(_PROOF):
-            if event["leader"] == leader.key and event["proof"]["verdict"] != OPEN:
-                return decode(Proof, event["proof"])
-        plans = list(self.folder.events(_PLAN))
-        number = 1 + len({one["plan"]["number"] for one in plans})
-        own = [one for one in plans if one["leader"] == leader.key]
-        if own:
-            pairs, number = own[-1]["plan"]["pairs"], own[-1]["plan"]["number"]
+        plans = {one["leader"]: one for one in self.folder.events(_PLAN)}
+        own = plans.get(leader.key)
+        if own is not None:
+            pairs, number = own["plan"]["pairs"], own["plan"]["number"]
         else:
+            number = 1 + len(plans)
             pairs = self._planned(leader, number, 0)
         if pairs < FEWEST_PAIRS:
             return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
         proof = yield from self._measure(leader, pairs, number)
         is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
-        if own and is_open and own[-1]["minutes"] < self.question.seconds / 60:
+        if own is not None and is_open and own["minutes"] < self.question.seconds / 60:
             more = self._planned(leader, number, proof.pairs)
             if more > pairs:
                 proof = yield from self._measure(leader, more, number)
@@ -200,9 +197,6 @@ class Final:
 
     def weights(self, leader: Candidate) -> RunPolicy[Weights]:
         """Compares the weights that both sides train, with the leader's flags for kernels."""
-        for event in self.folder.events(_WEIGHTS):
-            if event["leader"] == leader.key:
-                return event["weights"][0], event["weights"][1]
         no_promise = self._no_promise(leader)
         if no_promise:
             return no_promise, None
@@ -214,26 +208,24 @@ class Final:
             return f"weights are not compared: the flags as given cannot run{both}: {error}", None
         if reference.key == leader.key:
             return "weights are not compared: only how operations compute differs", None
-        folders = {}
-        for name, one in (("as given", reference), ("tuned", leader)):
-            folders[name] = self.folder.checkpoints / name.replace(" ", "-")
-            problem = yield from self._train(name, one, folders[name])
-            if problem:
-                return f"weights could not be compared: {name}: {problem}", False
-        with without_info_lines():  # TensorFlow is loaded after all measurements
-            from cnnbench.campaigns.strategies.weights import distances
-
-            distance, variable = distances(folders)["tuned"]
+        distances = self.folder.distances(leader.key)
+        if distances is None:
+            folders = {}
+            for name, one in (("as given", reference), ("tuned", leader)):
+                folders[name] = self.folder.checkpoints / name.replace(" ", "-")
+                problem = yield from self._train(name, one, folders[name])
+                if problem:
+                    shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
+                    return f"weights could not be compared: {name}: {problem}", False
+            distances = self.folder.compare(folders, leader.key)
+        distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         steps = f"after {WEIGHTS_STEPS} steps{both}"
         if not distance <= tolerance:  # also true for NaN
             text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value"
-            found = f"{text}, more than {tolerance:g}", False
-        else:
-            close = f"within {distance:.1g} of the largest value" if distance else "all bits"
-            found = f"weights are the same {steps}, {close}", True
-        self.folder.journal.add(_WEIGHTS, leader=leader.key, weights=found)
-        return found
+            return f"{text}, more than {tolerance:g}", False
+        close = f"within {distance:.1g} of the largest value" if distance else "all bits"
+        return f"weights are the same {steps}, {close}", True
 
     def _no_promise(self, leader: Candidate) -> str:
         """Why the weights need not be the same; "" where they must."""

@@ -25,12 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.text.numbers import percent
-from cnnbench.campaigns.processes.campaign import RunPolicy
-from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, candidates_of
+from cnnbench.campaigns.tune.space import Candidate, Dropped
 
 SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 UNTRIED = "untried"
@@ -192,36 +190,6 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
 
 
-_ROUNDS = 2
-"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS`, or a third
-of the affordable processes. Candidates without time in the first round are not tried.
-"""
-
-_FEWEST = 2
-"""Processes of a race: the best of the groups before and a candidate."""
-
-_LEAST = 6
-"""Processes of a small group, where its share of the time would be less."""
-
-
-class CandidateBench(Protocol):
-    """Measures candidates, and determines how many fit into the remaining time."""
-
-    def affordable(self, proof: bool) -> int:
-        """Number of processes that fit into the remaining time.
-
-        `proof`: the leader will have to be proven, because it is not the given flags.
-        """
-
-    def measure(
-        self, group: str, number: int, candidates: Sequence[Candidate], kept: int
-    ) -> RunPolicy[Round]:
-        """Runs a round, numbered from 1, while time remains besides that of `kept` processes."""
-
-    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """Reports the end of a round, those that leave, and the name of the best."""
-
-
 @dataclass(frozen=True)
 class SearchOutcome:
     """Result of the races of all groups; the leader is the best of the last one."""
@@ -256,44 +224,3 @@ class SearchOutcome:
     def leavers(self) -> dict[str, Leaver]:
         """Ends of the candidates that left, by key; the last race counts."""
         return {leaver.key: leaver for race in self.races for leaver in race.leavers}
-
-
-def search(
-    space: Space, first: Candidate, bench: CandidateBench, threshold: float
-) -> RunPolicy[SearchOutcome]:
-    """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
-    leader = first
-    races: list[Race] = []
-    weights = [len(choices) for choices in space.groups.values()]
-    for at, (group, choices) in enumerate(space.groups.items()):
-        candidates, dropped = candidates_of(space, choices, leader)
-        race = Race(group, candidates, threshold, dropped)
-        if len(candidates) > 1:
-            there_is = bench.affordable(True)
-            share = there_is * weights[at] // sum(weights[at:])
-            # A small group has a few processes, wherever it stands.
-            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
-            share = min(there_is, max(min(share, there_is - sum(later)), own))
-            if share >= _FEWEST:
-                yield from _run(race, bench, there_is - share, share, first)
-        leader = race.leader
-        races.append(race)
-    return SearchOutcome(tuple(races), leader)
-
-
-def _run(
-    race: Race, bench: CandidateBench, kept: int, share: int, given: Candidate
-) -> RunPolicy[None]:
-    """Runs the rounds of a race; `kept` and `share`: processes for later groups and this one."""
-    names = {one.key: one.name for one in race.entered}
-    while not race.is_over:
-        running = [one for one in race.entered if one.key in race.remaining]
-        number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
-        measured = yield from bench.measure(race.group, number, running, kept + again)
-        race.add(measured)
-        if not measured.speeds:
-            break
-        proof = race.leader.key != given.key
-        left = race.drop(max(0, bench.affordable(proof) - kept))
-        bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])

@@ -17,14 +17,25 @@ from cnnbench.campaigns.tune.bench import (
     TuneQuestion,
 )
 from cnnbench.campaigns.tune.final import Final, Proof, Weights
-from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, SearchOutcome, search
-from cnnbench.campaigns.tune.space import Candidate
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, Race, SearchOutcome
+from cnnbench.campaigns.tune.space import Candidate, Space, candidates_of
 from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, TuneRow
 
+_ROUNDS = 2
+"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS`, or a third
+of the affordable processes. Candidates without time in the first round are not tried.
+"""
 
-def tune(
+_FEWEST = 2
+"""Processes of a race: the best of the groups before and a candidate."""
+
+_LEAST = 6
+"""Processes of a small group, where its share of the time would be less."""
+
+
+def policy(
     question: TuneQuestion, folder: TuneFolder, campaign: Campaign
 ) -> RunPolicy[tuple[TuneDocument, SearchOutcome, int | None]]:
     """Races the candidates, proves the leader, and compares what it trains.
@@ -61,6 +72,45 @@ def tune(
     return outcome, found, minutes
 
 
+def search(
+    space: Space, first: Candidate, bench: RaceBench, threshold: float
+) -> RunPolicy[SearchOutcome]:
+    """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
+    leader = first
+    races: list[Race] = []
+    weights = [len(choices) for choices in space.groups.values()]
+    for at, (group, choices) in enumerate(space.groups.items()):
+        candidates, dropped = candidates_of(space, choices, leader)
+        race = Race(group, candidates, threshold, dropped)
+        if len(candidates) > 1:
+            there_is = bench.affordable(True)
+            share = there_is * weights[at] // sum(weights[at:])
+            # A small group has a few processes, wherever it stands.
+            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
+            share = min(there_is, max(min(share, there_is - sum(later)), own))
+            if share >= _FEWEST:
+                yield from _run(race, bench, there_is - share, share, first)
+        leader = race.leader
+        races.append(race)
+    return SearchOutcome(tuple(races), leader)
+
+
+def _run(race: Race, bench: RaceBench, kept: int, share: int, given: Candidate) -> RunPolicy[None]:
+    """Runs the rounds of a race; `kept` and `share`: processes for later groups and this one."""
+    names = {one.key: one.name for one in race.entered}
+    while not race.is_over:
+        running = [one for one in race.entered if one.key in race.remaining]
+        number = len(race.rounds) + 1
+        again = 0 if race.rounds else min(FINALISTS, len(running), share // 3)
+        measured = yield from bench.measure(race.group, number, running, kept + again)
+        race.add(measured)
+        if not measured.speeds:
+            break
+        proof = race.leader.key != given.key
+        left = race.drop(max(0, bench.affordable(proof) - kept))
+        bench.closed(race.group, number, left, names[race.ranked(race.fitted)[0]])
+
+
 def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     """Minutes that would suffice for the whole search; None if more would not help."""
     waiting = {one.key for race in found.races for one in race.untried}
@@ -83,7 +133,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
     chosen = command_words((found.leader if proven else first).flags)
     words = run_words(layout, chosen)
     return TuneDocument(
-        started_at=final.folder.started_at,
+        started_at=str(next(final.folder.journal.read("tune"))["time"]),  # of the first session
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base.interrupts import restored
@@ -39,7 +38,6 @@ from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
 from cnnbench.records.strategies import StrategiesDocument, StrategyRow
-from cnnbench.run.runtime.native import without_info_lines
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -145,7 +143,7 @@ def _run(
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     begun = datetime.now(timezone.utc)
-    with StrategiesFolder(name, cases, question, resume=options.resume) as folder:
+    with StrategiesFolder(name, question, resume=options.resume) as folder:
         folder.begin()
         for notice in notices:
             reporter.notice(notice)
@@ -158,7 +156,10 @@ def _run(
         try:
             with restored():
                 campaign.follow(session.policy(options.rounds, seed, options.timeout))
-                found = _compare_weights(folder, session.checkpoints, reporter)
+                known = folder.distances()
+                if known is None and len(session.checkpoints) > 1:
+                    reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
+                found = folder.compare(session.checkpoints) if known is None else known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if isinstance(error, KeyboardInterrupt):
                 again = sides.again("strategies", argv, _ALL, results=name, resume=True)
@@ -181,37 +182,21 @@ def _run(
             incomplete=incomplete,
         )
         _print(document, cases, options)
-        folder.summarise(document)
+        folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
     return ExitCode.FAILED if table.failed(document.rows) else ExitCode.OK
 
 
-def _compare_weights(
-    folder: StrategiesFolder, checkpoints: Mapping[str, Path], reporter: Reporter
-) -> Mapping[str, tuple[float, str]]:
-    if folder.distances is not None:
-        return folder.distances
-    if len(checkpoints) > 1:
-        reporter.notice(f"comparing the weights of {len(checkpoints)} modes")
-    # TensorFlow, which reads checkpoints, is loaded when all has been measured.
-    with without_info_lines():
-        from cnnbench.campaigns.strategies.weights import distances
-    found = distances(checkpoints)
-    folder.compared(found)
-    return found
-
-
 def _print(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
-    if options.format == "table":
-        text = table.table_text(document, cases)
-    elif options.format == "csv":
-        text = csv_of(StrategyRow, document.rows)
-    else:
-        text = document.to_json()
-    write_output(options.output, text)
+    texts = {
+        "table": lambda: table.table_text(document, cases),
+        "csv": lambda: csv_of(StrategyRow, document.rows),
+        "json": document.to_json,
+    }
+    write_output(options.output, texts[options.format]())
     if options.plot is not None:
         drawn = chart(document)
         write_plot(options.plot, [drawn], drawn.title)

@@ -14,9 +14,9 @@ from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import Question, code_of, plan_of
 from cnnbench.campaigns.tune import text
-from cnnbench.campaigns.tune.bench import TuneFolder, TuneQuestion
+from cnnbench.campaigns.tune.bench import MOST_MINUTES, TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE
-from cnnbench.campaigns.tune.session import tune
+from cnnbench.campaigns.tune.session import policy
 from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
 from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
@@ -67,7 +67,6 @@ or no candidate was tried; 4 a process of the flags as given failed, or the lead
 the same weights; 2 wrong use; 130 interrupted (continue with --resume).
 """
 
-_MOST_MINUTES = 10080.0
 _LANES = 8
 """Processes that are alive at once at most."""
 
@@ -81,7 +80,7 @@ class TuneFlags(JobFlags):
         "Approximate time of the whole search, in minutes. With --resume more may be given: the "
         "search continues where its time was up.",
         above=0.0,
-        maximum=_MOST_MINUTES,
+        maximum=MOST_MINUTES,
     )
     space: str | None = flag(
         None,
@@ -255,13 +254,12 @@ def _run(
         interrupt_on_signals()
         try:
             campaign = Campaign(reporter, facts, question=asked)
-            outcome, found, minutes = campaign.follow(tune(question, folder, campaign))
+            outcome, found, minutes = campaign.follow(policy(question, folder, campaign))
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {sides.again(*again, results=name, resume=True)}")
             raise
     if minutes is not None:
-        more = f"{min(minutes, _MOST_MINUTES):g}"
-        line = sides.again(*again, results=name, minutes=more, resume=True)
+        line = sides.again(*again, results=name, minutes=minutes, resume=True)
         reporter.notice(f"to go on with more time: {line}")
     if options.plot is not None:
         config = question.first.resolved.config

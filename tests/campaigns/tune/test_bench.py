@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.campaigns.processes.results_dir import PROCESS, Journal
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
@@ -23,7 +25,8 @@ from cnnbench.campaigns.tune.bench import (
     TuneFolder,
     TuneQuestion,
 )
-from cnnbench.campaigns.tune.race import SearchOutcome, search
+from cnnbench.campaigns.tune.race import SearchOutcome
+from cnnbench.campaigns.tune.session import search
 from cnnbench.campaigns.tune.space import Space
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
@@ -67,14 +70,16 @@ class Clocked(Campaign):
         return [Ended(0, seconds, document=record.to_dict(), **self.ended_as) for _ in commands]
 
 
-Searched: TypeAlias = Callable[[float], tuple[SearchOutcome, Clocked, RaceBench]]
+Searched: TypeAlias = Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]
 
 
 @pytest.fixture
 def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
-    """searched(SECONDS): a search whose processes take 4 s alone, and 8 s in turn."""
+    """searched(SECONDS, FOLDER): a search whose processes take 4 s alone, and 8 s in turn."""
 
-    def searched(seconds: float) -> tuple[SearchOutcome, Clocked, RaceBench]:
+    def searched(
+        seconds: float, folder: str = "results"
+    ) -> tuple[SearchOutcome, Clocked, RaceBench]:
         space = Space(given=args_of(values_of(FIXED, SPECS)), groups={"all": ({}, *CHOICES)})
         question = TuneQuestion(
             space=space,
@@ -87,9 +92,9 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
             lanes=8,
         )
         campaign = Clocked(runs)
-        with TuneFolder(str(tmp_path / "results"), None, resume=False) as folder:
-            folder.begin(minutes=seconds / 60)
-            bench = RaceBench(folder, campaign, question)
+        with TuneFolder(tmp_path / folder, resume=folder != "results") as results:
+            results.begin(minutes=seconds / 60)
+            bench = RaceBench(results, campaign, question)
             campaign.follow(bench.begin())
             found = campaign.follow(search(space, question.first, bench, 0.01))
         return found, campaign, bench
@@ -185,3 +190,26 @@ def test_a_process_that_was_killed_is_measured_again_but_not_a_second_time(
     measured = campaign.follow(bench.measure("all", 90, [one], 0))
     assert measured.failed == {one.key: ended_as["message"]}
     assert len(campaign.started) == before + processes
+
+
+def test_killed_within_a_group_it_goes_on_with_the_same_blocks(
+    searched: Searched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, left = Journal.add, []
+
+    def cut(journal: Journal, event: str, **facts: Any) -> None:
+        if event == PROCESS and len(left) < 12:
+            left.append(shutil.copytree(tmp_path / "results", tmp_path / f"cut-{len(left)}"))
+        add(journal, event, **facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", cut)
+        whole, campaign, _ = searched(900.0)
+    names = [name for group in campaign.started for name in group]
+    for folder in left:
+        done = [path.stem for path in folder.rglob("*.json")]
+        found, later, _ = searched(900.0, folder.name)
+        assert found.blocks == whole.blocks
+        assert sorted([*done, *(name for group in later.started for name in group)]) == sorted(
+            names
+        )

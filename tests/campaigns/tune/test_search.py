@@ -19,8 +19,8 @@ from cnnbench.campaigns.tune.race import (
     Race,
     Round,
     SearchOutcome,
-    search,
 )
+from cnnbench.campaigns.tune.session import search
 from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
