@@ -199,8 +199,12 @@ class WeightsFolder(ResultsFolder):
 
             found = distances(checkpoints)
         self.journal.add(_WEIGHTS, name=name, distances=found)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        self.discard()
         return found
+
+    def discard(self) -> None:
+        """Removes the checkpoints."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
 
 class StrategiesFolder(WeightsFolder):

@@ -8,7 +8,6 @@ differently, which changes gradients near 0 by per cents.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -215,7 +214,7 @@ class Final:
                 folders[name] = self.folder.checkpoints / name.replace(" ", "-")
                 problem = yield from self._train(name, one, folders[name])
                 if problem:
-                    shutil.rmtree(self.folder.checkpoints, ignore_errors=True)
+                    self.folder.discard()
                     return f"weights could not be compared: {name}: {problem}", False
             distances = self.folder.compare(folders, leader.key)
         distance, variable = distances["tuned"]

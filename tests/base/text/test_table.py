@@ -5,6 +5,7 @@ import pytest
 from cnnbench.base.text import table
 from cnnbench.base.text.table import (
     aligned,
+    csv_text,
     fitted,
     fitted_rows,
     markdown_table,
@@ -142,3 +143,8 @@ def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
 def test_a_document_without_markers_is_refused():
     with pytest.raises(UsageError, match="models: end"):
         with_table("<!-- models: begin -->\n", "models", TABLE)
+
+
+def test_cells_of_csv_files_are_as_in_json():
+    row = (True, None, float("nan"), float("-inf"), 1e-07, 3, (1, "a"), "=x")
+    assert csv_text("abcdefgh", [row]).splitlines()[1] == "true,,NaN,-Infinity,1e-07,3,1;a,'=x"
