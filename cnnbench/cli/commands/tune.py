@@ -222,8 +222,10 @@ def _run(
     name = results_folder(options.results, "tune", options.resume)
     earlier = TuneFolder.seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
-    question = replace(question, seed=seed, lanes=_lanes(question, options.pairing, reporter))
     resolved = question.first.resolved
+    otherwise = "processes run one after the other"
+    in_turn = takes_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
+    question = replace(question, seed=seed, lanes=_LANES if in_turn else 1)
     asked = Question(
         plans={"": plan_of(resolved.identity, flags=dict(question.space.fixed))},
         code=code_of([resolved.config]),
@@ -267,16 +269,6 @@ def _run(
         title = f"{config['model']} on {count(towers, 'device', 'devices')}"
         write_plot(options.plot, [chart(found, question.first, title)], title)
     return _report(outcome, options, reporter)
-
-
-def _lanes(question: TuneQuestion, pairing: str, reporter: Reporter) -> int:
-    """Processes that are alive at once; FlagError if --pairing=turns is impossible."""
-
-    def why_not() -> str | None:
-        return question.first.resolved.no_turns
-
-    otherwise = "processes run one after the other"
-    return _LANES if takes_turns(pairing, why_not, otherwise, reporter) else 1
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
