@@ -236,6 +236,7 @@ def _run(
             "allow": sorted(question.space.allowed),
             "threshold": options.threshold,
             "job": () if options.layout_if_several is None else options.layout.flags,
+            "turns": in_turn,
             "seed": seed,
         },
     )

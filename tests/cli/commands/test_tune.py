@@ -80,7 +80,7 @@ def finished(search, tmp_path_factory):
 def again(finished, tmp_path, tune):
     """The same search with other flags, resumed: all of its processes have run."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    return functools.partial(tune, "--resume", by_flag=FAST)
+    return functools.partial(tune, "--resume", "--pairing=turns", by_flag=FAST)
 
 
 def traced(folder):
@@ -125,6 +125,11 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, ca
     allowed = "--allow_different=variable_update,all_reduce"
     call("compare", *pairs, "--paired", allowed)
     call("report", tmp_path / "r", "--format=markdown")
+
+
+def test_processes_of_a_search_share_their_time_in_one_way(again):
+    code, _, err = again("--pairing=alternate")
+    assert (code, "differs in turns (true, now false)" in err) == (2, True)
 
 
 def test_what_a_search_leaves(again, tmp_path, holds):
