@@ -15,6 +15,7 @@ for.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
 import time
@@ -248,15 +249,17 @@ class Campaign:
         found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}
         done = {name: ended for name, ended in found.items() if ended is not None}
         if batch.sides and len(done) < len(found):
-            done = {}
+            # Of a batch that was cut short: what stepped in turn is one measurement, and the order
+            # is kept. One with a failure is run anew.
+            first = itertools.takewhile(done.__contains__, () if batch.turn_seconds else found)
+            done = {name: done[name] for name in first if folder.pending(name).exists()}
         self._done += len(done)
         for one in (one for one in batch.requests if one.name in done):
             self.remember(one.key, done[one.name].seconds)
-        todo = [one for one in batch.requests if one.name not in done]
+        todo: Sequence[Request] = [one for one in batch.requests if one.name not in done]
         while todo:
             done |= self._run(batch, todo)
-            if not self._repeats(batch, done):
-                break
+            todo = batch.requests if self._repeats(batch, done) else ()
         if batch.sides:
             failed = any(ended.message for ended in done.values())
             with uninterrupted():  # all or none

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import random
 import re
 import shlex
 from datetime import datetime
@@ -282,7 +283,9 @@ def test_a_pair_that_lost_a_process_is_measured_again_and_counted(ab, call, tmp_
 def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     ab, call, tmp_path, killed, end, repeated
 ):
-    done = ab("--pairs=8", a=kills(tmp_path, "a"), b=kills(tmp_path, "b", killed), code=4)
+    done = ab(
+        "--pairs=8", "--seed=5", a=kills(tmp_path, "a"), b=kills(tmp_path, "b", killed), code=4
+    )
     assert re.search(rf"error: B: {KILLED}; .*{end}; see ", done.err)
     assert re.search("of . runs? in NEW failed", done.out)
     # Facts that a killed process did not record are no differences.
@@ -346,6 +349,19 @@ def test_an_interrupt_gives_the_verdict_on_whole_pairs(ab, where, flags, pairs, 
     assert done.err.endswith("error: interrupted\n")
     assert ("the same from the files" in done.err) == bool(pairs)
     assert journal("end")[0]["interrupted"]
+
+
+def test_a_half_that_counts_is_measured_again_with_a_half_that_is_lost(ab, call, tmp_path):
+    order = [f"0001-{side}" for side in ("ab" if random.Random("1 0001").random() < 0.5 else "ba")]
+    say = {"interrupt": order[1:]}
+    ab("--pairs=1", "--seed=1", a=say, b=say, code=130)
+    assert (processes(), names("discarded")) == (order[:1], order[:1])
+    lose = {side: kills(tmp_path, side, {order[1]: 1}) for side in "ab"}
+    call("ab", "--resume", "--results=results", *told(**lose), code=3)
+    assert processes() == [order[0], order[1], *order]
+    assert [*names("a"), *names("b")] == ["0001-a", "0001-b"]
+    document = json.loads(Path(f"results/{order[0][-1]}/{order[0]}.json").read_text())
+    assert len(document["ab"]["lost"]) == 1
 
 
 def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(ab):
