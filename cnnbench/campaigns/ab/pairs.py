@@ -114,12 +114,10 @@ class Experiment:
 
         Those of all sessions together spend at most the alpha of the policy.
         """
-        pairs, alpha, earlier = self.most_pairs, self.policy.alpha, self.earlier
+        earlier = self.earlier
         if earlier is None or not self.sequential:
-            return interim_analyses(pairs, alpha, self.sequential)
-        if earlier.clear:
-            return earlier.made[-1:]
-        return interim_analyses(pairs, alpha, planned=earlier.planned, made=earlier.made)
+            return interim_analyses(self.most_pairs, self.policy.alpha, self.sequential)
+        return earlier.made[-1:] if earlier.clear else earlier.plan.analyses(self.most_pairs)
 
     @property
     def pairs(self) -> int:
@@ -131,20 +129,22 @@ class Experiment:
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
-        planned, made = self.pairs, tuple(one for one in analyses if one.pairs <= pairs)
-        if self.earlier is not None:
-            planned, made = self.earlier.planned, (*self.earlier.made, *made)
-        return interim_analyses(pairs, self.policy.alpha, planned=planned, made=made)[-1].alpha
+        return self._plan(self._made(pairs)).analyses(pairs)[-1].alpha
 
     def plan_after(self, last: InterimAnalysis) -> Continuation | None:
         """How pairs beyond an analysis are judged; None where it spends all of alpha."""
         if last.alpha >= self.policy.alpha:
             return None
-        earlier = self.earlier
-        before = (*(() if earlier is None else earlier.made), *self.analyses)
-        made = {one.pairs: one for one in before if one.pairs < last.pairs}
-        planned = self.pairs if earlier is None else earlier.planned
-        return Continuation(self.policy.alpha, planned, (*made.values(), last))
+        return self._plan({**self._made(last.pairs), last.pairs: last})
+
+    def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
+        """The analyses of all sessions up to a number of pairs, by these."""
+        before = () if self.earlier is None else self.earlier.made
+        return {one.pairs: one for one in (*before, *self.analyses) if one.pairs <= pairs}
+
+    def _plan(self, made: Mapping[int, InterimAnalysis]) -> Continuation:
+        planned = self.pairs if self.earlier is None else self.earlier.planned
+        return Continuation(self.policy.alpha, planned, tuple(made.values()))
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -195,10 +195,10 @@ class Pairs:
     Attributes:
       earlier: number of pairs of earlier sessions.
       records: records of all pairs, by side.
-      comparison, alpha: comparison of all complete pairs, and its level; set by `run`.
+      comparison, alpha: comparison of all complete pairs, and its level; set by `policy`.
       failure: the error that ended it, or "".
       lost: whether processes were killed from outside too often.
-      interrupted: whether Ctrl-C ended it.
+      interrupted: whether Ctrl-C ended it, if it is no part of another campaign.
     """
 
     comparison: Comparison
@@ -221,21 +221,22 @@ class Pairs:
         # Timed steps of a process; None: those of its flags.
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
 
-    def run(self) -> None:
-        """Measures and judges, also after an interrupt or a failure."""
-        self.campaign.follow(self.policy())
-
     def policy(self) -> RunPolicy[None]:
-        """Runs the pairs, and judges them; an interrupt is kept as `interrupted`."""
+        """Runs the pairs, and judges them, also after a failure.
+
+        An experiment of its own is judged after an interrupt and a change of the code, too. What
+        ends another campaign, of which it is a part, is raised, and leaves it as a kill does.
+        """
         self.results.begin(**self.experiment.facts)
         try:
             self.alpha = yield from self._up_to_an_end()
         except PairFailedError as error:
             self.failure, self.lost = str(error), error.lost
-        except ChangedError as error:
-            self.failure = str(error)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        except (ChangedError, KeyboardInterrupt) as error:
+            if self.results.question is None:
+                raise
+            self.interrupted = isinstance(error, KeyboardInterrupt)
+            self.failure = "" if self.interrupted else str(error)
         pairs = len(self.records["a"])
         if self.failure or self.interrupted:
             self.alpha = self.experiment.level_after(pairs)
@@ -246,6 +247,7 @@ class Pairs:
             alpha=self.alpha,
             verdicts=[entry.main.verdict.value for entry in self.comparison.entries],
             failure=self.failure,
+            lost=self.lost,
             interrupted=self.interrupted,
         )
 

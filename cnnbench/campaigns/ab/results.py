@@ -69,14 +69,22 @@ class PairsFolder(ResultsFolder):
 class Begun:
     """State of an experiment after earlier sessions; if `clear`, more pairs cannot change it.
 
-    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last session.
+    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last session;
+    `end` is the event that ended the last one, None if it was killed.
     """
 
+    folder: Path
     facts: Mapping[str, Any]
     planned: int
     pairs: int
     made: tuple[InterimAnalysis, ...]
     clear: bool
+    end: Mapping[str, Any] | None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing of alpha is left for more pairs."""
+        return any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)
 
     @property
     def goes_on(self) -> bool:
@@ -84,11 +92,8 @@ class Begun:
 
         Nor if it is a part of another campaign, or of an earlier version.
         """
-        if "plans" not in self.facts.get("question", {}):
-            return False
-        return not (
-            self.clear or any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)
-        )
+        of_its_own = "plans" in self.facts.get("question", {})
+        return of_its_own and not (self.clear or self.is_spent)
 
     @property
     def plan(self) -> Continuation:
@@ -98,25 +103,38 @@ class Begun:
 
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
-    journal = Journal(folder / JOURNAL)
-    sessions = [one for one in journal.read("ab") if one.get("looks")]
-    *_, last_event = ("", *(str(one["event"]) for one in journal.read("ab", "end")))
+    events = list(Journal(folder / JOURNAL).read("ab", "look", "end"))
+    sessions = [one for one in events if one["event"] == "ab" and one.get("looks")]
     if not sessions:
         return None
-    # Interrupted sessions were judged, too.
-    judged = {one["pairs"]: one for one in journal.read("look", "end")}
+    # Interrupted sessions were judged, too, but not those in which a process failed.
+    judged = {
+        one["pairs"]: one
+        for one in events
+        if one["event"] != "ab" and Verdict.FAILED.value not in one.get("verdicts", ())
+    }
     first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))
-    if last_event != "end":  # the last session was killed: its last analysis is made again
+    last_event = [one for one in events if one["event"] != "look"][-1]
+    end = last_event if last_event["event"] == "end" else None
+    if end is None:  # killed: its last analysis is made again
         judged.pop(last, None)
     made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
     verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
     return Begun(
+        folder=folder,
         facts=sessions[-1],
         planned=first,
         pairs=last,
         made=tuple(made),
         clear=bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts),
+        end=end,
     )
+
+
+def resumable(folder: Path) -> Begun | None:
+    """The experiment in a results folder, if `cnnbench ab --resume` can continue it; else None."""
+    found = begun(folder)
+    return found if found is not None and found.goes_on else None
 
 
 def results_below(folder: Path) -> Path | None:
@@ -129,18 +147,20 @@ def results_below(folder: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def verdict(folder: Path) -> Comparison | None:
+def verdict(folder: Path, plan: Continuation | None = None) -> Comparison | None:
     """The comparison that ended an experiment, at the level of its last analysis.
 
-    None if it has not ended, or was judged with an A/A spread, whose records are elsewhere.
+    `plan` is how further pairs are judged, by default those of `cnnbench ab --resume`. None if it
+    has not ended, or was judged with an A/A spread, whose records are elsewhere.
     """
     events = _events(folder)
     begin, end = events.get("ab"), events.get("end")
     if begin is None or end is None or begin.get("baseline_aa") or "policy" not in begin:
         return None
     base, new = (load_records([str(folder / side)]) for side in SIDES)
-    earlier = begun(folder)
-    plan = earlier.plan if earlier is not None and earlier.goes_on else None
+    earlier = resumable(folder)
+    if plan is None and earlier is not None:
+        plan = earlier.plan
     found = compare_pairs(base.records, new.records, begin, end["alpha"], plan=plan)
     with contextlib.suppress(LookupError, ValueError):
         document = events[EXPLANATION]["document"]

@@ -18,7 +18,7 @@ from cnnbench.campaigns.launch.tasks import JobLayout, command_words, run_words
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
-from cnnbench.campaigns.processes.question import plan_of
+from cnnbench.campaigns.processes.question import AskedPlan, identity_of
 from cnnbench.errors import UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split
@@ -123,13 +123,17 @@ class Side:
 
     def code(self) -> Subject:
         """The code that it measures, as it is now."""
-        return repository.of_work(self.resolved.config or self.given, self.checkout)
+        return repository.of_work(self._config, self.checkout)
 
-    def identity(self) -> dict[str, object]:
-        """What identifies its plan, interpreter and variables, for a question."""
+    @property
+    def _config(self) -> Mapping[str, object]:
+        return self.resolved.config or self.given
+
+    def plan(self) -> AskedPlan:
+        """Its plan, for a question, identified by flags, interpreter and variables."""
         shown = {name: text for name, text in self.variables.items() if may_be_shown(name)}
-        found = plan_of(
-            self.resolved.identity,
+        found = identity_of(
+            self.resolved.identity or self.given,
             flags=self.flags,
             python=self.python,
             job=() if self.layout is None else self.layout.flags,
@@ -138,10 +142,11 @@ class Side:
             **({} if self.python is None else _versions(self)),
         )
         place = f"{self.checkout}{os.sep}"  # may be a temporary one
-        return {
+        found = {
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in found.items()
         }
+        return AskedPlan(found, self._config, self.checkout)
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.text.numbers import duration
-from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.explain import NotExplainedError, ProfilesFolder, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
-from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun
+from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun, verdict
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.search import (
     BAD,
@@ -26,14 +24,16 @@ from cnnbench.campaigns.bisect.search import (
     entry_of,
     is_about_work,
 )
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
 from cnnbench.campaigns.processes.child import Command, end_of, execute
 from cnnbench.campaigns.processes.outcome import last_line
-from cnnbench.campaigns.processes.question import Question
+from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.judge.compare import Policy, Verdict, processes_needed
+from cnnbench.judge.compare import Judgement, Policy, Verdict, processes_needed
 from cnnbench.machine import repository
 from cnnbench.records.explanation import Explanation
+
+_OTHER_CONFIGURATION = "its runs have another configuration than those of GOOD"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,49 +42,63 @@ class Setting:
 
     Attributes:
       good, bad: hashes; all others are measured against the first.
-      python: interpreter of the processes; this one if None.
+      side: flags and interpreter of the processes.
       build: shell command that prepares a worktree; None to leave it as it is.
-      pairs, most_pairs: maximum where the answer is clear, and where it is not.
+      experiment: that of GOOD and BAD, yet without sides.
+      most_pairs: maximum where the answer is not clear.
       pairing: how the processes of a pair share their time, see `turn_seconds`.
     """
 
     history: History
     good: str
     bad: str
-    flags: tuple[str, ...]
-    python: str | None
+    side: Side
     build: str | None
-    pairs: int
+    experiment: Experiment
     most_pairs: int
-    burn_in: int
-    timeout: float
-    seed: int
     pairing: str
-    policy: Policy
 
 
-class _Unusable(Exception):
+class BisectFolder(ResultsFolder):
+    """Results directory of a bisection, held by one process.
+
+    Its journal names the commits that cannot be measured. Each of the others has a results
+    directory of `cnnbench ab`, named by its hash, whose journal and records are its answer, so that
+    `report` and `history` read the whole.
+    """
+
+    command = "bisect"
+    noun = "bisection"
+    file = "bisect.jsonl"
+
+    def of_commit(self, commit: str) -> Path:
+        """The results directory of a commit."""
+        return self.folder / commit[:12]
+
+
+class _UnusableError(Exception):
     """A commit that does not build; the message has the reason."""
 
 
 class CommitBench:
-    """Measures commits; the stack gets GOOD's worktree."""
+    """Measures commits; the stack gets GOOD's worktree.
+
+    `differ` is how BAD compares with GOOD; None until that is measured.
+    """
 
     def __init__(
         self,
         setting: Setting,
-        results: Path,
-        reporter: Reporter,
-        question: Question,
+        results: BisectFolder,
+        campaign: Campaign,
         stack: contextlib.ExitStack,
     ) -> None:
         self.setting = setting
+        self.campaign = campaign
         self._results = results
-        self.reporter = reporter
-        self._question = question
         self._stack = stack
-        self._seconds: float | None = None
         self._good: Side | None = None
+        self.differ: Step | None = None
 
     def prepare(self) -> None:
         """Makes GOOD's worktree, if there is none yet; BenchmarkError if it does not build."""
@@ -93,42 +107,73 @@ class CommitBench:
         good = self.setting.good
         try:
             self._good = self._stack.enter_context(self._prepared(good, "a"))
-        except _Unusable as error:
+        except _UnusableError as error:
             raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Seconds per pair of the last step, or an estimate; None if unknown."""
+        """Seconds per pair of this session, or a first guess; None if unknown."""
+        seconds = self.campaign.seconds_of(None)
         work = None if self._good is None else self._good.resolved.work
-        if self._seconds is not None or work is None:
-            return self._seconds
-        guess = work.seconds(self._question.facts)
-        return None if guess is None else 2 * guess
+        if seconds is None and work is not None:
+            seconds = work.seconds(self.campaign.facts)
+        return None if seconds is None else len(SIDES) * seconds
 
-    def measure(
-        self, number: int, commit: str, found: Step | None = None, again: bool = False
-    ) -> Step:
+    def known(self, commit: str) -> Step | None:
+        """The answer about a commit that earlier sessions have measured; see `measure`.
+
+        None if there is none, or if it is to be measured further.
+        """
+        unusable = self._results.processes.get(commit)
+        if unusable is not None and self.differ is not None:
+            return _skipped(commit, unusable["problem"])
+        state, step = self._begun(commit)
+        return None if self._pairs_to_go(state, step) else step
+
+    def measure(self, number: int, commit: str) -> RunPolicy[Step]:
         """Measures a commit against GOOD, as a step counted from 0; call `prepare` first.
 
-        `found` is how BAD compares with GOOD; None for that step itself. `again`: the commit was
-        undecided before, and more pairs are requested. Measured pairs are kept for the next
-        attempt. BenchmarkError if GOOD failed, or results cannot be written.
+        Measured pairs count. BenchmarkError if GOOD failed, or results cannot be written.
         """
-        started = time.monotonic()
+        assert self._good is not None
+        setting = self.setting
         with contextlib.ExitStack() as stack:
             try:
                 new = stack.enter_context(self._prepared(commit, "b"))
-                # A session that was interrupted, or had lost processes, has not judged.
-                earlier = begun(self._results / commit[:12]) if again else None
-                experiment = self._experiment(number, new, found, earlier)
-            except (_Unusable, UsageError) as error:
-                if found is None and isinstance(error, FlagError) and error.flag == "pairing":
+                sides = {"a": self._good, "b": new}
+                in_turn = turn_seconds(setting.pairing, sides, self.campaign.reporter)
+            except (_UnusableError, UsageError) as error:
+                if self.differ is None and isinstance(error, FlagError) and error.flag == "pairing":
                     raise
-                verdict = Verdict.FAILED.value
-                step = Step(commit=commit, answer=SKIP, verdict=verdict, reason=str(error))
-            else:
-                step = self._compared(experiment, commit, found, again)
-        return replace(step, seconds=round(time.monotonic() - started, 3))
+                problem = str(error)
+                self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
+                return _skipped(commit, problem)
+            state, step = self._begun(commit)
+            burn_in = 0 if is_about_work(self.differ) else setting.experiment.burn_in
+            while most := self._pairs_to_go(state, step):
+                if step is not None:
+                    self.campaign.reporter.notice(f"undecided: going on, with up to {most} pairs")
+                first = setting.experiment.seed + number
+                experiment = replace(
+                    setting.experiment,
+                    sides=sides,
+                    most_pairs=most,
+                    earlier=state,
+                    sequential=not is_about_work(self.differ),
+                    seed=first if state is None else state.facts["seed"],
+                    burn_in=burn_in,
+                    turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
+                    policy=self._policy(),
+                )
+                with PairsFolder(self._results.of_commit(commit), resume=True) as results:
+                    yield from Pairs(experiment, results, self.campaign).policy()
+                burn_in = 0
+                state = begun(self._results.of_commit(commit))
+                step = self._answer(commit, state)
+        assert step is not None
+        if step.good_fails:
+            raise BenchmarkError(f"GOOD ({setting.good[:12]}) fails: {step.judgement.reason}")
+        return step
 
     def explain(self, parent: str, commit: str) -> Explanation:
         """Profiles a commit and its parent, and explains their difference, or NotExplainedError."""
@@ -136,14 +181,15 @@ class CommitBench:
             try:
                 a = stack.enter_context(self._prepared(parent, "a"))
                 b = stack.enter_context(self._prepared(commit, "b"))
-            except (_Unusable, UsageError) as error:
+            except (_UnusableError, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
-            with ProfilesFolder(self._results / f"explain-{commit[:12]}", resume=True) as results:
+            name = f"explain-{commit[:12]}"
+            with ProfilesFolder(self._results.folder / name, resume=True) as results:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,
-                    campaign=self._campaign(),
-                    timeout=self.setting.timeout,
+                    campaign=self.campaign,
+                    timeout=self.setting.experiment.timeout,
                 ).explain()
 
     @contextlib.contextmanager
@@ -155,114 +201,83 @@ class CommitBench:
             subject = replace(repository.of_folder(folder), side=name)
             if setting.build is not None:
                 self._build(setting.build, commit, folder)
-            side = Side(
-                flags=setting.flags,
-                python=setting.python,
-                checkout=folder,
-                revision=commit[:12],
-                subject=subject,
-            )
+            side = replace(setting.side, checkout=folder, revision=commit[:12], subject=subject)
             yield replace(side, resolved=check(side))
 
     def _build(self, command: str, commit: str, folder: Path) -> None:
-        log = self._results / f"build-{commit[:12]}.log"
+        log = self._results.folder / f"build-{commit[:12]}.log"
         build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
-        done = execute(build, self.setting.timeout)
+        done = execute(build, self.setting.experiment.timeout)
         if done.timed_out:
-            raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
+            raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")
         if done.code != 0:
-            raise _Unusable(f"does not build: exit status {done.code}; {last_line(end_of(log))}")
+            told = f"exit status {done.code}; {last_line(end_of(log))}"
+            raise _UnusableError(f"does not build: {told}")
 
-    def _compared(
-        self, experiment: Experiment, commit: str, found: Step | None, again: bool
-    ) -> Step:
-        setting = self.setting
-        name = commit[:12]
-        about_work = is_about_work(found)
-        pairs = self._run(experiment, name)
-        step = self._answered(pairs, commit, about_work)
-        if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
-            more = self._with_more_pairs(pairs, name, again)
-            if more is not None:
-                self.reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
-                step = self._answered(self._run(more, name), commit, about_work)
-        if found is None and step.verdict == Verdict.CHANGED_WORK.value:
+    def _begun(self, commit: str) -> tuple[Begun | None, Step | None]:
+        """What earlier sessions have measured of a commit, and its answer.
+
+        None for an answer that is asked for again: processes were ended from outside, GOOD failed,
+        or BAD failed against it.
+        """
+        state = begun(self._results.of_commit(commit))
+        step = self._answer(commit, state)
+        if step is not None and (step.lost or step.good_fails):
+            step = None
+        if step is not None and self.differ is None and step.judgement.verdict is Verdict.FAILED:
+            step = None
+        return state, step
+
+    def _pairs_to_go(self, state: Begun | None, step: Step | None) -> int:
+        """Number of pairs up to which a commit is measured; 0 if its answer stands."""
+        if state is None:
+            return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
+        if step is None:
+            return state.pairs
+        most = self.setting.most_pairs
+        needed = step.judgement.needed
+        decides = step.undecided and needed is not None and needed <= most
+        return most if decides and state.pairs < most else 0
+
+    def _policy(self) -> Policy:
+        policy = self.setting.experiment.policy
+        change = None if self.differ is None else self.differ.judgement.change
+        if is_about_work(self.differ) or change is None:
+            return policy
+        half = math.expm1(abs(math.log1p(change)) / 2)
+        return policy.replace(threshold=max(policy.threshold, half))
+
+    def _answer(self, commit: str, state: Begun | None) -> Step | None:
+        """The answer in the journal and the records of a commit; None if its session was ended."""
+        if state is None or state.end is None:
+            return None
+        comparison = verdict(state.folder, None if state.is_spent else state.plan)
+        assert comparison is not None
+        alpha, policy = state.end["alpha"], self.setting.experiment.policy
+        entry = entry_of(comparison)
+        if entry is None:
+            step = _skipped(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
+        else:
+            pairs, judgement = min(len(entry.base), len(entry.new)), entry.main.judgement
+            fewest = processes_needed(policy, paired=True)
+            step = Step(
+                commit=commit,
+                answer=answer(entry, policy.replace(alpha=alpha), is_about_work(self.differ)),
+                judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
+                confidence=1 - alpha,
+                pairs=pairs,
+            )
+        judgement = step.judgement
+        if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
             step = replace(step, answer=BAD)  # the search is for the commit that changed the work
-        return replace(step, most_pairs=setting.most_pairs, results=name)
-
-    def _experiment(
-        self, number: int, new: Side, found: Step | None, earlier: Begun | None
-    ) -> Experiment:
-        """The first pairs of a step."""
-        assert self._good is not None
-        setting, policy = self.setting, self.setting.policy
-        about_work = is_about_work(found)
-        if not about_work and found is not None and found.change is not None:
-            half = math.expm1(abs(math.log1p(found.change)) / 2)
-            policy = policy.replace(threshold=max(policy.threshold, half))
-        sides = {"a": self._good, "b": new}
-        return Experiment(
-            sides=sides,
-            most_pairs=1 if about_work else setting.pairs,
-            earlier=earlier,
-            sequential=not about_work,
-            seed=setting.seed + number,
-            burn_in=0 if about_work else setting.burn_in,
-            timeout=setting.timeout,
-            turn_seconds=turn_seconds(setting.pairing, sides, self.reporter),
-            policy=policy,
-            metrics=("throughput",),
+        return replace(
+            step,
+            judgement=replace(judgement, reason=state.end["failure"] or judgement.reason),
+            lost=state.end.get("lost", False),
+            good_fails=any(one.status != "ok" for each in comparison.entries for one in each.base),
         )
 
-    def _with_more_pairs(self, pairs: Pairs, name: str, again: bool) -> Experiment | None:
-        """The experiment with the most pairs; None if these are too few, unless `again`."""
-        experiment, entry = pairs.experiment, entry_of(pairs.comparison)
-        if entry is None:
-            return None
-        most, needed = self.setting.most_pairs, entry.main.judgement.needed
-        if needed is None:  # too few pairs for a verdict, or noise that more do not reduce
-            fewest = processes_needed(experiment.policy, paired=True)
-            needed = fewest if len(entry.base) < fewest else most + 1
-        if needed > most and not again:
-            return None
-        earlier = begun(self._results / name)
-        later = replace(experiment, burn_in=0, most_pairs=most, earlier=earlier)
-        return later if later.pairs > len(entry.base) else None
 
-    def _run(self, experiment: Experiment, name: str) -> Pairs:
-        """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
-        with PairsFolder(self._results / name, resume=True) as results:
-            pairs = Pairs(experiment, results, self._campaign())
-            pairs.run()
-        if pairs.interrupted:
-            raise KeyboardInterrupt
-        self._question.check()  # if the code was changed, there is no answer
-        self._seconds = pairs.seconds_per_pair or self._seconds
-        base = [one for entry in pairs.comparison.entries for one in entry.base]
-        if any(one.status != "ok" for one in base):
-            raise BenchmarkError(f"GOOD ({self.setting.good[:12]}) fails: {pairs.failure}")
-        return pairs
-
-    def _campaign(self) -> Campaign:
-        return Campaign(self.reporter, self._question.facts, question=self._question)
-
-    def _answered(self, pairs: Pairs, commit: str, about_work: bool) -> Step:
-        entry = entry_of(pairs.comparison)
-        if entry is None:
-            reason = pairs.failure or "its runs have another configuration than those of GOOD"
-            verdict = Verdict.NOT_COMPARABLE.value
-            return Step(commit=commit, answer=SKIP, verdict=verdict, reason=reason)
-        judgement = entry.main.judgement
-        return Step(
-            commit=commit,
-            answer=answer(entry, self.setting.policy.replace(alpha=pairs.alpha), about_work),
-            verdict=entry.main.verdict.value,
-            reason=pairs.failure or judgement.reason,
-            change=judgement.change,
-            low=judgement.low,
-            high=judgement.high,
-            confidence=1 - pairs.alpha,
-            pairs=min(len(entry.base), len(entry.new)),
-            needed=judgement.needed,
-            lost=pairs.lost,
-        )
+def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> Step:
+    judgement = Judgement(verdict=verdict, reason=reason)
+    return Step(commit=commit, answer=SKIP, judgement=judgement)

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, Verdict, judge
+from cnnbench.judge.compare import (
+    ComparedConfiguration,
+    Comparison,
+    Judgement,
+    Policy,
+    Verdict,
+    judge,
+)
 from cnnbench.machine.repository import GitError, commit_of, git, why_missing
 
 
@@ -102,33 +109,25 @@ class Step:
 
     Attributes:
       answer: "good", "bad" or "skip".
-      verdict: verdict of the comparison; "failed" if there is none.
-      change, low, high: change of images/sec against GOOD, and its interval; None if unknown.
-      pairs, most_pairs: numbers of measured and of allowed pairs.
-      results: folder of the records, relative to that of the bisection; "" without records.
-      needed: estimated pairs for an answer; None if it is settled or unknown.
+      judgement: change of images/sec against GOOD; its `needed` are pairs for an answer.
+      confidence: that of its interval.
+      pairs: number of measured pairs.
       lost: whether its processes were ended from outside too often.
+      good_fails: whether processes of GOOD failed.
     """
 
     commit: str
     answer: str
-    verdict: str
-    reason: str
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
+    judgement: Judgement
     confidence: float = 0.0
     pairs: int = 0
-    most_pairs: int = 0
-    seconds: float = 0.0
-    results: str = ""
-    needed: int | None = None
     lost: bool = False
+    good_fails: bool = False
 
     @property
     def undecided(self) -> bool:
         """Whether more pairs may give an answer."""
-        return self.answer == SKIP and self.verdict == Verdict.INCONCLUSIVE.value
+        return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
 
 
 class CommitSearch:
@@ -181,7 +180,7 @@ class CommitSearch:
 
 def is_about_work(differ: Step | None) -> bool:
     """Whether the search is for changed work, not lower speed; `differ` is BAD against GOOD."""
-    return differ is not None and differ.verdict == Verdict.CHANGED_WORK.value
+    return differ is not None and differ.judgement.verdict is Verdict.CHANGED_WORK
 
 
 def entry_of(comparison: Comparison) -> ComparedConfiguration | None:

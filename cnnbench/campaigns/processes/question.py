@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import first_few
-from cnnbench.campaigns.processes.commands import environment_identity, source_digest
+from cnnbench.campaigns.processes.commands import Resolved, environment_identity, source_digest
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine import repository
 from cnnbench.records.codec import encode
 from cnnbench.records.subject import Subject
-
-Code = Mapping[str, Callable[[], Subject]]
-"""What tells the state of the measured code, by a name for messages; "" where there is one."""
 
 _NAMED = 8  # differences in a message
 _LENGTH = 40  # of values in it
@@ -41,21 +39,41 @@ class ChangedError(BenchmarkError):
         return cls(f"the measured code was changed ({what}); what was measured before is kept")
 
 
+@dataclass(frozen=True)
+class AskedPlan:
+    """A plan of a question.
+
+    Attributes:
+      identity: what identifies it, by the names of flags.
+      config: parameters of its runs, whose plug-ins are measured; None if commits alone are.
+      folder: where its runs start, if it is not the working directory.
+    """
+
+    identity: Mapping[str, Any]
+    config: Mapping[str, Any] | None
+    folder: Path | None = None
+
+    def code(self) -> Subject:
+        """The measured code, as it is now."""
+        if self.config is None:
+            return Subject()
+        found = repository.of_work(self.config, self.folder)
+        return found.labelled(labels_of(self.config)) or Subject()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """The question of a campaign.
 
     Attributes:
-      plans: what identifies each plan, by its name and the names of flags; plans that only one of
-        two questions has make no difference between these.
-      code: the measured code.
+      plans: the plans by their names; those that only one of two questions has make no difference
+        between these.
       facts: facts of this machine.
       policy: what else decides which processes run, and how they are judged.
       own: whether the processes run the code of this cnnbench.
     """
 
-    plans: Mapping[str, Mapping[str, Any]]
-    code: Code
+    plans: Mapping[str, AskedPlan]
     facts: Mapping[str, Any]
     policy: Mapping[str, Any]
     own: bool = True
@@ -70,8 +88,9 @@ class Question:
         known = environment_identity(self.facts).items()
         software = {name.removeprefix("env_"): value for name, value in known}
         software["interpreter"] = sys.executable
+        plans = {name: plan.identity for name, plan in self.plans.items()}
         parts = {"code": self.state, "software": software, "policy": self.policy}
-        found: dict[str, Any] = json.loads(json.dumps(encode({"plans": self.plans, **parts})))
+        found: dict[str, Any] = json.loads(json.dumps(encode({"plans": plans, **parts})))
         return found
 
     def check(self) -> None:
@@ -83,32 +102,28 @@ class Question:
 
     def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = {"sources of cnnbench": source_digest()} if self.own else {}
-        for name, ask in self.code.items():
-            subject, of = ask(), f" of {name}" if name else ""
+        places: dict[str, AskedPlan] = {}  # by a name for messages
+        for name, plan in self.plans.items():
+            files = ", ".join(path for _, path in plugins.files(plan.config or {}))
+            places.setdefault(files if plan.folder is None else name, plan)
+        for name, plan in places.items():
+            subject, of = plan.code(), f" of {name}" if name else ""
             known = {"repository": subject.repository, "commit": subject.revision}
             known["uncommitted changes"] = subject.changes
             found |= {f"{what}{of}": value for what, value in known.items() if value is not None}
         return found
 
 
-def plan_of(identity: Mapping[str, Any], **more: object) -> dict[str, Any]:
+def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
+    """A plan of runs in the working directory, with more that identifies it."""
+    return AskedPlan(identity_of(resolved.identity, **more), resolved.config)
+
+
+def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:
     """What identifies a plan, by flag, without flags at their defaults, and more."""
     usual = {name: encode(spec.default) for name, spec in ACCEPTED.items()}
-    found = {n: v for n, v in identity.items() if n not in usual or usual[n] != encode(v)}
+    found = {n: v for n, v in flags.items() if n not in usual or usual[n] != encode(v)}
     return {**found, **more}
-
-
-def code_of(configs: Iterable[Mapping[str, Any]]) -> Code:
-    """The code that runs of these configurations measure, started in the working directory."""
-    found: dict[str, Callable[[], Subject]] = {}
-    for config in configs:
-        paths = [path for _, path in plugins.files(config)]
-        found.setdefault(", ".join(paths), partial(_labelled, config))
-    return found
-
-
-def _labelled(config: Mapping[str, Any]) -> Subject:
-    return repository.of_work(config).labelled(labels_of(config)) or Subject()
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

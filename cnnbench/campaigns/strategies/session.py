@@ -14,7 +14,7 @@ from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.question import Question, code_of, plan_of
+from cnnbench.campaigns.processes.question import Question, plan_of
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -167,8 +167,7 @@ def question_of(
     """The question of a comparison, which may have more rounds when it goes on."""
     names = [one.name for one in cases]
     return Question(
-        plans={one.name: plan_of(one.resolved.identity) for one in cases},
-        code=code_of(one.resolved.config for one in cases),
+        plans={one.name: plan_of(one.resolved) for one in cases},
         facts=facts,
         policy={"name": "modes", "modes": names, "weights_steps": weights_steps, "seed": seed},
     )

@@ -23,7 +23,7 @@ from cnnbench.campaigns.processes.commands import (
     resolve_all_reduce,
     source_digest,
 )
-from cnnbench.campaigns.processes.question import Question, code_of, plan_of
+from cnnbench.campaigns.processes.question import Question, plan_of
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.campaigns.sweep.schema import (
     BatchSizeSearch,
@@ -227,10 +227,9 @@ def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Questio
     """The question of a sweep, which may have more configurations and repeats when it goes on."""
     return Question(
         plans={
-            one.name: plan_of(one.resolved.identity, search=_facts_of(one.entry.search))
+            one.name: plan_of(one.resolved, search=_facts_of(one.entry.search))
             for one in plan.cases
         },
-        code=code_of(one.resolved.config for one in plan.cases),
         facts=facts,
         policy={"name": "rounds", "suite": plan.suite, "seed": seed},
     )

@@ -129,8 +129,6 @@ class Final:
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
             yield from pairs.policy()
-        if pairs.interrupted:
-            raise KeyboardInterrupt
         main = next((entry.main for entry in pairs.comparison.entries), None)
         failure = "" if pairs.is_late else pairs.failure
         measured = len(pairs.records["a"])

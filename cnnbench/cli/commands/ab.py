@@ -21,6 +21,7 @@ from cnnbench.campaigns.ab.results import (
     Begun,
     PairsFolder,
     begun,
+    resumable,
     verdict,
 )
 from cnnbench.campaigns.ab.side import Side
@@ -274,15 +275,14 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
         pairs = Pairs(experiment, results, campaign)
-        pairs.run()
+        campaign.follow(pairs.policy())
         explanation = None
         if not (pairs.failure or pairs.interrupted) and _is_to_explain(pairs.comparison, options):
             profiled = partial(_profiled, experiment, results, reporter)
             explanation = explained(profiled, "verdict", reporter.notice)
     code = _exit_code(pairs, options)
     settled = options.aa or pairs.failure or pairs.interrupted
-    earlier = begun(results.folder)
-    earlier = earlier if earlier is not None and earlier.goes_on else None
+    earlier = resumable(results.folder)
     enough = 0 if settled else _enough(pairs.comparison, earlier)
     next_step = ""
     if enough and earlier is not None:
@@ -322,8 +322,7 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> Question:
     """What a later session has to agree with, and which code must not change."""
     sides = experiment.sides
     return Question(
-        plans={name: side.identity() for name, side in sides.items()},
-        code={name: side.code for name, side in sides.items()},
+        plans={name: side.plan() for name, side in sides.items()},
         facts=facts,
         policy={"name": "pairs", "seed": experiment.seed, **vars(experiment.policy)},
         own=any(side.is_this_cnnbench for side in sides.values()),

@@ -6,23 +6,20 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnnbench.base import plugins
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
+from cnnbench.campaigns.ab.pairs import Experiment
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.bisect.bench import CommitBench, Setting
+from cnnbench.campaigns.bisect.bench import BisectFolder, CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
-from cnnbench.campaigns.bisect.session import (
-    BisectFolder,
-    Bisection,
-    lines,
-    no_difference,
-)
-from cnnbench.campaigns.processes.question import Question, code_of
+from cnnbench.campaigns.bisect.session import Bisection, lines, no_difference
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.question import Question
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -31,6 +28,7 @@ from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.explain.explanation import table_text
+from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.machine import facts
 from cnnbench.records.explanation import Explanation
 
@@ -134,53 +132,54 @@ def _setting(
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
-    refuse(Side(flags=run), RESERVED, "cannot go with bisect; it keeps all records")
-    check_early(Side(flags=run, python=python), good, repository)
+    side = Side(flags=run, python=python)
+    refuse(side, RESERVED, "cannot go with bisect; it keeps all records")
+    check_early(side, good, repository)
     return Setting(
         history=History(repository, options.first_parent),
         good=good,
         bad=bad,
-        flags=run,
-        python=python,
+        side=side,
         build=options.build,
-        pairs=options.pairs,
+        experiment=Experiment(
+            sides={},
+            most_pairs=options.pairs,
+            seed=seed_or_random(seed if options.seed is None else options.seed),
+            burn_in=options.burn_in,
+            timeout=options.timeout,
+            policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
+            metrics=(THROUGHPUT.name,),
+        ),
         most_pairs=max(options.pairs, options.most_pairs),
-        burn_in=options.burn_in,
-        timeout=options.timeout,
-        seed=seed_or_random(seed if options.seed is None else options.seed),
         pairing=options.pairing,
-        policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,
     )
 
 
 def _run(
     setting: Setting, options: BisectFlags, reporter: Reporter
 ) -> tuple[Bisection, Explanation | None]:
-    side = Side(flags=setting.flags, python=setting.python)
     policy = {
         "name": "bisection",
         "GOOD": setting.good,
         "BAD": setting.bad,
         "build": setting.build,
         "first_parent": options.first_parent,
-        "seed": setting.seed,
-        **vars(setting.policy),
+        "seed": setting.experiment.seed,
+        **vars(setting.experiment.policy),
     }
-    # Of what does not come with the commits: plug-ins by their absolute paths, and cnnbench itself.
-    apart = tuple(path for _, path in plugins.files(side.given) if os.path.isabs(path))
-    own = not (setting.history.repository / "cnnbench" / "__init__.py").is_file()
+    # Of what does not come with the commits: plug-ins by their absolute paths.
+    apart = tuple(path for _, path in plugins.files(setting.side.given) if os.path.isabs(path))
     question = Question(
-        plans={"": side.identity()},
-        code=code_of([{plugins.FLAG: apart}]) if apart else {},
+        plans={"": replace(setting.side.plan(), config={plugins.FLAG: apart} if apart else None)},
         facts=facts.collect(),
         policy=policy,
-        own=own and setting.python is None,
     )
     with BisectFolder(options.results, question, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
-            bench = CommitBench(setting, folder.folder, reporter, question, stack)
-            bisection = Bisection(bench, folder)
-            bisection.run()
+            folder.begin()
+            campaign = Campaign(reporter, question.facts, question=question)
+            bisection = Bisection(CommitBench(setting, folder, campaign, stack))
+            campaign.follow(bisection.policy())
             if not options.explain:
                 return bisection, None
             return bisection, explained(bisection.explain, "answer", reporter.notice)
@@ -191,9 +190,9 @@ def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
     differ = found.differ
     if len(found.suspects) == 1:
         return ExitCode.OK
-    failed = not found.suspects and differ.verdict == Verdict.FAILED.value
+    failed = not found.suspects and differ.judgement.verdict is Verdict.FAILED
     if failed:
-        reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.reason}")
+        reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.judgement.reason}")
     elif not found.suspects:
         reporter.notice(no_difference(differ))
     for line in _advice(found, argv):
@@ -204,15 +203,17 @@ def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
 def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
     steps = found.without_answer
-    undecided = [step.needed or step.pairs + STEP for step in steps if step.undecided]
+    undecided = [step for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):
             yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"
         return
-    pairs = max(*undecided, found.setting.most_pairs + STEP)
+    needed = [step.judgement.needed for step in undecided if step.judgement.needed is not None]
+    pairs = max(*needed, found.setting.most_pairs + STEP) if needed else sides.MOST_PAIRS + 1
     if pairs > sides.MOST_PAIRS:
+        many = f"some {pairs:,} pairs; " if needed else ""
         disturbs = "find what disturbs the machine first: cnnbench env --check"
-        yield f"to settle it: some {pairs:,} pairs; {disturbs}"
+        yield f"to settle it: {many}{disturbs}"
     else:
         command = sides.again("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
         yield f"to go on, with more pairs: {command}"

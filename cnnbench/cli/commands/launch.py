@@ -34,7 +34,7 @@ from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatc
 from cnnbench.campaigns.processes.child import Command, Ended, execute
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
-from cnnbench.campaigns.processes.question import Question, code_of, plan_of
+from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals, output_flag
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
@@ -238,8 +238,10 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     interrupt_on_signals()
     known = facts.collect()
     question = Question(
-        plans={f"{n} workers": plan_of(plan.identity) for n, plan in chiefs.items()},
-        code=code_of(plan.to_json() for plan in chiefs.values()),
+        plans={
+            f"{n} workers": AskedPlan(identity_of(plan.identity), plan.to_json())
+            for n, plan in chiefs.items()
+        },
         facts=known,
         policy={"name": "scaling", "towers": options.towers, "shared": shared},
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.flags import RESERVED
-from cnnbench.campaigns.ab.results import SIDES, Begun, begun
+from cnnbench.campaigns.ab.results import SIDES, Begun, resumable
 from cnnbench.campaigns.launch.tasks import JobLayout, command_words
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.params import SPECS
@@ -70,8 +70,7 @@ def continued(base: str, new: str) -> Begun | None:
     folder = Path(base).parent
     if [base, new] != [str(folder / side) for side in SIDES]:
         return None
-    earlier = begun(folder)
-    return earlier if earlier is not None and earlier.goes_on else None
+    return resumable(folder)
 
 
 def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Comparison, list[str]]:

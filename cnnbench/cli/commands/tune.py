@@ -12,7 +12,7 @@ from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.question import Question, code_of, plan_of
+from cnnbench.campaigns.processes.question import Question, plan_of
 from cnnbench.campaigns.tune import text
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE
@@ -227,8 +227,7 @@ def _run(
     in_turn = takes_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
     question = replace(question, seed=seed, lanes=_LANES if in_turn else 1)
     asked = Question(
-        plans={"": plan_of(resolved.identity, flags=dict(question.space.fixed))},
-        code=code_of([resolved.config]),
+        plans={"": plan_of(resolved, flags=dict(question.space.fixed))},
         facts=facts,
         policy={
             "name": "races",

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, CommitSearch, Step, answer
-from cnnbench.judge.compare import Policy, Verdict
+from cnnbench.judge.compare import Judgement, Policy, Verdict
 
 
 class Line:
@@ -22,7 +22,8 @@ class Line:
 
 
 def step(commit, answer):
-    return Step(commit=commit, answer=answer, verdict="", reason="")
+    judgement = Judgement(verdict=Verdict.NOT_MEASURED, reason="")
+    return Step(commit=commit, answer=answer, judgement=judgement)
 
 
 def found(commits, culprit, skipped=()):

@@ -5,6 +5,8 @@ Their processes only write records; see fake_python.py.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import re
@@ -15,12 +17,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.ab import checkout, side
+from cnnbench.campaigns.bisect import bench
+from cnnbench.campaigns.processes import campaign, question
+from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.strategies import weights
 from cnnbench.campaigns.tune import race
 from cnnbench.cli import main
+from cnnbench.cli.commands import launch
 from cnnbench.machine import software
 
 pytestmark = [
@@ -52,7 +58,13 @@ entries:
 FAST = {"by_flag": {"--num_inter_threads=2": 1.2}}
 COMMANDS = {
     "ab": ["--b=--num_inter_threads=1", "--pairs=2", "--burn_in=0", "--pairing=turns"],
-    "bisect": ["HEAD~1", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
+    "ab alternating": [
+        "--b=--num_inter_threads=1",
+        "--pairs=2",
+        "--burn_in=0",
+        "--pairing=alternate",
+    ],
+    "bisect": ["HEAD~2", "HEAD", "--pairs=6", "--burn_in=0", "--pairing=alternate"],
     "launch": ["--scaling=1", "--repeats=2"],
     "strategies": ["--modes=replicated", "--rounds=2"],
     "sweep": ["suite.yaml"],
@@ -66,12 +78,15 @@ class Campaigns:
     """A command over a plug-in in a repository of its own."""
 
     def __init__(self, folder, monkeypatch, git, fake_python):
-        self.code, self.trace = folder / "code", folder / "trace"
+        self.code = folder / "code"
         self.plugin = self.code / "net.py"
         self._monkeypatch, self._git, self._python = monkeypatch, git, fake_python
         for place, files in (
             (self.code, {"net.py": NET, "notes": ""}),
-            (folder / "work", {"suite.yaml": SUITE, "space.yaml": SPACE, "fake.json": "{}"}),
+            (
+                folder / "work",
+                {"suite.yaml": SUITE, "space.yaml": SPACE, "fake.json": "{}", "notes": ""},
+            ),
         ):
             place.mkdir()
             git(place, "init", "--quiet")
@@ -79,13 +94,15 @@ class Campaigns:
                 (place / name).write_text(text)
             self.commit(place)
         monkeypatch.chdir(folder / "work")
-        Path("fake.json").write_text('{"speed": 50}')
-        self.commit(".")
+        for say in ({"salt": 1}, {"speed": 50}):
+            Path("fake.json").write_text(json.dumps(say))
+            self.commit(".")
         monkeypatch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
-        for module in ("cli.commands.sweep", "campaigns.launch.tasks"):
-            monkeypatch.setattr(f"cnnbench.{module}.program", lambda: program)
+        monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
+        monkeypatch.setattr(launch, "_alone", lambda command, cores: self._run(command.log))
+        monkeypatch.setattr(launch, "_job", lambda *job: self._run(job[3] / "chief.log"))
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
         monkeypatch.setattr(weights, "distances", lambda folders: alike)
 
@@ -94,19 +111,20 @@ class Campaigns:
         self._git(place, "add", ".")
         self._git(place, "commit", "--quiet", "--allow-empty", "-m", "x")
 
-    def traced(self):
-        """How often each process was run, by names without times."""
-        text = self.trace.read_text() if self.trace.exists() else ""
-        return Counter(re.sub(r"\.20\d+T\d+Z", "", name) for name in text.split())
+    def _run(self, log):
+        """Runs a process in place of a job."""
+        record = log.with_name("record.part")
+        words = (self._python, "-c", "cnnbench", "", "run", f"--result_json={record}")
+        return campaign.execute(Measuring(words=words, log=log, record=record, blank=None), 60.0)
 
     def __call__(self, command, results, *, resume=False, **say):
         """Exit code of a command whose processes do this."""
-        say = {"turns": True, "trace": str(self.trace), "salt": command, **FAST, **say}
+        own, command = COMMANDS[command], command.split()[0]
+        say = {"turns": True, "salt": command, **FAST, **say}
         if command == "bisect":  # its commits say what their processes do
             self._monkeypatch.delenv("FAKE", raising=False)
         else:
             self._monkeypatch.setenv("FAKE", json.dumps(say))
-        own = COMMANDS[command]
         own = [*own, f"--python={self._python}"] if command == "bisect" else own
         run = [f"--model_plugin={self.plugin}", "--model=own", "--device=cpu", "--batch_size=4"]
         run += MORE.get(command, [])
@@ -141,12 +159,12 @@ def events(folder):
 def refused(campaigns, capsys):
     """refused(COMMAND): what differs, from the line that refuses to go on; nothing is run."""
 
-    def refused(command):
+    def refused(command, folder="r"):
         capsys.readouterr()
-        before = len(events("r"))
-        status = campaigns(command, "r", resume=True)
+        before = len(events(folder))
+        status = campaigns(command, folder, resume=True)
         out, err = capsys.readouterr()
-        assert (status, len(events("r"))) == (2, before), err
+        assert (status, len(events(folder))) == (2, before), err
         assert out == ""
         return err.splitlines()[-1].partition("in it differs in ")[2]
 
@@ -159,10 +177,12 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     with monkeypatch.context() as patch:
         patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
         patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
+        patch.setattr(question, "source_digest", lambda: "edited")
         campaigns.commit(campaigns.code)
         (campaigns.code / "notes").write_text("x")
         differ = refused(command)
-        for name in ("commit of ", "uncommitted changes of ", "tensorflow_package ("):
+        parts = ("commit of ", "uncommitted changes of ", "tensorflow_package (", "sources of cnn")
+        for name in parts:
             assert name in differ
         assert "TF_ENABLE_ONEDNN_OPTS (1, now 0)" in differ
     (campaigns.code / "notes").write_text("")
@@ -170,20 +190,18 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     assert campaigns(command, "r", resume=True) in (0, 3)
 
 
-def test_each_kind_of_edit_is_another_question(campaigns, refused, tmp_path):
-    code = campaigns.code
-    campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
-    os.chdir(code)
-    Path("suite.yaml").write_text(SUITE)
-    assert campaigns("sweep", "r") == 0
-    for file, text in ((code / "notes", "x"), (code / "new.py", ""), (campaigns.plugin, f"{NET}#")):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_path):
+    plugin = campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
+    assert campaigns(command, "../r") in (0, 3)
+    for file, text in ((Path("notes"), "x"), (Path("new.py"), ""), (plugin, f"{NET}#")):
         before = file.read_text() if file.exists() else None
         file.write_text(text)
-        assert "uncommitted changes" in refused("sweep")
+        assert "uncommitted changes" in refused(command, "../r")
         file.unlink()
         if before is not None:
             file.write_text(before)
-    assert campaigns("sweep", "r", resume=True) == 0
+    assert campaigns(command, "../r", resume=True) in (0, 3)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -198,28 +216,61 @@ def test_an_edit_meanwhile_ends_a_campaign_and_keeps_what_was_measured(campaigns
     assert 1 <= len([one for one in events("r") if one["event"] == "process"]) <= 2
 
 
+class Recorded:
+    """Runs each process once; later, it ends at once as it did then. `count` has their names."""
+
+    def __init__(self):
+        self.count = Counter()
+        self._execute, self._ends = campaign.execute, {}
+
+    def __call__(self, command, timeout):
+        name = re.sub(r"\.20\d+T\d+Z", "", str(Path(*command.log.parts[1:])))
+        self.count[name] += 1
+        if name not in self._ends:
+            self._ends[name] = self._execute(command, timeout), command.record.read_bytes()
+        ended, record = self._ends[name]
+        command.record.write_bytes(record)
+        for word in command.words:
+            if word.startswith("--train_dir="):
+                Path(word.partition("=")[2]).mkdir(parents=True, exist_ok=True)
+        return ended
+
+
+@pytest.fixture
+def one_worktree():
+    """A worktree of each commit, for all bisections of a test."""
+    with contextlib.ExitStack() as stack:
+        made = functools.cache(lambda *given: stack.enter_context(checkout.worktree(*given)))
+        yield lambda *given: contextlib.nullcontext(made(*given))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_killed_at_any_event_it_goes_on_to_the_same_result(campaigns, command, monkeypatch):
-    add, cuts = Journal.add, []
+def test_killed_at_any_event_it_goes_on_to_the_same_result(
+    campaigns, one_worktree, command, monkeypatch
+):
+    run, cuts, add = Recorded(), [], Journal.add
+    monkeypatch.setattr(campaign, "execute", run)
+    monkeypatch.setattr(
+        campaign, "execute_in_turn", lambda both, *_: [run(one, 60) for one in both]
+    )
+    monkeypatch.setattr(bench, "worktree", one_worktree)
     monkeypatch.setattr(Question, "check", lambda self: None)  # edits have tests of their own
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
     def cut(journal, event, **facts):
         """Copies what a kill at this moment would leave."""
         shutil.copytree("whole", f"cut-{len(cuts)}")
-        cuts.append(campaigns.traced())
+        cuts.append(run.count.copy())
         add(journal, event, **facts)
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "add", cut)
         assert campaigns(command, "whole") in (0, 3)
-    expected, once = records("whole"), campaigns.traced()
+    expected, once = records("whole"), run.count.copy()
     assert len(expected) > 2
+    assert {*once.values()} == {1}
     for moment, before in enumerate(cuts):
-        campaigns.trace.unlink(missing_ok=True)
+        run.count = before
         assert campaigns(command, f"cut-{moment}", resume=moment > 0) in (0, 3), moment
         assert records(f"cut-{moment}") == expected, moment
-        done = before + campaigns.traced()
-        halves = {"tune": 1}.get(command, 0)  # of a pair whose processes alternate
-        assert sum((done - once).values()) <= halves, moment
-        assert not once - done, moment
+        assert run.count == once, moment
