@@ -36,8 +36,11 @@ Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 FLAG = "plugin"
 """The flag of files that register objects of any kinds."""
 
-FLAGS = (FLAG, "model_plugin", "dataset_plugin", "variable_mgr_plugin")
-"""Flags that name plug-in files; all but the first want an object of their kind."""
+FLAGS = (FLAG, "dataset_plugin", "variable_mgr_plugin", "model_plugin")
+"""Flags that name plug-in files, in the order of loading: networks may extend those of data sets.
+
+All but the first want an object of their kind.
+"""
 
 # Imported before a plug-in is loaded, so that what it adds can be told from what was there.
 _REGISTRIES = (
@@ -251,7 +254,7 @@ def _place(code: types.CodeType, line: int) -> str:
 
 
 def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Flag and path of each plug-in file that values of flags name."""
+    """Flag and path of each plug-in file that values of flags name, in the order of loading."""
     values = ((flag, flags.get(flag) or ()) for flag in FLAGS)
     return tuple(
         (flag, path)
@@ -262,13 +265,8 @@ def files(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def load_all(flags: Mapping[str, Any]) -> None:
     """Loads the plug-in files that flags name, before what they register is looked up."""
-    for flag, path in in_loading_order(flags):
+    for flag, path in files(flags):
         load(path, flag)
-
-
-def in_loading_order(flags: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The `files`, those of networks after those of data sets, whose networks they may extend."""
-    return tuple(sorted(files(flags), key=lambda one: one[0] == "model_plugin"))
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from cnnbench.flags.retired import REMOVED, RENAMED, obsolete_notices, renamed_n
 FLAG_FILE = "flagfile"
 _MOST_NESTED = 64
 _TEXT = absl_flags.ArgumentParser()
-_NEEDS_VALUE = "--{0} needs a value: write --{0}=value"
+_NEEDS_VALUE = "{0} needs a value: write {0}=value"
 
 _OF_JOBS = {
     **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
@@ -119,8 +119,8 @@ def split(
     try:
         _, *rest = flags(words, known_only=True)  # else it looks 0.1 seconds for similar names
     except absl_flags.Error as error:  # Missing value for flag --batch_size
-        (name,) = re.findall(r"-(\w+)", str(error))
-        raise UsageError(_NEEDS_VALUE.format(name)) from None
+        (typed,) = re.findall(r"-+\w+", str(error))
+        raise UsageError(_NEEDS_VALUE.format(typed)) from None
     except ValueError as error:  # --noxla=3 does not take an argument
         raise UsageError(str(error)) from None
     by_name = ((name, flags[name]) for name in flags)
@@ -142,7 +142,7 @@ def _with_flag_files(given: Iterable[str], around: tuple[str, ...] = ()) -> Iter
             continue
         following = [path] if equals else [*itertools.islice(words, 1)]
         if not following:
-            raise UsageError(_NEEDS_VALUE.format(FLAG_FILE))
+            raise UsageError(_NEEDS_VALUE.format(flag))
         path = following[0].strip()
         if len(around) >= _MOST_NESTED:
             raise FlagError(FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
@@ -200,19 +200,20 @@ def _stray(argument: str, argv: Sequence[str], specs: Mapping[str, FlagSpec]) ->
 
 
 def _unknown_flag(word: str, known: Mapping[str, FlagSpec]) -> str:
-    name = re.sub("^--?", "", word).partition("=")[0]
+    typed = word.partition("=")[0]
+    name = re.sub("^--?", "", typed)
     if name.removeprefix("no") in known:
-        return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
+        return f"{typed}: only a boolean has a --no form, write --{name[2:]}=value"
     if name in REMOVED:
-        return f"--{name} was removed; {REMOVED[name]}"
+        return f"{typed} was removed; {REMOVED[name]}"
     if name in _OF_JOBS:
-        return f"--{name} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
+        return f"{typed} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
     flag, space, value = name.partition(" ")
     if space and flag in known:  # a line of a flag file is one word
-        return f"--{name}: a value in the same word follows an =, write --{flag}={value.strip()}"
+        return f"{typed}: a value in the same word follows an =, write --{flag}={value.strip()}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind.name == "boolean")
     close = nearest(name, [*known, *switches])
     of_runs = ACCEPTED.keys() <= known.keys()
     listed = "cnnbench run --help lists those of runs" if of_runs else "--help lists the others"
     hint = f"did you mean --{close}?" if close else listed
-    return f"unknown flag --{name}; {hint}"
+    return f"unknown flag {typed}; {hint}"

@@ -267,6 +267,8 @@ _NESTING = (int, dict, list)
 
 def _scalar(hint: type, data: object, path: str) -> Any:
     if hint is float:
+        if type(data) is float:
+            return data
         if isinstance(data, str) and data in NOT_FINITE:
             return NOT_FINITE[data]
         # bool is an int in Python, not in JSON.

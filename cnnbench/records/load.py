@@ -213,23 +213,28 @@ def _json_files(folder: str, hidden: bool) -> list[_Found]:
         seen.add(real)
         return is_first
 
-    def unreadable(error: OSError) -> None:
-        reason = f"cannot be read: {error.strerror or error}"
-        skipped.append(SkippedFile(os.fsdecode(error.filename), reason))
-
-    for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
-        folders[:] = [name for name in shown if is_new(os.path.join(parent, name))]
-        place = os.path.realpath(parent)
-        for name in names:
-            if name.endswith(".json") and (hidden or not name.startswith(".")):
-                path = os.path.join(parent, name)
-                # Without its parent's links, which all of its files share.
-                real = os.path.join(place, name)
-                if os.path.islink(path):
-                    real = os.path.realpath(path)
-                if os.path.isfile(path) or not os.path.exists(path):
-                    found.append((path, real))
+    left = [folder]
+    while left:
+        parent = left.pop()
+        # Without its links, which all of its files share.
+        place = os.path.join(os.path.realpath(parent), "")
+        folders = []
+        try:
+            with os.scandir(parent) as entries:
+                shown = [one for one in entries if hidden or not one.name.startswith(".")]
+        except OSError as error:
+            skipped.append(SkippedFile(parent, f"cannot be read: {error.strerror or error}"))
+            continue
+        for entry in shown:
+            path = entry.path
+            if os.path.isdir(path) if entry.is_symlink() else entry.is_dir():
+                folders.append(path)
+            elif entry.name.endswith(".json"):
+                if entry.is_file(follow_symlinks=False):
+                    found.append((path, place + entry.name))
+                elif os.path.isfile(path) or not os.path.exists(path):
+                    found.append((path, os.path.realpath(path)))
+        left += reversed([path for path in sorted(folders) if is_new(path)])
     return [*sorted(found, key=lambda one: natural_key(one[0])), *skipped]
 
 

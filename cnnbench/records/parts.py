@@ -347,6 +347,17 @@ def is_amount(value: float) -> bool:
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
+def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
+    """Index of the first number that is not within `AMOUNTS`; None if all are."""
+    given = [value for value in values if value] if or_zero else values
+    # Together they are compared fast; a sum with a NaN equals nothing.
+    if not given or (
+        AMOUNTS[0] <= min(given) and max(given) <= AMOUNTS[1] and sum(given) == sum(given)
+    ):
+        return None
+    return next(i for i, one in enumerate(values) if (one or not or_zero) and not is_amount(one))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
     """How the timed steps were made in turn with those of other processes.

@@ -40,7 +40,7 @@ from cnnbench.records.parts import (
     SweepPlace,
     Target,
     TurnTaking,
-    is_amount,
+    wrong_amount,
 )
 from cnnbench.records.subject import Subject
 
@@ -133,15 +133,15 @@ class RunRecord(Document):
             )
         steps, warmup_steps = len(self.step_seconds), len(self.warmup_step_seconds)
         for key in ("step_seconds", "warmup_step_seconds", "latency_seconds"):
-            for index, seconds in enumerate(getattr(self, key)):
-                if not is_amount(seconds):
-                    low, high = AMOUNTS
-                    raise ValueError(
-                        f"{key}[{index}]: {seconds} is not a time of {low} to {high} s"
-                    )
-        for index, seconds in enumerate(self.step_cpu_seconds):
-            if seconds != 0 and not is_amount(seconds):
-                raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
+            index = wrong_amount(getattr(self, key))
+            if index is not None:
+                low, high = AMOUNTS
+                seconds = getattr(self, key)[index]
+                raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
+        index = wrong_amount(self.step_cpu_seconds, or_zero=True)
+        if index is not None:
+            seconds = self.step_cpu_seconds[index]
+            raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
         for key, of in (
             ("losses", steps),
             ("warmup_losses", warmup_steps),

@@ -1,7 +1,8 @@
 """How often an inconclusive comparison is settled by the number of further runs that it advises.
 
 Noise is normal. An experiment goes on as the command in its advice says, with all interim analyses
-on the way; a comparison of single processes gets as many more on both sides.
+on the way, and so does a step of a bisection; a comparison of single processes gets as many more on
+both sides.
 """
 
 from __future__ import annotations
@@ -15,10 +16,27 @@ import numpy as np
 
 from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.results import CLEAR
-from cnnbench.judge.compare import Judgement, TwoSamples, Verdict, judge, judge_all
+from cnnbench.campaigns.bisect.search import (
+    BAD,
+    GOOD,
+    SKIP,
+    Step,
+    answer,
+    policy_between,
+    settling_pairs,
+)
+from cnnbench.judge.compare import (
+    Judgement,
+    MetricResult,
+    TwoSamples,
+    Verdict,
+    judge,
+    judge_all,
+)
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare.words import too_many
+from cnnbench.judge.metrics.registry import THROUGHPUT
 from validation.rules import POLICY, Generator
 from validation.tables import Requirement, percent_of, table
 
@@ -53,29 +71,91 @@ def _advises(found: Judgement, measured: int, paired: bool) -> bool:
     return found.needed is not None and not too_many(found.needed - measured, paired)
 
 
-def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
-    """An experiment of `cnnbench ab`, and `ab --resume` to the number that it advises."""
-    new: list[float] = []
-    made: tuple[InterimAnalysis, ...] = ()
+class _Experiment:
+    """An experiment of `cnnbench ab`; it goes on with all interim analyses on the way."""
 
-    def session(most: int) -> Judgement:
-        nonlocal made
-        looks = interim_analyses(most, POLICY.alpha, planned=planned, made=made)
+    def __init__(
+        self,
+        generator: Generator,
+        scatter: float,
+        truth: float,
+        planned: int,
+        threshold: float = POLICY.threshold,
+    ) -> None:
+        self._drawn = generator, scatter, truth
+        self._planned = planned
+        self._policy = POLICY.replace(threshold=threshold)
+        self._made: tuple[InterimAnalysis, ...] = ()
+        self.new: list[float] = []
+
+    def session(self, most: int) -> Judgement:
+        """Goes on until the verdict is clear, hopeless, or that of this many pairs."""
+        looks = interim_analyses(most, POLICY.alpha, planned=self._planned, made=self._made)
         for place, look in enumerate(looks, start=1):
-            new.extend(_speeds(generator, scatter, truth, look.pairs - len(new)))
-            made = (*made, look)
-            case = TwoSamples(base=[1.0] * len(new), new=new, paired=True)
-            plan = Continuation(POLICY.alpha, planned, made)
-            (found,) = judge_all([case], POLICY.replace(alpha=look.alpha), plan)
+            self.new += _speeds(*self._drawn, look.pairs - len(self.new))
+            self._made = (*self._made, look)
+            case = TwoSamples(base=[1.0] * len(self.new), new=self.new, paired=True)
+            plan = Continuation(POLICY.alpha, self._planned, self._made)
+            (found,) = judge_all([case], self._policy.replace(alpha=look.alpha), plan)
             left = looks[place:]
-            if found.verdict in CLEAR or not left or chance(case, left, POLICY) < SMALLEST_CHANCE:
+            hopeless = left and chance(case, left, self._policy) < SMALLEST_CHANCE
+            if found.verdict in CLEAR or hopeless:
                 break
         return found
 
-    found = session(planned)
-    if found.verdict in CLEAR or not _advises(found, len(new), True):
+    def step(self, most: int) -> Step:
+        """The same as a step of `cnnbench bisect`."""
+        found = self.session(most)
+        base = (1.0,) * len(self.new)
+        result = MetricResult(metric=THROUGHPUT, base=base, new=(*self.new,), judgement=found)
+        usual = POLICY.replace(alpha=self._made[-1].alpha)
+        return Step(
+            commit="",
+            answer=answer(result, usual, about_work=False),
+            judgement=found,
+            pairs=len(self.new),
+        )
+
+
+def pairs(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
+    """An experiment of `cnnbench ab`, and `ab --resume` to the number that it advises."""
+    experiment = _Experiment(generator, scatter, truth, planned)
+    found = experiment.session(planned)
+    if found.verdict in CLEAR or not _advises(found, len(experiment.new), True):
         return False, found.verdict
-    return True, session(found.needed or 0).verdict
+    return True, experiment.session(found.needed or 0).verdict
+
+
+_VERDICTS = {GOOD: Verdict.SAME, BAD: Verdict.SLOWER, SKIP: Verdict.INCONCLUSIVE}
+
+
+def _bisected(experiment: _Experiment, planned: int) -> tuple[bool, Step]:
+    """A step of `cnnbench bisect` with twice as many `--most_pairs`, and the advised ones."""
+    most = 2 * planned
+    step = experiment.step(planned)
+    if step.undecided and (step.judgement.needed or most + 1) <= most:
+        step = experiment.step(most)
+    advised = settling_pairs([step], most) if step.undecided else 0
+    return advised > 0, experiment.step(advised) if advised else step
+
+
+def ends(generator: Generator, scatter: float, truth: float, planned: int) -> tuple[bool, Verdict]:
+    """The step of `cnnbench bisect` that compares BAD with GOOD."""
+    advised, step = _bisected(_Experiment(generator, scatter, truth, planned), planned)
+    return advised, _VERDICTS[step.answer]
+
+
+def between(
+    generator: Generator, scatter: float, truth: float, planned: int
+) -> tuple[bool, Verdict]:
+    """A later step, where BAD is slower by twice the floor."""
+    bad = None
+    while bad is None or bad.answer != BAD:
+        _, bad = _bisected(_Experiment(generator, scatter, _TWICE, planned), planned)
+    threshold = policy_between(bad, POLICY).threshold
+    step = _Experiment(generator, scatter, truth, planned, threshold)
+    advised, found = _bisected(step, planned)
+    return advised, _VERDICTS[found.answer]
 
 
 def processes(
@@ -92,7 +172,12 @@ def processes(
     return True, judge(base, new, POLICY).verdict
 
 
-KINDS: dict[str, Case] = {"pairs": pairs, "processes": processes}
+KINDS: dict[str, Case] = {
+    "pairs": pairs,
+    "processes": processes,
+    "pairs of bisect, BAD": ends,
+    "pairs of bisect, a commit": between,
+}
 
 
 @dataclass(frozen=True)

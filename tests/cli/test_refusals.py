@@ -67,6 +67,8 @@ run --xla True                               | stray argument 'True' after --xla
 run -distortions False --num_gpus=2          | stray argument 'False' after --distortions
 run --xla maybe                              | write --xla=true or --xla=false
 run --batchsize=3                            | unknown flag --batchsize; did you mean --batch_size?
+run -batchsize=3                             | unknown flag -batchsize; did you mean --batch_size?
+run -x                                       | unknown flag -x; cnnbench run --help lists
 run --nowinograd                             | did you mean --nowinograd_nonfused?
 run --num_gpus=1_0                           | --num_gpus=1_0: must be an integer
 run --num_gpus=١                             | --num_gpus=١: must be an integer
@@ -84,6 +86,7 @@ compare --zzzzzz                             | unknown flag --zzzzzz; --help lis
 run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
 run --batch_size                             | --batch_size needs a value: write --batch_size=value
 run --flagfile                               | --flagfile needs a value
+compare -o                                   | -o needs a value: write -o=value
 run --xla=maybe                              | --xla=maybe: must be true or false
 run --num_gpus -1                            | --num_gpus=-1: must be from 1 to 1024
 run --optimizer=ftrl                         | --optimizer=ftrl: must be one of adam, adamw, lamb,

@@ -8,6 +8,7 @@ import stat
 
 import pytest
 
+from cnnbench.base import plugins
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.judge.history.series import order_of_commits
@@ -260,6 +261,20 @@ def test_each_of_several_plugins_counts(nets, git, tmp_path):
     assert [one.dirty for one in found] == [False, True, True]
     assert len({one.changes for one in found}) == 3
     assert of_work({"plugin": [*others, tracked]}) == found[2]
+
+
+def test_of_several_repositories_that_of_the_plugin_loaded_first_is_measured(nets, git, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    git(data, "init", "--quiet")
+    (data / "rows.py").write_text("")
+    git(data, "add", ".")
+    git(data, "commit", "--quiet", "-m", "first")
+    flags = {"model_plugin": str(nets / "net.py"), "dataset_plugin": str(data / "rows.py")}
+    # Networks may extend those of data sets.
+    assert [flag for flag, _ in plugins.files(flags)] == ["dataset_plugin", "model_plugin"]
+    assert of_work(flags).repository == "data"
+    assert of_work({**flags, "plugin": (str(nets / "net.py"),)}).repository == "nets"
 
 
 def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):

@@ -15,8 +15,9 @@ import pytest
 import validate_gate
 from forked import until
 from short_runs import run
-from validation import gates, histories, pauses, races, simulation, slowed_plugin, tables
+from validation import advice, gates, histories, pauses, races, simulation, slowed_plugin, tables
 from validation import pool as pools
+from validation.advice import Advised
 from validation.neighbour import neighbour
 from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from validation.rules import RULES, judge_pairs
@@ -428,6 +429,14 @@ def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
 def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
     assert validate_gate.main(["--draws=0", f"--pool={tmp_path / 'pool'}"]) == 3
     assert json.loads((tmp_path / "pool" / "pool.jsonl").read_text())["event"] == "plan"
+
+
+@pytest.mark.parametrize("kind", advice.KINDS)
+def test_what_is_clear_gets_no_advice_and_what_is_not_is_settled_by_it(kind):
+    assert advice.simulate(kind, 8, "equal", 0.001, draws=2, seed=1) == Advised(2, 0, 0)
+    found = advice.simulate(kind, 8, "twice the floor slower", 0.03, draws=12, seed=1)
+    assert 0 < found.advised < 12
+    assert found.share >= 0.5
 
 
 @pytest.mark.parametrize("arguments", [["--minutes=1"], ["--draws=-1"], ["--pools=x"]])

@@ -21,14 +21,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cnnbench.base.stats.descriptive import median, nearest_rank
 
 FEWEST = 10
 """Steps of the shortest series that is divided."""
+
+_FEWEST_OF_RARE = 4
+"""Fewer processes do not show what is rare."""
 
 _LEAST_NOISE = 1e-3  # of logarithms, below which times of steps do not differ
 _REGULAR = 0.6
@@ -95,12 +101,11 @@ def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     order = np.argsort(times, kind="stable")
     logs = np.log(times[order])
     logs -= logs.mean()
-    low = np.arange(1, count)
+    low, entropy = _divisions(count)
     sums = np.cumsum(logs)[:-1]
     # Squares within both classes, of a cut after each number of steps; the mean of all is 0.
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
     variance = np.maximum(within / count, _LEAST_NOISE**2)
-    entropy = low * np.log(low / count) + (count - low) * np.log(1 - low / count)
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
@@ -108,6 +113,13 @@ def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     if likelihood[best] - single <= math.log(count):
         return None
     return SlowSteps.of(seconds, order[best + 1 :].tolist())
+
+
+@lru_cache(maxsize=16)
+def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Numbers of ordinary steps, and minus the entropy of each division, times `count`."""
+    low = np.arange(1, count)
+    return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
 def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:
@@ -125,8 +137,11 @@ def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
+    means = [*map(_mean, processes)]
+    if len(processes) < _FEWEST_OF_RARE:
+        return means
     rare = rare_shares([*map(disturbance_share, processes)])
-    return [(1 - share) * _mean(one) for one, share in zip(processes, rare, strict=True)]
+    return [(1 - share) * mean for mean, share in zip(means, rare, strict=True)]
 
 
 def _mean(seconds: Sequence[float]) -> float:

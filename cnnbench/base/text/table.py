@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cnnbench.base.text.escape import spreadsheet
 from cnnbench.base.text.terminal import is_terminal
@@ -236,9 +237,8 @@ def rewrite(files: Sequence[str], name: str, table: str) -> None:
         path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
 
 
-def natural_key(name: str) -> list[tuple[int, float, str]]:
+def natural_key(name: str) -> list[Any]:
     """A sort key for names: resnet20 before resnet110, and numbers before letters."""
-    return [
-        (0, float(part), "") if index % 2 else (1, 0.0, part)
-        for index, part in enumerate(_NUMBER.split(name))
-    ]
+    parts: list[Any] = _NUMBER.split(name)  # text and numbers in turn, so that like meets like
+    parts[1::2] = map(float, parts[1::2])
+    return parts

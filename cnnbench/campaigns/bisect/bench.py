@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from cnnbench.campaigns.bisect.search import (
     answer,
     entry_of,
     is_about_work,
+    policy_between,
 )
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
 from cnnbench.campaigns.processes.child import Command, end_of, execute
@@ -241,11 +241,9 @@ class CommitBench:
 
     def _policy(self) -> Policy:
         policy = self.setting.experiment.policy
-        change = None if self.differ is None else self.differ.judgement.change
-        if is_about_work(self.differ) or change is None:
+        if self.differ is None or is_about_work(self.differ):
             return policy
-        half = math.expm1(abs(math.log1p(change)) / 2)
-        return policy.replace(threshold=max(policy.threshold, half))
+        return policy_between(self.differ, policy)
 
     def _answer(self, commit: str, state: Begun | None) -> Step | None:
         """The answer in the journal and the records of a commit; None if its session was ended."""
@@ -262,7 +260,7 @@ class CommitBench:
             fewest = processes_needed(policy, paired=True)
             step = Step(
                 commit=commit,
-                answer=answer(entry, policy.replace(alpha=alpha), is_about_work(self.differ)),
+                answer=answer(entry.main, policy.replace(alpha=alpha), is_about_work(self.differ)),
                 judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
                 confidence=1 - alpha,
                 pairs=pairs,

@@ -22,10 +22,13 @@ from cnnbench.judge.compare import (
     ComparedConfiguration,
     Comparison,
     Judgement,
+    MetricResult,
     Policy,
     Verdict,
     judge,
 )
+from cnnbench.judge.compare.sequential import STEP
+from cnnbench.judge.compare.words import too_many
 from cnnbench.machine.repository import GitError, commit_of, git, why_missing
 
 
@@ -189,16 +192,38 @@ def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
     return deciding[0] if len(deciding) == 1 else None
 
 
-def answer(entry: ComparedConfiguration, usual: Policy, about_work: bool) -> str:
+def policy_between(found: Step, usual: Policy) -> Policy:
+    """The policy for a commit between GOOD and BAD; `found` is how BAD compares with GOOD."""
+    change = found.judgement.change
+    if change is None:
+        return usual
+    half = math.expm1(abs(math.log1p(change)) / 2)
+    return usual.replace(threshold=max(usual.threshold, half))
+
+
+def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
     """Answer about a commit from its comparison with GOOD, in pairs.
 
     One pair is enough in a search for changed work. In a search for lower speed, the policy `usual`
     decides where the comparison is inconclusive, at the same level.
     """
-    result = entry.main
     if about_work:
         return _TO_CHANGED_WORK.get(result.verdict, GOOD)
     if result.verdict is Verdict.INCONCLUSIVE:
         again = judge(result.base, result.new, usual, paired=True)
         return BAD if again.verdict is Verdict.SLOWER else SKIP
     return _TO_SLOWER.get(result.verdict, SKIP)
+
+
+def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
+    """Pairs per commit, above `most_pairs`, that are expected to settle some steps.
+
+    0 where more pairs will not help.
+    """
+    found = most_pairs + STEP
+    for step in undecided:
+        needed = step.judgement.needed
+        if needed is None or too_many(needed - step.pairs, paired=True):
+            return 0
+        found = max(found, needed)
+    return found

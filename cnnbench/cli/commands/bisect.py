@@ -16,7 +16,7 @@ from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
 from cnnbench.campaigns.ab.pairs import Experiment
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import BisectFolder, CommitBench, Setting
-from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
+from cnnbench.campaigns.bisect.search import History, ends_of, repository_of, settling_pairs
 from cnnbench.campaigns.bisect.session import Bisection, lines, no_difference
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import Question
@@ -26,7 +26,6 @@ from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judgement import Verdict
-from cnnbench.judge.compare.sequential import STEP
 from cnnbench.judge.explain.explanation import table_text
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.machine import facts
@@ -208,12 +207,9 @@ def _advice(found: Bisection, argv: Sequence[str]) -> Iterator[str]:
         if any(step.lost for step in steps):
             yield f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}"
         return
-    needed = [step.judgement.needed for step in undecided if step.judgement.needed is not None]
-    pairs = max(*needed, found.setting.most_pairs + STEP) if needed else sides.MOST_PAIRS + 1
-    if pairs > sides.MOST_PAIRS:
-        many = f"some {pairs:,} pairs; " if needed else ""
-        disturbs = "find what disturbs the machine first: cnnbench env --check"
-        yield f"to settle it: {many}{disturbs}"
+    pairs = settling_pairs(undecided, found.setting.most_pairs)
+    if not 0 < pairs <= sides.MOST_PAIRS:
+        yield "to settle it, find what disturbs the machine first: cnnbench env --check"
     else:
         command = sides.again("bisect", argv, _SPECS, most_pairs=pairs, resume=True)
         yield f"to go on, with more pairs: {command}"

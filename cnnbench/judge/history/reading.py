@@ -6,20 +6,30 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from cnnbench.base.garbage import uncollected
 from cnnbench.base.reading import read_file
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import PathError
-from cnnbench.judge.history.encoding import Decoder, Encoded, Process, digest, encoded
+from cnnbench.judge.history.encoding import (
+    SAME,
+    Decoder,
+    Encoded,
+    FileRow,
+    Process,
+    Said,
+    digest,
+    encoded,
+    stamp_of,
+)
 from cnnbench.judge.history.series import HistoryEntry
-from cnnbench.judge.history.table import FileRow, ValueTable, stamp_of
+from cnnbench.judge.history.table import AT_ONCE, ValueTable
+from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.machine.cpu import usable_cpus
 from cnnbench.records.load import SkippedFile, files, load_records
 
@@ -31,12 +41,6 @@ _MANY = 10 * _CHUNK
 
 _MOST_PROCESSES = 4
 
-_ROWS = 2000
-"""Rows after which the table is written, so that an interrupted command keeps them."""
-
-_Said: TypeAlias = Process | SkippedFile | None
-"""What a file says; None without measurements."""
-
 
 @dataclass(frozen=True)
 class Contents:
@@ -46,14 +50,16 @@ class Contents:
     skipped: tuple[SkippedFile, ...]
 
 
-def contents(folder: Path, progress: Progress | None = None) -> Contents:
+def contents(
+    folder: Path, progress: Progress | None = None, metrics: Collection[str] = HISTORY
+) -> Contents:
     """Reads the records of a directory and all below it, without hidden files and folders.
 
     Entries that started in the same second are in the order of their file names. What the files say
-    is kept in a `ValueTable`. `progress` shows how many unknown files have been read.
+    is kept in a `ValueTable`, from which only values of some metrics are read. `progress` shows how
+    many unknown files have been read.
     """
-    with uncollected():  # the entries have no cycles; searching for these takes a seventh
-        said = _said(folder, progress or Progress.silent())
+    said = _said(folder, metrics, progress or Progress.silent())
     paths: dict[str, list[str]] = {}
     for path, found in said.items():
         if isinstance(found, Process):
@@ -73,71 +79,56 @@ def contents(folder: Path, progress: Progress | None = None) -> Contents:
 
 
 class _Unknown(NamedTuple):
-    """A file that has to be read: its path, stamp, digest in the table, and what that says."""
+    """A file that has to be read: its path, its stamp, and what the table knows."""
 
     path: str
     stamp: str
-    row: FileRow | None
-    said: _Said
+    known: FileRow | None
 
 
-def _said(folder: Path, progress: Progress) -> dict[str, _Said]:
+def _said(folder: Path, metrics: Collection[str], progress: Progress) -> dict[str, Said]:
     """What each file says, and each folder that cannot be read, by path and in order."""
     now = time.time_ns()
-    table = ValueTable(folder)
-    decoder = Decoder(table.parts)
+    decoder = Decoder()
+    table = ValueTable(folder, metrics, decoder)
     top = os.path.join(folder, "")
-    rows = table.rows  # emptied, as entries take more memory than text
-    said: dict[str, _Said] = {}
+    said: dict[str, Said] = {}
     unknown: list[_Unknown] = []
     for path in files([folder], hidden=False):
         if isinstance(path, SkippedFile):
             said[path.path] = path
             continue
-        said[path], row, stamp = None, rows.pop(path.removeprefix(top), None), ""
-        if row is not None:
-            try:
-                said[path] = decoder(path, row.text)
-            except _UNDECODABLE:
-                row = None
+        known, stamp = table.known.pop(path.removeprefix(top), None), ""
+        said[path] = known and known.said
         with contextlib.suppress(OSError):
             about = os.stat(path)
-            if row is not None and row.is_current(about):
+            if known is not None and known.is_current(about):
                 continue
             stamp = stamp_of(about)
-        unknown.append(_Unknown(path, stamp, row, said[path]))
+        unknown.append(_Unknown(path, stamp, known))
+    table.write((), gone=table.known)
     progress.start("reading records", len(unknown))
-    fresh: dict[str, FileRow] = {}
-    parts: dict[str, str] = {}
-    gone: dict[str, FileRow] = rows
-    readings = _readings([(one.path, one.row.digest if one.row else "") for one in unknown])
+    fresh: list[FileRow] = []
+    readings = _readings([(one.path, one.known.digest if one.known else "") for one in unknown])
     for number, (one, reading) in enumerate(zip(unknown, readings, strict=True), start=1):
         progress.update(number)
         if isinstance(reading, SkippedFile):
             said[one.path] = reading
             continue
         name, content = reading
-        if content is not None:
-            held = table.parts
-            changed = {key: part for key, part in content.parts.items() if held.get(key) != part}
-            parts.update(changed)
-            table.parts.update(changed)
-            said[one.path] = decoder(one.path, content.text)
-        text = content.text if content is not None else one.row.text if one.row else ""
-        fresh[one.path.removeprefix(top)] = FileRow(one.stamp, now, name, text)
-        if len(fresh) >= _ROWS:
-            table.write(fresh, parts, gone)
-            fresh, parts, gone = {}, {}, {}
-    table.write(fresh, parts, gone)
+        if content != SAME:
+            said[one.path] = decoder(one.path, content)
+        fresh.append(FileRow(one.path.removeprefix(top), one.stamp, now, name, content))
+        if len(fresh) >= AT_ONCE:
+            table.write(fresh)
+            fresh = []
+    table.write(fresh)
     progress.finish()
     return said
 
 
-_UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-
-
-_Reading: TypeAlias = tuple[str, Encoded | None] | SkippedFile
-"""Digest of a file and what it says; None if the digest is the known one."""
+_Reading: TypeAlias = tuple[str, Encoded] | SkippedFile
+"""Digest of a file and what it says; `SAME` if the digest is the known one."""
 
 
 def _read(path: str, known: str) -> _Reading:
@@ -146,7 +137,7 @@ def _read(path: str, known: str) -> _Reading:
     except PathError as error:
         return SkippedFile(path, error.reason)
     name = digest(data)
-    return name, None if name == known else encoded(path, data)
+    return name, SAME if name == known else encoded(path, data)
 
 
 def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
@@ -181,14 +172,6 @@ def _work(
     """Reads every chunk and sends the results, until nobody receives them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends this process
     receiver.close()
-    sent: set[str] = set()
     with contextlib.suppress(OSError):
         for chunk in chunks:
-            found = [_read(*job) for job in chunk]
-            for place, one in enumerate(found):
-                if isinstance(one, tuple) and one[1] is not None:
-                    text, parts = one[1]
-                    fresh = {key: part for key, part in parts.items() if key not in sent}
-                    found[place] = one[0], Encoded(text, fresh)
-                    sent.update(fresh)
-            sender.send(found)
+            sender.send([_read(*job) for job in chunk])

@@ -237,13 +237,14 @@ def all_series(
         sizes += [] if entry.network in sizes else [entry.network]
     groups: dict[tuple[str, str], _Points] = {}
     chosen = []
+    everything = wanted == Selection()
     for entry in found:
         key = entry.configuration.key
         name = configurations[key]
         if len(networks[key]) > 1:
             name += f", {entry.network}"
         place = (name, machines[entry.origin])
-        if _is_wanted(entry, *place, wanted):
+        if everything or _is_wanted(entry, *place, wanted):
             chosen.append(entry)
             point = (_point_of(entry, by), entry.origin)
             groups.setdefault(place, {}).setdefault(point, []).append(entry)

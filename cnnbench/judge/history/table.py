@@ -2,9 +2,11 @@
 
 It is an SQLite file beside the records, never the only copy of anything: it may be deleted at any
 time, and one that is damaged, locked, of another version or in a folder that cannot be written is
-no obstacle. A row counts only if its seal shows that it is as this version wrote it, whatever else
-happened to the file, so that writers need neither a journal nor a synchronised disk. Several
-processes may read and write at once.
+no obstacle. It holds blocks of files in columns, see `cnnbench.judge.history.encoding`. A column
+counts only if its seal shows that it is as this version wrote it, whatever else happened to the
+file, so that writers need neither a journal nor a synchronised disk. Several processes may read and
+write at once: of two blocks with the same file one counts, and the next writer removes it from the
+other.
 
 A file is known by size, time of content and time of change. Where these differ, and where the file
 was so new when it was read that a second change could have left the same times, its digest decides.
@@ -19,12 +21,22 @@ import os
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
-from cnnbench.judge.history.encoding import digest
+from cnnbench.judge.history.encoding import (
+    FILES,
+    SAME,
+    Decoder,
+    FileRow,
+    digest,
+    packed,
+    unpacked,
+)
 from cnnbench.judge.metrics.registry import HISTORY
 
 FILE = ".cnnbench-values.sqlite"
@@ -33,80 +45,62 @@ FILE = ".cnnbench-values.sqlite"
 FEWEST = 500
 """Files read at a time from which a new table is made: reading fewer takes less than a second."""
 
+AT_ONCE = 2000
+"""Files of a block; what an interrupted command has written before counts."""
+
 _PATIENCE = 5.0
 """Seconds to wait for another process that writes."""
 
-_RACY_NS = 2_000_000_000
-"""Times of some file systems are this coarse."""
-
-_AT_ONCE = 2000
-"""Rows of a transaction; what an interrupted command has written before counts."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS files (
-  path BLOB PRIMARY KEY, stamp TEXT, read_ns INTEGER, digest TEXT, text TEXT, seal TEXT
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS parts (digest TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
+_COLUMNS = """
+CREATE TABLE IF NOT EXISTS columns (
+  block TEXT, name TEXT, data BLOB, seal TEXT, PRIMARY KEY (block, name)
+) WITHOUT ROWID
 """
 
 
-class FileRow(NamedTuple):
-    """A file as it was read.
+class ValueTable:
+    """The table of a folder; empty where there is none that can be used.
 
     Attributes:
-      stamp: its size and times.
-      read_ns: when it was read, in nanoseconds since the epoch.
-      digest: digest of its content.
-      text: what it says, see `cnnbench.judge.history.encoding`.
+      known: the files by path in the folder, decoded, with values of some metrics.
     """
 
-    stamp: str
-    read_ns: int
-    digest: str
-    text: str
-
-    def is_current(self, found: os.stat_result) -> bool:
-        """Whether a file has not changed since, by its size and times alone."""
-        latest = max(found.st_mtime_ns, found.st_ctime_ns)
-        return self.stamp == stamp_of(found) and latest < self.read_ns - _RACY_NS
-
-
-def stamp_of(found: os.stat_result) -> str:
-    """Size, time of content and time of change of a file."""
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
-
-
-class ValueTable:
-    """The table of a folder; empty where there is none that can be used."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self.rows: dict[str, FileRow] = {}
-        self.parts: dict[str, str] = {}
+    def __init__(self, folder: Path, metrics: Collection[str], decoder: Decoder) -> None:
+        self._path, top = folder / FILE, os.path.join(folder, "")
+        self.known: dict[str, FileRow] = {}
+        self._blocks: dict[str, str] = {}  # of each file
+        self._useless: set[str] = set()  # blocks that are damaged or hold a file of another one
         self._is_damaged = False
         self._exists = os.path.lexists(self._path)
         if not self._is_file():
             return
         try:
             with self._opened("ro") as database:
-                self.parts.update(database.execute("SELECT digest, text FROM parts"))
-                for path, *cells, seal in database.execute(
-                    "SELECT path, stamp, read_ns, digest, text, seal FROM files"
-                ):
-                    row = FileRow(*cells)
-                    if seal == _seal(path, row):
-                        self.rows[os.fsdecode(path)] = row
+                wanted = FILES, *metrics
+                where = f"name IN ({', '.join('?' * len(wanted))})"
+                for block, columns in _sound(database, where, *wanted):
+                    if len(columns) < len(wanted):
+                        self._useless.add(block)
+                        continue
+                    for row in unpacked(columns):
+                        if self._blocks.setdefault(row.path, block) != block:
+                            self._useless.add(block)
+                            continue
+                        decoded = decoder(f"{top}{row.path}", row.said)
+                        self.known[row.path] = row._replace(said=decoded)
         except _UNUSABLE as error:
             self._is_damaged = _shows_damage(error)
-            self.rows.clear()
-            self.parts.clear()
+            for found in (self.known, self._blocks, self._useless):
+                found.clear()
 
-    def write(
-        self, rows: Mapping[str, FileRow], parts: Mapping[str, str], gone: Iterable[str]
-    ) -> None:
-        """Adds rows and parts and removes the rows of files that are gone, as far as possible."""
-        gone = [*gone]
-        if not (self._is_file() if self._exists else len(rows) >= FEWEST) or not (rows or gone):
+    def write(self, rows: Collection[FileRow], gone: Collection[str] = ()) -> None:
+        """Adds files and removes those that are gone, as far as possible.
+
+        Of a file that says `SAME`, only stamp and time are replaced.
+        """
+        if not (self._is_file() if self._exists else len(rows) >= FEWEST):
+            return None
+        if not (rows or gone or self._useless):
             return None
         self._exists = True
         for _ in range(2):
@@ -116,7 +110,7 @@ class ValueTable:
                     self._path.unlink()
                 self._is_damaged = False
             try:
-                return self._write(rows, parts, gone)
+                return self._write(rows, gone)
             except _UNUSABLE as error:
                 self._is_damaged = _shows_damage(error)
                 if not self._is_damaged:
@@ -129,21 +123,40 @@ class ValueTable:
             return stat.S_ISREG(os.lstat(self._path).st_mode)
         return False
 
-    def _write(
-        self, rows: Mapping[str, FileRow], parts: Mapping[str, str], gone: Iterable[str]
-    ) -> None:
+    def _write(self, rows: Collection[FileRow], gone: Collection[str]) -> None:
+        fresh = {row.path: row for row in rows}
+        replaced = fresh.keys() | gone
+        blocks = self._useless | {self._blocks[one] for one in replaced if one in self._blocks}
+        if rows:  # small blocks are joined
+            sizes = Counter(self._blocks.values())
+            blocks |= {block for block, size in sizes.items() if 2 * size <= AT_ONCE}
+        places = dict.fromkeys(replaced, "")
+
+        def kept() -> Iterator[FileRow]:
+            for old in self._take(database, blocks):
+                if old.path not in replaced:
+                    yield old
+                elif old.path in fresh and fresh[old.path].said == SAME:
+                    yield fresh[old.path]._replace(said=old.said)
+
         with self._opened("rwc") as database:
-            database.executescript(_TABLES)
+            database.execute(_COLUMNS)
+            database.execute("BEGIN IMMEDIATE")
             with database:
-                database.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?)", parts.items())
-            sealed = (
-                (name, *row, _seal(name, row))
-                for name, row in ((os.fsencode(path), row) for path, row in rows.items())
-            )
-            with database:
-                database.executemany("INSERT OR REPLACE INTO files VALUES (?,?,?,?,?,?)", sealed)
-                names = ((os.fsencode(path),) for path in gone)
-                database.executemany("DELETE FROM files WHERE path = ?", names)
+                left = chain(kept(), (row for row in rows if row.said != SAME))
+                while part := [*islice(left, AT_ONCE)]:
+                    places |= dict.fromkeys((row.path for row in part), _insert(database, part))
+        self._blocks |= places
+        self._useless.clear()
+
+    def _take(self, database: sqlite3.Connection, blocks: Iterable[str]) -> Iterator[FileRow]:
+        """Removes blocks and returns their files, one block after the other."""
+        for block in blocks:
+            for _, columns in [*_sound(database, "block = ?", block)]:
+                if len(columns) > len(HISTORY):
+                    rows = unpacked(columns)
+                    yield from (row for row in rows if self._blocks.get(row.path) == block)
+            database.execute("DELETE FROM columns WHERE block = ?", (block,))
 
     @contextlib.contextmanager
     def _opened(self, mode: str) -> Iterator[sqlite3.Connection]:
@@ -156,7 +169,7 @@ class ValueTable:
             yield database
 
 
-_UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, OverflowError)
+_UNUSABLE = (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError)
 """What reading and writing of a damaged table raise."""
 
 
@@ -168,9 +181,34 @@ def _shows_damage(error: Exception) -> bool:
     return not is_operational or any(word in str(error) for word in ("no such", "column"))
 
 
-def _seal(path: bytes, row: FileRow) -> str:
-    """Digest of a row and of this version, by which a row is known to be as it was written."""
-    return digest(b"\0".join((_version(), path, *(str(cell).encode() for cell in row))))
+def _sound(
+    database: sqlite3.Connection, where: str, *values: str
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Blocks with those of their columns that are as they were written."""
+    rows = database.execute(
+        f"SELECT block, name, data, seal FROM columns WHERE {where} ORDER BY block", values
+    )
+    for block, columns in groupby(rows, key=itemgetter(0)):
+        yield (
+            block,
+            {name: data for _, name, data, seal in columns if seal == _seal(block, name, data)},
+        )
+
+
+def _insert(database: sqlite3.Connection, rows: Sequence[FileRow]) -> str:
+    """Adds a block; returns its name, a digest."""
+    columns = packed(rows)
+    block = digest(columns[FILES])
+    database.executemany(
+        "INSERT OR REPLACE INTO columns VALUES (?, ?, ?, ?)",
+        ((block, name, data, _seal(block, name, data)) for name, data in columns.items()),
+    )
+    return block
+
+
+def _seal(block: str, name: str, data: bytes) -> str:
+    """Digest of a column and of this version, by which it is known to be as it was written."""
+    return digest(b"\0".join((_version(), block.encode(), name.encode(), data)))
 
 
 _DECIDING = tuple(
@@ -189,7 +227,7 @@ def _version() -> bytes:
     homes = {getattr(metric.value, "__module__", "") for metric in HISTORY.values()}
     modules = (sys.modules.get(home) for home in homes)
     files |= {Path(file) for one in modules if (file := getattr(one, "__file__", None))}
-    found = hashlib.blake2b(repr([*HISTORY]).encode(), digest_size=16)
+    found = hashlib.blake2b(repr([sys.byteorder, *HISTORY]).encode(), digest_size=16)
     for file in sorted(files):
         with contextlib.suppress(OSError):
             found.update(file.read_bytes())

@@ -185,7 +185,7 @@ class Assembly:
         plan = self.plan
         host = HostMetrics(plan.network.model)
         if plan.input.metrics_in_process:
-            files = plugins.in_loading_order(vars(plan.params))
+            files = plugins.files(vars(plan.params))
             host = InProcess(plan.params.model, plan.network.dataset.name, files)
         layout = runtime.data_format(plan.numerics.data_format, self.devices.kind)
         return Evaluator(plan, manager, self.inputs("validation"), layout, host)

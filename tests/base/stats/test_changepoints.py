@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.stats import changepoints
-from cnnbench.base.stats.changepoints import MIN_SEGMENT, change_points, noise
+from cnnbench.base.stats.changepoints import (
+    MIN_SEGMENT,
+    change_points,
+    growing_deviations,
+    noise,
+    partition,
+)
 from cnnbench.base.stats.descriptive import median
 
 
@@ -110,3 +116,26 @@ def brute_force(values, price):
 def test_no_cut_is_cheaper_than_the_one_found(values):
     least, cost = brute_force(values, changepoints.penalty(values, 0.1))
     assert cost(change_points(values, 0.1)) == pytest.approx(least)
+
+
+def by_all_segments(values, price, least):
+    """The cheapest cuts, from the costs of all segments."""
+    best, cuts = [0.0] + [math.inf] * len(values), [()] * (len(values) + 1)
+    for start in range(len(values)):
+        for size, cost in enumerate(growing_deviations(values[start:]), start=1):
+            total = best[start] + cost + price
+            if size >= least and total < best[start + size]:
+                best[start + size] = total
+                cuts[start + size] = (*cuts[start], start) if start else ()
+    return cuts[-1]
+
+
+@pytest.mark.parametrize("count", [10, 61, 200])
+@pytest.mark.parametrize("least", [2, 5])
+def test_series_are_cut_at_the_optimum(count, least):
+    draw = random.Random(count)  # without ties, which have several optima
+    values = [draw.gauss(0, 1) + 3 * (index // 30 % 2) for index in range(count)]
+    price = changepoints.penalty(values)
+    assert partition(values, price, least) == by_all_segments(values, price, least)
+    assert partition([2.5] * count, 0.0, least) == ()
+    assert partition([1e-320, *values[1:]], 1e300, least) == ()

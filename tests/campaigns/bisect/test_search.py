@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, CommitSearch, Step, answer
+from cnnbench.campaigns.bisect.search import (
+    BAD,
+    GOOD,
+    SKIP,
+    CommitSearch,
+    Step,
+    answer,
+    policy_between,
+    settling_pairs,
+)
 from cnnbench.judge.compare import Judgement, Policy, Verdict
 
 
@@ -83,13 +93,35 @@ def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
     ],
 )
 def test_answers_follow_from_verdicts(verdict, about_speed, about_work):
-    entry = SimpleNamespace(main=SimpleNamespace(verdict=verdict))
-    assert answer(entry, Policy(), about_work=False) == about_speed
-    assert answer(entry, Policy(), about_work=True) == about_work
+    result = SimpleNamespace(verdict=verdict)
+    assert answer(result, Policy(), about_work=False) == about_speed
+    assert answer(result, Policy(), about_work=True) == about_work
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, BAD), (1.0, SKIP), (1.1, SKIP)])
 def test_where_half_of_the_change_is_not_decided_the_usual_floor_is(speed, expected):
     base = [100.0 + pair for pair in range(8)]
-    main = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
-    assert answer(SimpleNamespace(main=main), Policy(), about_work=False) == expected
+    result = SimpleNamespace(verdict=Verdict.INCONCLUSIVE, base=base, new=[speed * b for b in base])
+    assert answer(result, Policy(), about_work=False) == expected
+
+
+def test_between_the_floor_is_half_of_the_change_and_no_less_than_the_usual_one():
+    for change, threshold in ((-0.36, 0.25), (0.5625, 0.25), (-0.04, 0.03), (None, 0.03)):
+        bad = step("bad", BAD)
+        found = replace(bad, judgement=replace(bad.judgement, change=change))
+        assert policy_between(found, Policy()).threshold == pytest.approx(threshold)
+
+
+@pytest.mark.parametrize(
+    ("needed", "pairs"),
+    [([40], 40), ([40, 60], 60), ([34], 36), ([232], 232), ([60, 233], 0), ([60, None], 0)],
+)
+def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_further_ones(
+    needed, pairs
+):
+    open = step("c", SKIP)
+    steps = [
+        replace(open, pairs=32, judgement=replace(open.judgement, needed=number))
+        for number in needed
+    ]
+    assert settling_pairs(steps, most_pairs=32) == pairs

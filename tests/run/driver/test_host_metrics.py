@@ -13,7 +13,7 @@ from data_sets import WEATHER, own_forecast
 from forked import finished, gone, until, wait_for
 from short_runs import command
 
-from cnnbench.base.plugins import in_loading_order
+from cnnbench.base.plugins import files
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
@@ -101,7 +101,7 @@ def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
 def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = in_loading_order(failing(tmp_path, body))
+    plugins = files(failing(tmp_path, body))
     host = InProcess("own", "weather", plugins)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
@@ -118,7 +118,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
 def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     begun = tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
-    plugins = in_loading_order(failing(tmp_path, body))
+    plugins = files(failing(tmp_path, body))
     code = (
         "import time\n"
         "from cnnbench.run.driver.host_metrics import InProcess\n"
