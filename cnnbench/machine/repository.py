@@ -136,11 +136,14 @@ def why_missing(folder: str | Path | None = None) -> str:
 def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subject:
     """Repository of a measurement: of a checkout, the folder.
 
-    Without one that of the first plug-in that is in one, else of the working directory. Plug-ins
-    that it does not track, wherever they are, are changes. Where there is no repository, cnnbench
-    is measured, whose commit is a fact of the environment.
+    Without one that of the first plug-in that is in one, those with networks before those of data
+    sets and modes, else of the working directory. Plug-ins that it does not track, wherever they
+    are, are changes. Where there is no repository, cnnbench is measured, whose commit is a fact of
+    the environment.
     """
-    named = (Path(folder or "", path) for _, path in plugins.files(flags))
+    order = ("plugin", "model_plugin")
+    listed = sorted(plugins.files(flags), key=lambda one: one[0] not in order)
+    named = (Path(folder or "", path) for _, path in listed)
     files = [path.resolve() for path in named if path.is_file()]
     for place in (*(path.parent for path in files if folder is None), folder):
         found = of_folder(place)

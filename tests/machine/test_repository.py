@@ -263,7 +263,7 @@ def test_each_of_several_plugins_counts(nets, git, tmp_path):
     assert of_work({"plugin": [*others, tracked]}) == found[2]
 
 
-def test_of_several_repositories_that_of_the_plugin_loaded_first_is_measured(nets, git, tmp_path):
+def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     git(data, "init", "--quiet")
@@ -273,8 +273,8 @@ def test_of_several_repositories_that_of_the_plugin_loaded_first_is_measured(net
     flags = {"model_plugin": str(nets / "net.py"), "dataset_plugin": str(data / "rows.py")}
     # Networks may extend those of data sets.
     assert [flag for flag, _ in plugins.files(flags)] == ["dataset_plugin", "model_plugin"]
-    assert of_work(flags).repository == "data"
-    assert of_work({**flags, "plugin": (str(nets / "net.py"),)}).repository == "nets"
+    assert of_work(flags).repository == "nets"
+    assert of_work({**flags, "model_plugin": None}).repository == "data"
 
 
 def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
