@@ -172,5 +172,5 @@ class EmulatedGpus:
         """A process that has loaded TensorFlow, which reads one of these variables then."""
         key = environment.get(_ONEDNN)
         if key not in self._servers:
-            self._servers[key] = Server(LOADED, environment=environment)
+            self._servers[key] = Server(LOADED, environment=environment, key=f"GPUs {key}")
         return self._servers[key]

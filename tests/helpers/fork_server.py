@@ -2,7 +2,7 @@
 
 Standard library only, since it also runs without site-packages.
 
-Usage: fork_server.py DESCRIPTOR CODE, a socket for requests and what to run first.
+Usage: fork_server.py DESCRIPTOR CODE, a listening socket and what to run first.
 """
 
 from __future__ import annotations
@@ -21,27 +21,38 @@ from typing import Any, NoReturn
 compiled = functools.cache(functools.partial(compile, mode="exec"))
 
 
-def serve(control: socket.socket) -> None:
-    """Forks until nobody can ask any more.
+def serve(listener: socket.socket) -> None:
+    """Forks until the last of those who have connected is gone.
 
     A request has a socket with it, to which the child sends its number, and this program how the
     child has ended.
     """
+    asking = {listener.accept()[0]}
+    null = os.open(os.devnull, os.O_RDWR)
     children: dict[int, tuple[int, socket.socket]] = {}
-    while True:
-        for ready in select.select([control.fileno(), *children], [], [])[0]:
+    while asking:
+        for ready in select.select([listener, *asking, *children], [], [])[0]:
+            if ready is listener:
+                asking.add(listener.accept()[0])
+                continue
             if ready in children:
                 child, link = children.pop(ready)
                 os.close(ready)
                 link.send(b"%d" % os.waitpid(child, 0)[1])
                 link.close()
                 continue
-            request, descriptors, *_ = socket.recv_fds(control, 1 << 20, 1)
+            request, descriptors, *_ = socket.recv_fds(ready, 1 << 20, 1)
             if not request:
-                return
+                asking.remove(ready)
+                ready.close()
+                continue
             link = socket.socket(fileno=descriptors[0])
             child = os.fork()
             if not child:
+                for ours in (listener, *asking):  # a child may outlive this program
+                    os.dup2(
+                        null, ours.fileno()
+                    )  # the numbers stay taken: forked._Guard closes by number
                 ask = json.loads(request)
                 end_with(functools.partial(begin, ask, link))
             children[os.pidfd_open(child)] = child, link
@@ -83,6 +94,8 @@ def end_with(run: Callable[[], object]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # whoever starts it need not wait for its end
     exec(sys.argv[2])
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))

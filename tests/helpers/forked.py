@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,27 +35,45 @@ from cnnbench.run.runtime.supervisor import GUARDED
 
 
 class Server:
-    """A running fork_server.py, which ends with this process at the latest.
+    """A connection to a running fork_server.py, which ends with the last of its connections.
+
+    The processes of one pytest-xdist run share those of the same preload, options and key.
 
     Args:
       preload: code that it runs before anything else; see `LOADED`.
       options: of the interpreter.
       environment: variables beside those of this process; see `variables`.
+      key: tells apart those with different environments.
     """
 
     def __init__(
-        self, preload: str, *options: str, environment: Mapping[str, str | None] | None = None
+        self,
+        preload: str,
+        *options: str,
+        environment: Mapping[str, str | None] | None = None,
+        key: str = "",
     ) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *options, fork_server.__file__, str(theirs.fileno()), preload],
-                env=variables(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        of_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+        same = zlib.crc32(repr((preload, options, key)).encode())
+        address = f"\0cnnbench {of_run} {same}"  # no file, so nothing of it is left
+        self._control, listener = (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)
+        )
+        with listener:
+            with contextlib.suppress(OSError):  # EADDRINUSE: another process has started it
+                listener.bind(address)
+                listener.listen()
+                number = listener.fileno()
+                subprocess.run(
+                    [sys.executable, *options, fork_server.__file__, str(number), preload],
+                    check=True,
+                    env=variables(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[number],
+                    start_new_session=True,
+                )
+        until(lambda: self._control.connect_ex(address) == 0)
 
     def ask(self, request: Mapping[str, Any]) -> socket.socket:
         """Has it fork; returns the other end of the child's socket."""
@@ -65,10 +84,8 @@ class Server:
         return ours
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the connection."""
         self._control.close()
-        with self._process:
-            self._process.kill()
 
 
 def variables(more: Mapping[str, str | None] | None) -> dict[str, str]:
