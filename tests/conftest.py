@@ -25,7 +25,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import Forked, Server, brief, execute, finished
+from forked import Forked, Server, brief, execute, finished, keep_kernels
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
@@ -114,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
     tf.config.set_soft_device_placement(False)
+    keep_kernels()
     capture.suspend_global_capture()
     capture.read_global_capture()
 

@@ -152,6 +152,16 @@ def brief() -> Iterator[tuple[object, str, object]]:
     yield peak_flops, "_BUDGET_SECONDS", 0.01
 
 
+def keep_kernels() -> None:
+    """Has later runs of this process use the kernels of earlier ones, a quarter of a short run.
+
+    TensorFlow drops those of operations outside of functions with every seed that it is given.
+    """
+    import tensorflow as tf
+
+    tf.random.set_seed = functools.lru_cache(1)(tf.random.set_seed)
+
+
 class Forked:
     """A process in a session of its own, with the methods of `subprocess.Popen` that tests use.
 

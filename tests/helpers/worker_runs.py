@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from forked import Forked, cnnbench
+from forked import Forked, cnnbench, keep_kernels
 
 from cnnbench.base.jobs.ports import ReservedPorts
 
@@ -269,6 +269,7 @@ def worker():
     from cnnbench.run.driver.replica_check import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
+    keep_kernels()
     hosts, number, *ps = sys.argv[1:]
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
@@ -298,6 +299,7 @@ def worker():
 
 def in_process():
     """The process of `run_in_process`."""
+    keep_kernels()
     runs = json.loads(Path("runs.json").read_text())
     Path("result0.json").write_text(json.dumps([outcome(run) for run in runs]))
 
