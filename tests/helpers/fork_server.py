@@ -13,6 +13,7 @@ import json
 import os
 import select
 import socket
+import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,13 +28,15 @@ def serve(listener: socket.socket) -> None:
     A request has a socket with it, to which the child sends its number, and this program how the
     child has ended.
     """
-    asking = {listener.accept()[0]}
+    asking: set[socket.socket] = set()
+    while not asking:
+        asking = accepted(listener)
     null = os.open(os.devnull, os.O_RDWR)
     children: dict[int, tuple[int, socket.socket]] = {}
     while asking:
         for ready in select.select([listener, *asking, *children], [], [])[0]:
             if ready is listener:
-                asking.add(listener.accept()[0])
+                asking |= accepted(listener)
                 continue
             if ready in children:
                 child, link = children.pop(ready)
@@ -56,6 +59,16 @@ def serve(listener: socket.socket) -> None:
                 ask = json.loads(request)
                 end_with(functools.partial(begin, ask, link))
             children[os.pidfd_open(child)] = child, link
+
+
+def accepted(listener: socket.socket) -> set[socket.socket]:
+    """The next connection, or none if it is another user's, who could find the name."""
+    link, _ = listener.accept()
+    found = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if found[1] == os.getuid():
+        return {link}
+    link.close()
+    return set()
 
 
 def begin(ask: dict[str, Any], link: socket.socket) -> None:

@@ -7,6 +7,7 @@ besides is shown by tests that start one. Signals, exit codes, time-outs and fil
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import json
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ from cnnbench.base import interrupts
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
+
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
 
 
 class Server:
@@ -53,15 +57,18 @@ class Server:
         environment: Mapping[str, str | None] | None = None,
         key: str = "",
     ) -> None:
-        of_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
         same = zlib.crc32(repr((preload, options, key)).encode())
-        address = f"\0cnnbench {of_run} {same}"  # no file, so nothing of it is left
+        address = f"\0cnnbench {_RUN} {same}"  # no file, so nothing of it is left
         self._control, listener = (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)
         )
         with listener:
-            with contextlib.suppress(OSError):  # EADDRINUSE: another process has started it
+            try:
                 listener.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # another process starts it, or has
+                    raise
+            else:
                 listener.listen()
                 number = listener.fileno()
                 subprocess.run(
