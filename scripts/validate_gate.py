@@ -1,7 +1,7 @@
 """Measures error rates and power of cnnbench's verdicts; see docs/evidence.md.
 
-Simulations take a few minutes. The part with real processes takes as long as --minutes says
-and can be continued later from the measurements in --pool. The exit status is 0 when all
+Simulations take half an hour of CPU time. The part with real processes takes as long as --minutes
+says and can be continued later from the measurements in --pool. The exit status is 0 when all
 demands are met, 1 when one is missed, 2 for wrong use, 3 when there are too few measurements, 4
 when processes fail, 130 when interrupted.
 """
@@ -44,7 +44,8 @@ class Options:
     minutes: float = flag(0.0, "Add processes to the pool for so long.", minimum=0.0)
     draws: int = flag(
         2000,
-        "Draws of each simulation, of pauses and histories a quarter; 0 leaves them out.",
+        "Draws of each simulation, of pauses and histories a quarter, of advice a tenth; 0 leaves "
+        "them out.",
         minimum=0,
     )
     only: str = flag(
