@@ -1,5 +1,6 @@
 """Whole runs in this process, on its logical CPU devices."""
 
+import csv
 import io
 import json
 import re
@@ -169,13 +170,14 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert record.status == "ok"
     assert record.explicit_flags == ("sizes",)
     assert record.config["sizes"] == ["52*3"]
-    frame = pd.read_csv(rows, float_precision="round_trip")
-    assert len(frame) == len(record.points)
-    assert list(frame["spec"]) == [point.spec for point in record.points]
-    assert list(frame["median_seconds"]) == [point.median for point in record.points]
+    with rows.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [one["spec"] for one in table] == [point.spec for point in record.points]
+    medians = [point.median for point in record.points]
+    assert [float(one["median_seconds"]) for one in table] == medians
     shares = [record.share_of_bound(point) for point in record.points]
-    assert list(frame["share_of_copy_bound"]) == shares
-    assert set(frame["schema"]) == {1}
+    assert [float(one["share_of_copy_bound"]) for one in table] == shares
+    assert {one["schema"] for one in table} == {"1"}
 
 
 @pytest.mark.parametrize(
