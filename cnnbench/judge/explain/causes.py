@@ -7,6 +7,7 @@ one by time alone.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -245,21 +246,27 @@ def precision(sides: Sides) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides) -> Iterator[Claim]:
-    """Batch norm that is fused on one side only, of layers that both sides have."""
+    """Batch norm that is fused on one side only, of layers that both sides have.
+
+    Where it is not fused, its operations are of other kinds.
+    """
     before = after = 0
-    claimed = []
-    for part in sides.operations:
-        if part.layer == REST:
-            continue
-        both = sides.kernels([part])
+    layers: dict[str, list[Part]] = {}
+    for layer, parts in _by_layer(sides).items():
+        both = sides.kernels(parts)
         fused = [sum(n for name, n in found.items() if _NORM.search(name)) for found in both]
         before, after = before + fused[0], after + fused[1]
         if all(both) and fused[0] != fused[1]:
-            claimed.append(part)
+            layers[layer] = [
+                part
+                for part in parts
+                if _differs(sides, part)
+                and not any(map(_PRODUCT.search, itertools.chain(*sides.kernels([part]))))
+            ]
+    claimed = list(itertools.chain(*layers.values()))
     if before != after and claimed and sides.stands_out(claimed, LIKELY):
         word = "is no longer fused" if after < before else "is fused"
         text = f"it {word}: {before} fused operations in A, {after} in B"
-        layers = {part.layer: [part] for part in claimed}
         place = f"batch norm of {_layers(sides, list(layers), layers)}"
         evidence = (_changed(sides, claimed),)
         yield Claim("batch norm", _with_gaps(sides, tuple(claimed)), place, text, evidence)

@@ -66,6 +66,21 @@ PLANTED = {
         "batch norm",
         "batch norm of conv",
     ),
+    "unfused norm, of other kinds": (
+        {
+            **{part: row for part, row in network().items() if part.kind != "batch norm"},
+            **{
+                Part(part.layer, "other", part.direction): row.times(
+                    3.0, operations={"Mean float32": 2, "Mul float32": 3}
+                )
+                for part, row in network().items()
+                if part.kind == "batch norm"
+            },
+        },
+        {},
+        "batch norm",
+        "batch norm of conv",
+    ),
     "copied weights": (
         with_row(UPDATES, 2.5, {"AssignVariableOp": 12}),
         {},
