@@ -86,7 +86,8 @@ _DIRECTIONS = {
 class Claim:
     """The parts, at least one, that a cause explains; see `Cause` for the other attributes.
 
-    `facts` are flags and facts that differ; the first one brings about the cause.
+    `facts` are flags and facts that differ; the first one brings about the cause. `is_effect` tells
+    whether the other causes may bring it about, by waits or by the use of caches and cores.
     """
 
     kind: str
@@ -95,30 +96,31 @@ class Claim:
     text: str
     evidence: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
+    is_effect: bool = False
 
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
-    """The causes that stand out, the largest first; gaps, which others may open, last."""
+    """The causes that stand out, the largest first; those that others may bring about last."""
     sides.free = dict.fromkeys(sides.times)
-    found = [] if sides.by_work else [*filter(None, [pauses(sides)])]
+    found = [] if sides.by_work else [(False, one) for one in [pauses(sides)] if one is not None]
     for recognise in RECOGNISERS:
         for claim in recognise(sides):
             times = sides.together(claim.parts)
             base, new = times.usual
-            found.append(
-                Cause(
-                    kind=claim.kind,
-                    base=base,
-                    new=new,
-                    spread=2 * times.error(sides.noise_of(claim.parts)),
-                    place=claim.place,
-                    text="; ".join((claim.text, *claim.facts[:1])),
-                    evidence=(*claim.facts, *claim.evidence, *_further(sides, claim)),
-                )
+            cause = Cause(
+                kind=claim.kind,
+                base=base,
+                new=new,
+                spread=2 * times.error(sides.noise_of(claim.parts)),
+                place=claim.place,
+                text="; ".join((claim.text, *claim.facts[:1])),
+                evidence=(*claim.facts, *claim.evidence, *_further(sides, claim)),
             )
+            found.append((claim.is_effect, cause))
             for part in claim.parts:
                 sides.free.pop(part, None)
-    return tuple(sorted(found, key=lambda cause: (cause.kind == "gaps", -abs(cause.difference))))
+    found.sort(key=lambda one: (one[0], -abs(one[1].difference)))
+    return tuple(cause for _, cause in found)
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
@@ -400,7 +402,7 @@ def gaps(sides: Sides) -> Iterator[Claim]:
     """Time between operations in which none runs."""
     if GAPS in sides.free and sides.stands_out([GAPS]):
         text = "no operation runs between the first and the last of the step"
-        yield Claim("gaps", (GAPS,), "gaps between operations", text)
+        yield Claim("gaps", (GAPS,), "gaps between operations", text, is_effect=True)
 
 
 def everything(sides: Sides) -> Iterator[Claim]:
@@ -410,9 +412,12 @@ def everything(sides: Sides) -> Iterator[Claim]:
     least = CERTAIN * factors.error(_LOAD)
     if parts and factors.apart and abs(factors.difference) > least and sides.stands_out(parts):
         text = _slower(sides, parts)
-        if not _states(sides, parts):
+        is_effect = any(_differs(sides, part) for part in sides.times if part not in sides.free)
+        if is_effect:
+            text += "; because of the other operations, or of another load or clock"
+        elif not _states(sides, parts):
             text += "; another load or clock, which records do not show"
-        yield Claim("everything", parts, "all operations", text)
+        yield Claim("everything", parts, "all operations", text, is_effect=is_effect)
 
 
 RECOGNISERS: tuple[Callable[[Sides], Iterable[Claim]], ...] = (

@@ -296,6 +296,15 @@ def test_threads_that_leave_gaps_are_named_before_the_gaps(calm):
     assert both.causes[1].difference > both.causes[0].difference
 
 
+def test_further_operations_are_named_before_what_they_slow_down(calm):
+    copying = with_row(UPDATES, 4.0, {"DeepCopy": 400})
+    rows = changed(lambda part: part.layer != REST, 1.4, copying)
+    found = explain(calm.side(), calm.side(rows))
+    assert [cause.kind for cause in found.causes] == ["copies", "everything"]
+    assert found.causes[0].difference < found.causes[1].difference
+    assert "because of the other operations" in found.causes[1].text
+
+
 def test_batch_norm_that_one_side_has_more_of_is_not_taken_for_a_fused_one(calm):
     more = Part("conv9", "batch norm", FORWARD)
     rows = {**network(), more: Row(9.0, operations={"FusedBatchNormV3 float32": 1})}
