@@ -52,10 +52,10 @@ def serve(listener: socket.socket) -> None:
             link = socket.socket(fileno=descriptors[0])
             child = os.fork()
             if not child:
-                for ours in (listener, *asking):  # a child may outlive this program
-                    os.dup2(
-                        null, ours.fileno()
-                    )  # the numbers stay taken: forked._Guard closes by number
+                # A child may outlive this program. The descriptors stay taken, since
+                # `forked._Guard` closes some by their numbers.
+                for ours in (listener, *asking):
+                    os.dup2(null, ours.fileno())
                 ask = json.loads(request)
                 end_with(functools.partial(begin, ask, link))
             children[os.pidfd_open(child)] = child, link
