@@ -112,11 +112,9 @@ def main(argv: Sequence[str]) -> int:
     seed = BisectFolder.seed_of(options.results) if options.resume else None
     setting = _setting(options, ends, flags, seed)
     reporter = Reporter(sys.stderr)
-    try:
+    line = sides.again("bisect", argv, _SPECS, resume=True)
+    with sides.telling_how_to_go_on(reporter, line):
         found, explanation = _run(setting, options, reporter)
-    except KeyboardInterrupt:
-        reporter.notice(f"to go on: {sides.again('bisect', argv, _SPECS, resume=True)}")
-        raise
     code = _report(found, reporter, argv)
     if explanation is not None:
         write_output(None, f"\n{table_text(explanation)}")

@@ -37,6 +37,7 @@ from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals, output_flag
+from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
@@ -153,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
         counts = ",".join(map(str, options.scaling))
         raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
     if options.scaling:
-        return _scale(options, given, flags)
+        return _scale(options, given, argv)
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     command = task_command(flags)
@@ -202,12 +203,12 @@ def _run(
         ).run()
 
 
-def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
+def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) -> int:
     for name in ("workers", "affinity", "log_dir"):
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    command = task_command(flags)
+    command = task_command(split_at_dashes(argv)[1])
     any_layout = options.layout.with_coordinator(command.args)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
     chiefs = {
@@ -248,7 +249,10 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], flags: Sequence[str])
     with ScalingFolder(options.results, question, resume=options.resume) as folder:
         folder.begin()
         policy = _policy(folder, options, layouts, chiefs, command, cores)
-        records = Campaign(Reporter(sys.stderr), known, question=question).follow(policy)
+        reporter = Reporter(sys.stderr)
+        line = again("launch", argv, specs_of(LaunchFlags), resume=True)
+        with telling_how_to_go_on(reporter, line):
+            records = Campaign(reporter, known, question=question).follow(policy)
     points = scaling.points(
         records.pop(0),
         records,

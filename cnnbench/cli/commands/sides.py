@@ -138,6 +138,16 @@ def again(command: str, argv: Sequence[str], specs: Sequence[FlagSpec], **flags:
     return shlex.join(["cnnbench", command, *words])
 
 
+@contextlib.contextmanager
+def telling_how_to_go_on(reporter: Reporter, line: str) -> Iterator[None]:
+    """Prints the command line that goes on where the block is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        reporter.notice(f"to go on: {line}")
+        raise
+
+
 def interpreter(flag: str, text: str) -> str:
     """An absolute path; links are not resolved, which would leave a virtual environment."""
     found = shutil.which(text)

@@ -20,7 +20,7 @@ from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
-from cnnbench.cli.commands.sides import again
+from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of, texts_of
@@ -154,6 +154,7 @@ def _run(
         seed = Store.seed_of(options.results, plan.suite)
     seed = seed_or_random(seed)
     question = question_of(plan, facts, seed)
+    known = {"results": options.results, "resume": True}
     with Store(options.results, question, resume=options.resume) as store:
         sweep = Sweep(
             plan=plan,
@@ -163,9 +164,9 @@ def _run(
             program=program(),
             command=("cnnbench", "sweep", *argv),
         )
-        rows = summarise(plan.cases, sweep.run())
+        with telling_how_to_go_on(reporter, again("sweep", argv, _SPECS, **known)):
+            rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
-    known = {"results": options.results, "resume": True}
     advised = advice(
         rows, plan.cases, lambda repeats: again("sweep", argv, _SPECS, **known, repeats=repeats)
     )

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from cnnbench import cli
 from cnnbench.base.lock import LOGS, FolderLock, Scratch
 from cnnbench.campaigns.launch import session
 from cnnbench.campaigns.processes import child
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.records.files import Output, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
@@ -358,3 +360,15 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
             process.send_signal(signal.SIGKILL)
             process.wait()
     until(lambda: not _alive(children) and not any(_listens(int(port)) for port in ports))
+
+
+def test_an_interrupted_scaling_prints_how_to_go_on(call, tmp_path, monkeypatch):
+    def interrupted(self, policy):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Campaign, "follow", interrupted)
+    given = ("launch", "--scaling=1", "--repeats=2", f"--results={tmp_path}")
+    flags = ("--", "--model=trivial", "--variable_update=collective_all_reduce")
+    *_, line, end = call(*given, *flags, code=130).err.splitlines()
+    assert line == f"cnnbench: to go on: {shlex.join(['cnnbench', *given, '--resume', *flags])}"
+    assert end == "cnnbench: error: interrupted"

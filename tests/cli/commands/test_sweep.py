@@ -120,8 +120,10 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     threading.Thread(target=interrupt).start()
     assert main(command) == 130
     said = capfd.readouterr().err.splitlines()
-    begin, *_, end = (one for one in said if one.startswith("cnnbench: "))
+    begin, *_, further, end = (one for one in said if one.startswith("cnnbench: "))
     assert "2 processes of 2 configurations: about" in begin
+    going_on = "cnnbench sweep tiny.yaml --repeats=1 --seed=1 --results=results --resume"
+    assert further == f"cnnbench: to go on: {going_on}"
     assert end == "cnnbench: error: interrupted"
     assert len(load_records(["results"]).records) == 1
     assert main(command) == 0
