@@ -22,6 +22,7 @@ _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
 # What a spreadsheet takes for the beginning of a formula, full-width forms included.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
@@ -56,6 +57,10 @@ def _entity(found: re.Match[str]) -> str:
 
 
 def spreadsheet(text: str) -> str:
-    """Text for a cell of a CSV file, never a formula (OWASP, "CSV injection")."""
+    """Text for a cell of a CSV file, never a formula (OWASP, "CSV injection").
+
+    A number is none, negative or not.
+    """
     shown = plain(text)
-    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+    is_formula = shown.startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
+    return f"'{shown}" if is_formula else shown

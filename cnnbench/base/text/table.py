@@ -200,11 +200,7 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for row in rows:
-        # A negative number is no formula.
-        writer.writerow(
-            csv_cell(value) if isinstance(value, (int, float)) else spreadsheet(csv_cell(value))
-            for value in row
-        )
+        writer.writerow(spreadsheet(csv_cell(value)) for value in row)
     return file.getvalue()
 
 

@@ -42,7 +42,7 @@ def test_references_are_code():
         assert markdown(text).startswith("<code>")
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"])
+@pytest.mark.parametrize("text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"])
 def test_no_cell_is_a_formula(text):
     cell = spreadsheet(text)
     assert cell.startswith("'")
@@ -54,3 +54,9 @@ def test_no_cell_is_a_formula(text):
 def test_numbers_and_names_stay_as_they_are():
     assert spreadsheet("lenet, batch 8") == "lenet, batch 8"
     assert spreadsheet("0.5") == "0.5"
+
+
+@pytest.mark.parametrize("number", ["-1", "-0.25", "+3", "-1.5e-07", "-2E+3", "-Infinity"])
+def test_a_number_is_no_formula(number):
+    assert spreadsheet(number) == number
+    assert spreadsheet(f"{number}+A1") == f"'{number}+A1"
