@@ -42,7 +42,9 @@ def test_references_are_code():
         assert markdown(text).startswith("<code>")
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"]
+)
 def test_no_cell_is_a_formula(text):
     cell = spreadsheet(text)
     assert cell.startswith("'")
