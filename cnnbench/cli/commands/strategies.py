@@ -151,19 +151,17 @@ def _run(
         interrupt_on_signals()
         session = StrategiesSession(cases, folder)
         campaign = Campaign(reporter, facts, question=question)
+        again = sides.again("strategies", argv, _ALL, results=name, resume=True)
         ended_early: KeyboardInterrupt | BenchmarkError | None = None
         found: Mapping[str, tuple[float, str]] = {}
         try:
-            with restored():
+            with sides.telling_how_to_go_on(reporter, again), restored():
                 campaign.follow(session.policy(options.rounds, seed, options.timeout))
                 known = folder.distances()
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
                 found = folder.compare(session.checkpoints) if known is None else known
         except (KeyboardInterrupt, BenchmarkError) as error:
-            if isinstance(error, KeyboardInterrupt):
-                again = sides.again("strategies", argv, _ALL, results=name, resume=True)
-                reporter.notice(f"to go on: {again}")
             if not any(session.records.values()):
                 raise
             ended_early = error

@@ -254,12 +254,10 @@ def _run(
             f"{duration(question.seconds)}, seed {seed}, in {folder.folder}"
         )
         interrupt_on_signals()
-        try:
+        line = sides.again(*again, results=name, resume=True)
+        with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
             outcome, found, minutes = campaign.follow(policy(question, folder, campaign))
-        except KeyboardInterrupt:
-            reporter.notice(f"to go on: {sides.again(*again, results=name, resume=True)}")
-            raise
     if minutes is not None:
         line = sides.again(*again, results=name, minutes=minutes, resume=True)
         reporter.notice(f"to go on with more time: {line}")
