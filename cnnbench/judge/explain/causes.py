@@ -128,8 +128,7 @@ def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
     if claim.kind in _ALIKE:
         kernels = (text_of(one.fact) for one in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
-    names = {name for kernels in sides.kernels(claim.parts) for name in kernels}
-    if claim.kind not in _OF_LAYERS or not any(map(_PRODUCT.search, names)):
+    if claim.kind not in _OF_LAYERS or not _have_products(sides, claim.parts):
         return ()
     directions = {part.direction for part in claim.parts}
     own = (one.fact for one in sides.primitives if one.is_product and one.is_of(directions))
@@ -262,8 +261,7 @@ def batch_norm(sides: Sides) -> Iterator[Claim]:
             layers[layer] = [
                 part
                 for part in parts
-                if _differs(sides, part)
-                and not any(map(_PRODUCT.search, itertools.chain(*sides.kernels([part]))))
+                if _differs(sides, part) and not _have_products(sides, [part])
             ]
     claimed = list(itertools.chain(*layers.values()))
     if before != after and claimed and sides.stands_out(claimed, LIKELY):
@@ -451,6 +449,11 @@ def _by_layer(sides: Sides) -> dict[str, tuple[Part, ...]]:
         if part.layer != REST:
             found[part.layer].append(part)
     return {layer: tuple(parts) for layer, parts in found.items()}
+
+
+def _have_products(sides: Sides, parts: Collection[Part]) -> bool:
+    """Whether some of the parts' operations are convolutions or matrix products, on any side."""
+    return any(map(_PRODUCT.search, itertools.chain(*sides.kernels(parts))))
 
 
 def _types(kernels: Iterable[str]) -> tuple[str, ...]:
