@@ -21,7 +21,7 @@ from cnnbench.run.driver.outputs import partition_file
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import in_time, table, wall_times
-from cnnbench.run.observe.work import image_flops, works_of
+from cnnbench.run.observe.work import works_of
 from cnnbench.run.observe.xplane import XPlane, read
 from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.version import __version__
@@ -98,7 +98,7 @@ def _report(
     if plan.outputs.tfprof_file:
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
-        flops = {name: batch * one.training for name, one in image_flops(plan).items()}
+        flops = {name: batch * one.training for name, one in works.image_flops.items()}
         found = layers.layers_of(wall_times(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
             layers.write("profile_layers", path, found, f"layers of {title}")

@@ -23,13 +23,7 @@ from cnnbench.records.step_profile import (
     ProfiledSpan,
     StepProfile,
 )
-from cnnbench.run.observe.work import (
-    OperationWork,
-    Works,
-    flops_by_part,
-    image_flops,
-    works_of,
-)
+from cnnbench.run.observe.work import OperationWork, Works, flops_by_part, works_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +100,7 @@ class StepProfiler:
         images = self._plan.length.global_batch
         return {
             name: Flops(*(images * part for part in one))
-            for name, one in image_flops(self._plan).items()
+            for name, one in self.works.image_flops.items()
         }
 
     def profile(self, record: RunRecord) -> StepProfile:

@@ -73,15 +73,20 @@ class OperationWork(NamedTuple):
 class Works:
     """Finds the work of every operation of a step.
 
-    `traced` is the graph of the step, with shapes; `partitions` are the GraphDefs that TensorFlow
-    made of it, with fused operations.
+    Attributes:
+      image_flops: FLOPs of one image in a step, by layer; 0 for scopes without any.
+
+    Args:
+      traced: graph of the step, with shapes.
+      partitions: GraphDefs that TensorFlow made of it, with fused operations.
+      kernels: shapes of kernels, by layer.
     """
 
     def __init__(
         self,
         traced: Any,
         partitions: Iterable[Any],
-        scopes: Collection[str],
+        image_flops: Mapping[str, Flops],
         kernels: Mapping[str, tuple[int, ...]],
     ) -> None:
         self._traced = {one.name: one for one in traced.get_operations()}
@@ -94,7 +99,7 @@ class Works:
             for node in function.node_def
         }
         self._backward = backward_operations(traced)
-        self._scopes = scopes
+        self.image_flops = image_flops
         self._kernels = kernels
 
     def __call__(self, name: str, type: str) -> OperationWork:
@@ -103,11 +108,11 @@ class Works:
             kind = REDUCTION if source(name) in self._backward else COPIES
             return OperationWork(Part(REST, kind, OUTSIDE), False, self._bytes(name))
         plain = _DECORATION.sub("", type)
-        layer = layer_of(name, self._scopes)
+        layer = layer_of(name, self.image_flops)
         is_product = bool(_PRODUCT.search(plain))
         product = self._joined(name) if is_product else None
         if product is not None:
-            layer = layer_of(product.name, self._scopes)
+            layer = layer_of(product.name, self.image_flops)
         if layer == REST:
             return OperationWork(
                 Part(REST, self._outside(name, plain), OUTSIDE), False, self._bytes(name)
@@ -232,13 +237,9 @@ def works_of(plan: RunPlan, graph: Any, partitions: Iterable[Any]) -> Works:
         for one in plan.network.spec.variables
         if one.trainable and len(one.shape) in (2, 4)
     }
-    return Works(graph, partitions, image_flops(plan), kernels)
-
-
-def image_flops(plan: RunPlan) -> Mapping[str, Flops]:
-    """FLOPs of one image in a step, by layer; 0 for scopes without any."""
     network = plan.network
-    return scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
+    flops = scope_flops(network.model, network.spec.num_classes, training=plan.work.trains)
+    return Works(graph, partitions, flops, kernels)
 
 
 def _size(tensor: Any) -> int:
