@@ -141,7 +141,7 @@ def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subje
     are, are changes. Where there is no repository, cnnbench is measured, whose commit is a fact of
     the environment.
     """
-    order = ("plugin", "model_plugin")
+    order = (plugins.FLAG, "model_plugin")
     listed = sorted(plugins.files(flags), key=lambda one: one[0] not in order)
     named = (Path(folder or "", path) for _, path in listed)
     files = [path.resolve() for path in named if path.is_file()]
