@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -164,7 +165,7 @@ def test_the_own_port_is_in_use(jobs):
     with socket.create_server(("localhost", int(address.split(":")[1]))):
         first, second, _ = outcomes({"job": jobs[0]}, {"job": jobs[1]}, {"job": jobs[2]})
     assert second == f"worker:1 ({address}): the port is in use by another program"
-    assert first == f"worker:1 gave up: {second}"
+    assert first.endswith(f"worker:1 gave up: {second}")  # ps:0 may tell it before worker:1 does
 
 
 def test_a_port_that_is_freed_in_time(jobs):
@@ -317,7 +318,9 @@ def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
 
 def test_long_values_and_many_differences_stay_one_line(jobs):
     facts = {**FACTS, "--model": "x" * 5000 + "\n\x1b[31m", **{f"--f{i}": "1" for i in range(50)}}
-    first, *_ = outcomes({"job": jobs[0]}, {"job": jobs[1], "facts": facts}, {"job": jobs[2]})
+    # Without the ps task: one that finds fewer differences could be the first to tell of its own.
+    one, other = (replace(job, ps_hosts=()) for job in jobs[:2])
+    first, _ = outcomes({"job": one}, {"job": other, "facts": facts})
     assert len(first) < 3000
     assert first.isprintable()
     assert "and 43 more" in first
