@@ -42,7 +42,7 @@ INSIDE = {
         ("processes",),
         ("launch",),
         ("ab", "sweep"),
-        ("bisect", "strategies"),
+        ("bisect", "scaling", "strategies"),
         ("tune",),
     ),
     "cli": (("commands",), ("schemas", "__init__")),

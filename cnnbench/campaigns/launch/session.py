@@ -17,7 +17,6 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.messages import error_line, fatal_message
-from cnnbench.campaigns.launch.tasks import on_cores
 from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, start, stop
 from cnnbench.errors import BenchmarkError, ExitCode
 
@@ -74,7 +73,6 @@ class JobSession:
       job: its tasks, as the chief sees them.
       command, variables: program with arguments, and environment variables, of each process.
       cores: processors for each process, in the order of the tasks; None for all of them.
-      prints: whether the chief's standard output is that of this process or is logged.
       spares: whether the others continue when a task is gone; see `Watchdog`.
     """
 
@@ -84,7 +82,6 @@ class JobSession:
     logs: Path
     show: Callable[[str], None]
     cores: Sequence[set[int]] | None = None
-    prints: bool = True
     spares: Callable[[Task, str], bool] = lambda task, state: False
 
     def __post_init__(self) -> None:
@@ -117,14 +114,10 @@ class JobSession:
         for task, own in zip(job.tasks, cores, strict=False):
             seen = replace(job, task=task)
             log = self.logs / f"{task.job}-{task.index}.log"
-            with on_cores(own):
-                command = Command(
-                    words=self.command(seen),
-                    log=log,
-                    environment=self.variables(seen),
-                )
-                shown = self.prints and task == job.chief
-                child = start(command, stdout=stdout if shown else None)
+            command = Command(
+                words=self.command(seen), log=log, environment=self.variables(seen), cores=own
+            )
+            child = start(command, stdout=stdout if task == job.chief else None)
             stack.enter_context(child)
             self._processes.append(_Process(task, child, log))
 

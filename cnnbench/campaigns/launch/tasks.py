@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,11 +45,15 @@ _RESERVED = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobLayout:
-    """Numbers of processes by kind; with a controller, a separate process drives the workers."""
+    """Numbers of processes by kind; with a controller, a separate process drives the workers.
+
+    `options` are other flags of launch.
+    """
 
     workers: int = 1
     ps: int = 0
     controller: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -62,7 +65,7 @@ class JobLayout:
         """The flags of launch for this layout."""
         ps = (f"--ps={self.ps}",) if self.ps else ()
         controller = ("--controller",) if self.controller else ()
-        return (f"--workers={self.workers}", *ps, *controller)
+        return (f"--workers={self.workers}", *ps, *controller, *self.options)
 
     def with_coordinator(self, run: ParsedArgs) -> JobLayout:
         """The layout with a controller, if the built-in mode of a run needs one."""
@@ -98,12 +101,12 @@ class TaskCommand:
         own = command_words({**more, **task_flags(job, towers)})
         return (*program(), self.name, *self.words, *own)
 
-    def alone(self, towers: int, **more: object) -> tuple[str, ...]:
-        """The words that start a run in one process whose towers exchange nothing."""
+    def alone(self, towers: int) -> tuple[str, ...]:
+        """The flags of a run in one process whose towers exchange nothing."""
         of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
         kept = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
         texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
-        return (*program(), "run", *command_words({**texts, **more}))
+        return command_words(texts)
 
 
 def task_command(words: Sequence[str]) -> TaskCommand:
@@ -230,15 +233,3 @@ def shares_of_cores(tasks: int) -> list[set[int]]:
         )
     edges = [len(cores) * i // tasks for i in range(tasks + 1)]
     return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
-
-
-@contextlib.contextmanager
-def on_cores(cores: set[int] | None) -> Iterator[None]:
-    """Restricts processes started in the block to these processors; None: no restriction."""
-    before = os.sched_getaffinity(0)
-    try:
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

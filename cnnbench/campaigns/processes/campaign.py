@@ -353,10 +353,7 @@ class Campaign:
         if self.question is not None:
             self.question.check()
         if not turn_seconds:
-            return [
-                self._judged(one, one.instead() if one.instead else execute(one, timeout))
-                for one in commands
-            ]
+            return [self._judged(one, execute(one, timeout)) for one in commands]
         begun = time.monotonic()
         ended = execute_in_turn(commands, timeout, turn_seconds)
         share = (time.monotonic() - begun) / len(commands)

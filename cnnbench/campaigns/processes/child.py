@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -116,12 +116,16 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to be run, with variables added; its log, replaced, takes both standard outputs."""
+    """A process to be run, with variables added; its log, replaced, takes both standard outputs.
+
+    `cores` are the processors that it may use; None: those of this process.
+    """
 
     words: Sequence[str]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
+    cores: Collection[int] | None = None
 
 
 def execute(command: Command, timeout: float) -> Ended:
@@ -188,7 +192,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
     ours, theirs = socket.socketpair()
     started = time.monotonic()
     try:
-        with theirs, open(command.log, "wb") as output:
+        with theirs, open(command.log, "wb") as output, _on(command.cores):
             passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
             numbers = ",".join(map(str, passed))
             leader = subprocess.Popen(
@@ -208,6 +212,20 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
             raise BenchmarkError(message) from error
         raise
     return Child(command.log, leader, ours, started, kills)
+
+
+@contextlib.contextmanager
+def _on(cores: Collection[int] | None) -> Iterator[None]:
+    """Restricts processes started in the block to these processors; None: no restriction."""
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -46,14 +46,10 @@ _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Command):
-    """Process that writes a record to a file; `blank` (`blank_record`) replaces a missing one.
-
-    `instead` runs several, such as those of a job, in place of one.
-    """
+    """Process that writes a record to a file; `blank` (`blank_record`) replaces a missing one."""
 
     record: Path
     blank: Record
-    instead: Callable[[], Ended] | None = None
 
 
 def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record) -> Record:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,29 +15,22 @@ from cnnbench.base.lock import LOGS, Scratch, hold
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import csv_of
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
-from cnnbench.campaigns.launch import scaling
-from cnnbench.campaigns.launch.scaling import ScalingPoint
+from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch.session import JobSession
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
-    TaskCommand,
     check,
     check_files,
     chief_setup,
     gpu_variables,
-    on_cores,
     shares_of_cores,
     task_command,
 )
-from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
-from cnnbench.campaigns.processes.child import Command, Ended, execute
-from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import Measuring, blank_record
-from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.scaling import Scaling, ScalingFolder, ScalingPoint
 from cnnbench.cli.commands import interrupt_on_signals, output_flag
 from cnnbench.cli.commands.sides import again, telling_how_to_go_on
-from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.flags.params import Params
@@ -46,7 +38,7 @@ from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cores
-from cnnbench.plan import RunPlan, Setup, make_plan
+from cnnbench.plan import Setup, make_plan
 from cnnbench.records.files import (
     PICTURES,
     Output,
@@ -187,7 +179,6 @@ def _run(
     command: Callable[[Job], Sequence[str]],
     logs: Path,
     cores: Sequence[set[int]] | None,
-    prints: bool = True,
 ) -> int:
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
@@ -197,7 +188,6 @@ def _run(
             variables=lambda job: {GUARDED: "", **gpu_variables(job, chief.machine)},
             logs=logs,
             cores=cores,
-            prints=prints,
             spares=chief.place.tolerates_loss_of,
             show=lambda line: show.lines([line]),
         ).run()
@@ -235,24 +225,14 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
             "--repeats=1: single runs scatter, so that efficiencies may come out above 100 %; "
             "--repeats=5 shows their ranges"
         )
-    cores = None if shared else shares_of_cores(largest)
-    interrupt_on_signals()
-    known = facts.collect()
-    question = Question(
-        plans={
-            f"{n} workers": AskedPlan(identity_of(plan.identity), plan.to_json())
-            for n, plan in chiefs.items()
-        },
-        facts=known,
-        policy={"name": "scaling", "towers": options.towers, "shared": shared},
+    jobs = Scaling(
+        layouts=layouts,
+        chiefs=chiefs,
+        command=command,
+        towers=options.towers,
+        cores=0 if shared else available_cores() // largest,
     )
-    with ScalingFolder(options.results, question, resume=options.resume) as folder:
-        folder.begin()
-        policy = _policy(folder, options, layouts, chiefs, command, cores)
-        reporter = Reporter(sys.stderr)
-        line = again("launch", argv, specs_of(LaunchFlags), resume=True)
-        with telling_how_to_go_on(reporter, line):
-            records = Campaign(reporter, known, question=question).follow(policy)
+    records = _measured(jobs, options, argv)
     points = scaling.points(
         records.pop(0),
         records,
@@ -262,6 +242,20 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
     )
     _write(options, points, f"Scaling of {chief.params.model}, {chief.place.mode.name}")
     return ExitCode.OK
+
+
+def _measured(
+    jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
+) -> dict[int, list[RunRecord]]:
+    interrupt_on_signals()
+    question = jobs.question(facts.collect())
+    reporter = Reporter(sys.stderr)
+    with ScalingFolder(options.results, question, resume=options.resume) as folder:
+        folder.begin()
+        line = again("launch", argv, specs_of(LaunchFlags), resume=True)
+        with telling_how_to_go_on(reporter, line):
+            campaign = Campaign(reporter, question.facts, question=question)
+            return campaign.follow(jobs.policy(folder, options.repeats))
 
 
 def _check_files_of_scaling(options: LaunchFlags, params: Params) -> None:
@@ -283,77 +277,3 @@ def _write(options: LaunchFlags, points: Sequence[ScalingPoint], label: str) -> 
     if options.plot is not None:
         write_plot(options.plot, [scaling.chart(points, label)], label)
     print_result(scaling.table_text(points))
-
-
-class ScalingFolder(ResultsFolder):
-    """A results directory with a record and a folder of logs for each job and its repeat."""
-
-    command = "scaling"
-    noun = "measurement"
-    shared = True
-
-    def log(self, name: str) -> Path:
-        """Log file of the chief, or of the process alone."""
-        return self.folder / name / "chief.log"
-
-
-def _policy(
-    folder: ScalingFolder,
-    options: LaunchFlags,
-    layouts: Mapping[int, JobLayout],
-    chiefs: Mapping[int, RunPlan],
-    command: TaskCommand,
-    cores: Sequence[set[int]] | None,
-) -> RunPolicy[dict[int, list[RunRecord]]]:
-    """Records by number of workers, 0 for one process that exchanges nothing."""
-    records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
-    # Interleaved, so that a slowdown of the machine affects all alike.
-    due = [(repeat, count) for repeat in range(1, options.repeats + 1) for count in records]
-    for at, (repeat, count) in enumerate(due):
-        name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
-        logs = folder.folder / name
-        logs.mkdir(exist_ok=True)
-        record, target = (logs / "record.part").absolute(), logs.with_suffix(".json")
-        check_outputs([Output("results", str(target.absolute()), "run")])
-        if count:
-            words_of = partial(command.of_task, towers=options.towers, result_json=record)
-            run = partial(_job, layouts[count], chiefs[count], words_of, logs, cores)
-        else:
-            towers = next(iter(chiefs.values())).machine.num_gpus
-            words = command.alone(towers, result_json=record)
-            run = partial(_alone, Command(words=words, log=folder.log(name)), cores)
-        measuring = Measuring(
-            words=(),
-            log=folder.log(name),
-            record=record,
-            blank=blank_record(RunRecord.kind, (), Resolved()),
-            instead=run,
-        )
-        request = Request(name=name, label=name, command=measuring, key=count, target=target)
-        (ended,) = yield RequestBatch(
-            folder=folder,
-            requests=[request],
-            then=[later for _, later in due[at + 1 :]],
-            timeout=_A_DAY,
-        )
-        if ended.status != "ok":
-            raise BenchmarkError(f"{name} failed; its logs are in {logs}")
-        records[count].append(ended.record)
-    return records
-
-
-def _job(
-    layout: JobLayout,
-    chief: Setup,
-    command: Callable[[Job], Sequence[str]],
-    logs: Path,
-    cores: Sequence[set[int]] | None,
-) -> Ended:
-    begun = time.monotonic()
-    code = _run(layout, chief, command, logs, cores, prints=False)
-    return Ended(code, time.monotonic() - begun)
-
-
-def _alone(command: Command, cores: Sequence[set[int]] | None) -> Ended:
-    with on_cores(cores[0] if cores else None):
-        return execute(command, _A_DAY)

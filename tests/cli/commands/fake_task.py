@@ -3,7 +3,7 @@
 The variable FAKE_DO says what this task does: a comma-separated list of TASK=DEED, such as
 ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended, which writes
 template.json of the folder FAKE_FOLDER to --result_json. Number, port, words and GPUs of each go
-there, too.
+there, too. A command, launch:0 or run:0, writes the record or fails.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import socket
 import sys
 import time
 
-FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
-TASK = f"{FLAGS.get('job_name')}:{FLAGS.get('task_index')}"
+FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+TASK = f"{FLAGS.get('job_name', sys.argv[1])}:{FLAGS.get('task_index', 0)}"
 CHIEF = "controller:0" if "controller_host" in FLAGS else "worker:0"
 DEEDS = dict(part.split("=") for part in os.environ["FAKE_DO"].split(",") if part)
 FOLDER = os.environ["FAKE_FOLDER"]
@@ -73,8 +73,9 @@ deed = DEEDS.get(TASK, "")
 handlers = {"ignore": signal.SIG_IGN, "slow": announce, "endless": announce}
 signal.signal(signal.SIGTERM, handlers.get(deed, leave))
 if "job_name" not in FLAGS:
-    write_record()
-    sys.exit(0)
+    if not deed:
+        write_record()
+    sys.exit(int(deed or 0))
 with open(f"{FOLDER}/{TASK}", "w") as file:
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     told = {"process": os.getpid(), "port": port(TASK), "words": sys.argv[1:], "gpus": gpus}

@@ -20,13 +20,11 @@ import pytest
 from cnnbench.campaigns.ab import checkout, side
 from cnnbench.campaigns.bisect import bench
 from cnnbench.campaigns.processes import campaign, question
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.processes.question import Question
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.strategies import weights
 from cnnbench.campaigns.tune import race
 from cnnbench.cli import main
-from cnnbench.cli.commands import launch
 from cnnbench.machine import software
 
 pytestmark = [
@@ -101,8 +99,6 @@ class Campaigns:
         monkeypatch.setattr(race, "MOST_ROUNDS", 2)
         program = (fake_python, "-c", "cnnbench", "")
         monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
-        monkeypatch.setattr(launch, "_alone", lambda command, cores: self._run(command.log))
-        monkeypatch.setattr(launch, "_job", lambda *job: self._run(job[3] / "chief.log"))
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
         monkeypatch.setattr(weights, "distances", lambda folders: alike)
 
@@ -110,12 +106,6 @@ class Campaigns:
         """Commits all of a repository."""
         self._git(place, "add", ".")
         self._git(place, "commit", "--quiet", "--allow-empty", "-m", "x")
-
-    def _run(self, log):
-        """Runs a process in place of a job."""
-        record = log.with_name("record.part")
-        words = (self._python, "-c", "cnnbench", "", "run", f"--result_json={record}")
-        return campaign.execute(Measuring(words=words, log=log, record=record, blank=None), 60.0)
 
     def __call__(self, command, results, *, resume=False, **say):
         """Exit code of a command whose processes do this."""

@@ -51,6 +51,8 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
         monkeypatch.setattr("cnnbench.campaigns.launch.tasks.program", lambda: program)
+        command = f"import runpy; runpy.run_path({str(FAKE)!r})"
+        monkeypatch.setattr("cnnbench.campaigns.ab.side.COMMAND_LINE", command)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
             monkeypatch.setattr(session, name, seconds)
         if {"ignore", "slow", "endless"} & {deed.partition("=")[2] for deed in do.split(",")}:
@@ -309,7 +311,7 @@ def test_scaling_by_single_runs_asks_for_more(launch):
 
 
 def test_scaling_of_a_job_that_fails(launch):
-    status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="worker:0=4")
+    status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="launch:0=4")
     assert (status, out) == (4, b"")
     assert "cnnbench: error: workers-1-1 failed; its logs are in scaling/workers-1-1" in err
 

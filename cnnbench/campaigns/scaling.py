@@ -6,25 +6,37 @@ process whose towers do not exchange gradients, on the processors of one process
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Row, numeric, table, terminal
 from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import integer, percent
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.launch.tasks import JobLayout, TaskCommand, command_words
+from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import model_gradients
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
-from cnnbench.plan import Setup
+from cnnbench.plan import RunPlan, Setup
+from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.cost import Link
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
+_A_DAY = 86400.0
 _ITEMSIZE = 4
 _FREE = Link("memory", 0.0, 0.0, 0.0)
 
@@ -56,6 +68,83 @@ class ScalingPoint:
     predicted_efficiency: float | None = None
     efficiency_low: float | None = None
     efficiency_high: float | None = None
+
+
+class ScalingFolder(ResultsFolder):
+    """A results directory with a record and a folder of logs for each job and its repeat."""
+
+    command = "scaling"
+    noun = "measurement"
+    shared = True
+
+    def log(self, name: str) -> Path:
+        """Log of the command that runs a job, or of the process alone."""
+        return self.folder / name / "command.log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Jobs to compare, by number of workers, with the plans of their chiefs.
+
+    Attributes:
+      towers: towers of each worker, if they are set.
+      cores: processors of each process; 0: all processes share all of them.
+    """
+
+    layouts: Mapping[int, JobLayout]
+    chiefs: Mapping[int, RunPlan]
+    command: TaskCommand
+    towers: int | None = None
+    cores: int = 0
+
+    def question(self, facts: Mapping[str, Any]) -> Question:
+        """The question of a measurement, which may have more repeats when it goes on."""
+        return Question(
+            plans={
+                f"{n} workers": AskedPlan(identity_of(plan.identity), plan.to_json())
+                for n, plan in self.chiefs.items()
+            },
+            facts=facts,
+            policy={"name": "scaling", "towers": self.towers, "shared": not self.cores},
+        )
+
+    def policy(self, folder: ScalingFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
+        """Records by number of workers, 0 for one process that exchanges nothing."""
+        records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
+        # Interleaved, so that a slowdown of the machine affects all alike.
+        due = [(repeat, count) for repeat in range(1, repeats + 1) for count in records]
+        for at, (repeat, count) in enumerate(due):
+            name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
+            target = (folder.folder / f"{name}.json").absolute()
+            check_outputs([Output("results", str(target), "run")])
+            command = self._measuring(folder.log(name), count)
+            (ended,) = yield RequestBatch(
+                folder=folder,
+                requests=[
+                    Request(name=name, label=name, command=command, key=count, target=target)
+                ],
+                then=[later for _, later in due[at + 1 :]],
+                timeout=_A_DAY,
+            )
+            if ended.status != "ok":
+                raise BenchmarkError(f"{name} failed; its logs are in {command.log.parent}")
+            records[count].append(ended.record)
+        return records
+
+    def _measuring(self, log: Path, count: int) -> Measuring:
+        """A job by the command that runs it, or one process on the processors of one of a job."""
+        log.parent.mkdir(exist_ok=True)
+        chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
+        side = Side(flags=self.command.alone(chief.machine.num_gpus))
+        layout = self.layouts.get(count, JobLayout())
+        if count:
+            own = {"log_dir": log.parent, "towers": self.towers, "affinity": self.cores > 0}
+            options = command_words({name: value for name, value in own.items() if value})
+            side = Side(flags=self.command.words, layout=replace(layout, options=options))
+        resolved = Resolved(config=chief.to_json())
+        command = measuring(replace(side, resolved=resolved), log.with_name("record.part"), log)
+        free = sorted(os.sched_getaffinity(0))
+        return replace(command, cores=free[: self.cores * layout.size] or None)
 
 
 def points(
