@@ -17,11 +17,10 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Row, numeric, table, terminal
 from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.base.text.numbers import integer, percent
-from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch.tasks import JobLayout, TaskCommand, command_words
-from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
@@ -117,34 +116,30 @@ class Scaling:
             name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
             target = (folder.folder / f"{name}.json").absolute()
             check_outputs([Output("results", str(target), "run")])
-            command = self._measuring(folder.log(name), count)
+            folder.log(name).parent.mkdir(exist_ok=True)
+            side = self._side(folder.log(name).parent, count)
             (ended,) = yield RequestBatch(
                 folder=folder,
-                requests=[
-                    Request(name=name, label=name, command=command, key=count, target=target)
-                ],
+                requests=[request(folder, name, side, key=count, target=target)],
                 then=[later for _, later in due[at + 1 :]],
                 timeout=_A_DAY,
             )
             if ended.status != "ok":
-                raise BenchmarkError(f"{name} failed; its logs are in {command.log.parent}")
+                raise BenchmarkError(f"{name} failed; its logs are in {folder.log(name).parent}")
             records[count].append(ended.record)
         return records
 
-    def _measuring(self, log: Path, count: int) -> Measuring:
-        """A job by the command that runs it, or one process on the processors of one of a job."""
-        log.parent.mkdir(exist_ok=True)
+    def _side(self, logs: Path, count: int) -> Side:
+        """The command of a job, or of a process alone on the processors of one of a job."""
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
         side = Side(flags=self.command.alone(chief.machine.num_gpus))
         layout = self.layouts.get(count, JobLayout())
         if count:
-            own = {"log_dir": log.parent, "towers": self.towers, "affinity": self.cores > 0}
+            own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}
             options = command_words({name: value for name, value in own.items() if value})
             side = Side(flags=self.command.words, layout=replace(layout, options=options))
-        resolved = Resolved(config=chief.to_json())
-        command = measuring(replace(side, resolved=resolved), log.with_name("record.part"), log)
-        free = sorted(os.sched_getaffinity(0))
-        return replace(command, cores=free[: self.cores * layout.size] or None)
+        free = sorted(os.sched_getaffinity(0))[: self.cores * layout.size]
+        return replace(side, resolved=Resolved(config=chief.to_json()), cores=free or None)
 
 
 def points(

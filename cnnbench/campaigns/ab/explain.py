@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cnnbench.base.reading import read_json
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
-from cnnbench.campaigns.ab.side import Side, has_module, measuring
-from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.ab.side import Side, has_module, request
+from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
@@ -135,14 +135,10 @@ class Profiling:
     def _run(
         self, label: str, side: Side, stem: str, key: str | None, left: int
     ) -> RunPolicy[Ended]:
-        log = self.results.log(stem)
-        command = measuring(side, log.with_suffix(".part"), log)
         target = self.results.pending(stem)
-        request = Request(
-            name=stem, label=label, command=command, key=key, target=target, answers=()
-        )
+        one = request(self.results, stem, side, label=label, key=key, target=target, answers=())
         (ended,) = yield RequestBatch(
-            folder=self.results, requests=[request], then=[key] * left, timeout=self.timeout
+            folder=self.results, requests=[one], then=[key] * left, timeout=self.timeout
         )
         return ended
 

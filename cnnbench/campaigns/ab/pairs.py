@@ -21,7 +21,7 @@ from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.results import CLEAR, SIDES, Begun, PairsFolder, compare_pairs, pair_name
-from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
@@ -407,11 +407,12 @@ class Pairs:
             own = encode(replace(place, lost=tuple(lost) or None))
             return with_subject({**document, "ab": own}, subject)
 
-        log, kept = self.results.log(name), self.results.folder / side / f"{name}.json"
-        return Request(
-            name=name,
+        kept = self.results.folder / side / f"{name}.json"
+        return request(
+            self.results,
+            name,
+            started,
             label=f"{what} {side.upper()}",
-            command=measuring(started, log.with_suffix(".part"), log),
             target=None if place.pair is None else kept,
             failed=kept,
             answers=() if place.pair is None else ("ok",),

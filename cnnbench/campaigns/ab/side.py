@@ -9,16 +9,19 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from cnnbench.campaigns.launch.tasks import JobLayout, command_words, run_words
+from cnnbench.campaigns.processes.campaign import Request
 from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.campaigns.processes.question import AskedPlan, identity_of
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import UsageError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split
@@ -53,6 +56,7 @@ class Side:
       resolved: its flags as resolved before the first process, also for records of processes that
         leave none.
       subject: what it measures; None if unknown.
+      cores: processors that its processes may use; None: those of this process.
     """
 
     flags: tuple[str, ...] = ()
@@ -64,6 +68,7 @@ class Side:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     resolved: Resolved = field(default_factory=Resolved)
     subject: Subject | None = None
+    cores: Collection[int] | None = None
 
     @cached_property
     def given(self) -> dict[str, str]:
@@ -193,6 +198,13 @@ def _versions(side: Side) -> dict[str, object]:
     return {}
 
 
+def request(folder: ResultsFolder, name: str, side: Side, **more: Any) -> Request:
+    """A process of a side, with its log in a folder; `more` are other fields of `Request`."""
+    log = folder.log(name)
+    command = measuring(side, log.with_suffix(".part"), log)
+    return Request(name=name, command=command, **{"label": name, **more})
+
+
 def measuring(side: Side, record: Path, log: Path) -> Measuring:
     """Description of a process of a side, which writes a record and a log."""
     command = ("cnnbench", *run_words(side.layout, side.flags))
@@ -201,6 +213,7 @@ def measuring(side: Side, record: Path, log: Path) -> Measuring:
         log=log,
         environment=side.environment,
         folder=side.checkout,
+        cores=side.cores,
         record=record,
         blank=blank_record(RunRecord.kind, command, side.resolved),
     )

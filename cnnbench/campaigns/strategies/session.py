@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch.tasks import resolve_run
 from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
@@ -269,14 +269,11 @@ class StrategiesSession:
         if not number:
             checkpoint = self._results.checkpoints / case.name
             stem, flags = "weights", {**case.weights_flags, "train_dir": str(checkpoint)}
-        name = f"{case.name}-{stem}"
-        log = self._results.log(name)
-        side = Side(resolved=case.resolved).including(flags)
         kept = self._results.folder / case.name / f"{stem}.json"
-        return Request(
-            name=name,
-            label=name,
-            command=measuring(side, log.with_suffix(".part"), log),
+        return request(
+            self._results,
+            f"{case.name}-{stem}",
+            Side(resolved=case.resolved).including(flags),
             key=(case.name, checkpoint is None),
             target=kept if number else None,
             failed=kept,

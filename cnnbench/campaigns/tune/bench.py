@@ -24,8 +24,8 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.results import PairsFolder
-from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.ab.side import Side, request
+from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal
@@ -360,13 +360,12 @@ class RaceBench:
         requests = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
-            side = self.question.side({**one.flags, **length}, one.resolved)
-            log = self.folder.log(name)
             requests.append(
-                Request(
-                    name=name,
+                request(
+                    self.folder,
+                    name,
+                    self.question.side({**one.flags, **length}, one.resolved),
                     label=f"{what}: {one.name}",
-                    command=measuring(side, log.with_suffix(".part"), log),
                     key=then[0] if then else what,
                     target=self.folder.folder / _RACE / f"{name}.json",
                     answers=_ANSWERS,

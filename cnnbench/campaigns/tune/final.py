@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
-from cnnbench.campaigns.ab.side import measuring
+from cnnbench.campaigns.ab.side import request
 from cnnbench.campaigns.launch.tasks import command_words
-from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
 from cnnbench.campaigns.strategies.session import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, FINAL, MOST_PAIRS, RaceBench
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
@@ -242,17 +242,16 @@ class Final:
     def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
         """Trains weights to compare; returns why that failed, or ""."""
         flags = {**flags_for_weights(one.flags, WEIGHTS_STEPS), "train_dir": str(target)}
-        log = self.folder.log(f"weights-{one.key}")
-        side = self.question.side(flags, replace(one.resolved, explicit_flags=()))
-        request = Request(
-            name=log.stem,
+        training = request(
+            self.folder,
+            f"weights-{one.key}",
+            self.question.side(flags, replace(one.resolved, explicit_flags=())),
             label=f"weights: {name}",
-            command=measuring(side, log.with_suffix(".part"), log),
             key="weights",
             leaves=target,
         )
         (ended,) = yield RequestBatch(
-            folder=self.folder, requests=[request], timeout=self.question.timeout
+            folder=self.folder, requests=[training], timeout=self.question.timeout
         )
         message: str = ended.message
         return message
