@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from cnnbench.campaigns import scaling
+from cnnbench.campaigns.launch.tasks import JobLayout, task_command
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
@@ -16,6 +19,27 @@ def of(lenet_runs):
     """Makes runs of a job by the speed of all its devices."""
     make = lenet_runs()
     return lambda speed, devices: make(speed, devices=devices)
+
+
+def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
+    command = task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
+    chief = SimpleNamespace(machine=SimpleNamespace(num_gpus=2), to_json=dict)
+    jobs = scaling.Scaling(
+        layouts={n: JobLayout(workers=n) for n in (1, 3)},
+        chiefs={1: chief, 3: chief},
+        command=command,
+        cores=8 // 3,
+    )
+    ended = SimpleNamespace(status="ok", record=None)
+    with scaling.ScalingFolder(tmp_path / "r") as folder:
+        policy = jobs.policy(folder, 1)
+        found = [next(policy), policy.send([ended]), policy.send([ended])]
+    commands = [batch.requests[0].command for batch in found]
+    assert [one.cores for one in commands] == [[0, 1], [0, 1], [0, 1, 2, 3, 4, 5]]
+    assert ["--affinity" in one.words for one in commands] == [False, True, True]
+    assert {"--variable_update=independent", "--num_gpus=2"} < {*commands[0].words}
+    assert commands[2].words[4:6] == ("launch", "--workers=3")
 
 
 def test_workers_with_processors_of_their_own(of):
