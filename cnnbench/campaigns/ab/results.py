@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +66,57 @@ class PairsFolder(ResultsFolder):
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Begun:
-    """State of an experiment after earlier sessions; if `clear`, more pairs cannot change it.
-
-    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last session;
-    `end` is the event that ended the last one, None if it was killed.
-    """
+    """An experiment after earlier sessions, from the events of its journal."""
 
     folder: Path
-    facts: Mapping[str, Any]
-    planned: int
-    pairs: int
-    made: tuple[InterimAnalysis, ...]
-    clear: bool
-    end: Mapping[str, Any] | None
+    events: Sequence[Mapping[str, Any]] = field(repr=False)
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """The first event of the last session, with the `Experiment.facts`."""
+        return self._of("ab")[-1]
+
+    @property
+    def planned(self) -> int:
+        """Maximum number of pairs in the first session."""
+        return int(self._of("ab")[0]["looks"][-1]["pairs"])
+
+    @property
+    def pairs(self) -> int:
+        """Maximum number of pairs in the last session."""
+        return int(self.facts["looks"][-1]["pairs"])
+
+    @property
+    def end(self) -> Mapping[str, Any] | None:
+        """The event that ended the last session; None if it was killed."""
+        last = self._of("ab", "end")[-1]
+        return last if last["event"] == "end" else None
+
+    @cached_property
+    def _judged(self) -> dict[int, Mapping[str, Any]]:
+        """The last event of each analysis, by number of pairs."""
+        # Interrupted sessions were judged, too, but not those in which a process failed.
+        found = {
+            one["pairs"]: one
+            for one in self._of("look", "end")
+            if one["pairs"] and Verdict.FAILED.value not in one.get("verdicts", ())
+        }
+        if self.end is None:  # killed: its last analysis is made again
+            found.pop(self.pairs, None)
+        return dict(sorted(found.items()))
+
+    @property
+    def made(self) -> tuple[InterimAnalysis, ...]:
+        """The analyses of all sessions."""
+        return tuple(InterimAnalysis(n, float(one["alpha"])) for n, one in self._judged.items())
+
+    @property
+    def clear(self) -> bool:
+        """Whether more pairs cannot change the verdict."""
+        verdicts = [*self._judged.values()][-1]["verdicts"] if self._judged else ()
+        return bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts)
 
     @property
     def is_spent(self) -> bool:
@@ -100,35 +137,32 @@ class Begun:
         """How further pairs are judged."""
         return Continuation(self.facts["policy"]["alpha"], self.planned, self.made)
 
+    def verdict(self, plan: Continuation | None = None) -> Comparison | None:
+        """The comparison that ended it, at the level of its last analysis.
+
+        `plan` is how further pairs are judged, by default those of `cnnbench ab --resume`. None if
+        it has not ended, or was judged with an A/A spread, whose records are elsewhere.
+        """
+        if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
+            return None
+        base, new = (load_records([str(self.folder / side)]) for side in SIDES)
+        if plan is None and self.goes_on:
+            plan = self.plan
+        found = compare_pairs(base.records, new.records, self.facts, self.end["alpha"], plan=plan)
+        with contextlib.suppress(LookupError, ValueError):
+            document = self._of(EXPLANATION)[-1]["document"]
+            found = replace(found, explanation=Explanation.from_dict(document))
+        return found
+
+    def _of(self, *names: str) -> list[Mapping[str, Any]]:
+        return [one for one in self.events if one.get("event") in names]
+
 
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
-    events = list(Journal(folder / JOURNAL).read("ab", "look", "end"))
-    sessions = [one for one in events if one["event"] == "ab" and one.get("looks")]
-    if not sessions:
-        return None
-    # Interrupted sessions were judged, too, but not those in which a process failed.
-    judged = {
-        one["pairs"]: one
-        for one in events
-        if one["event"] != "ab" and Verdict.FAILED.value not in one.get("verdicts", ())
-    }
-    first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))
-    last_event = [one for one in events if one["event"] != "look"][-1]
-    end = last_event if last_event["event"] == "end" else None
-    if end is None:  # killed: its last analysis is made again
-        judged.pop(last, None)
-    made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
-    verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
-    return Begun(
-        folder=folder,
-        facts=sessions[-1],
-        planned=first,
-        pairs=last,
-        made=tuple(made),
-        clear=bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts),
-        end=end,
-    )
+    events = tuple(Journal(folder / JOURNAL).read())
+    there = any(one.get("event") == "ab" and one.get("looks") for one in events)
+    return Begun(folder, events) if there else None
 
 
 def resumable(folder: Path) -> Begun | None:
@@ -137,35 +171,14 @@ def resumable(folder: Path) -> Begun | None:
     return found if found is not None and found.goes_on else None
 
 
-def results_below(folder: Path) -> Path | None:
-    """The only results folder of an experiment in or directly below a folder, or None."""
+def begun_below(folder: Path) -> Begun | None:
+    """The only experiment in or directly below a folder, or None."""
     try:
         candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
-        found = [path for path in candidates if _events(path)]
+        found = [one for one in map(begun, candidates) if one is not None]
     except OSError:
         return None
     return found[0] if len(found) == 1 else None
-
-
-def verdict(folder: Path, plan: Continuation | None = None) -> Comparison | None:
-    """The comparison that ended an experiment, at the level of its last analysis.
-
-    `plan` is how further pairs are judged, by default those of `cnnbench ab --resume`. None if it
-    has not ended, or was judged with an A/A spread, whose records are elsewhere.
-    """
-    events = _events(folder)
-    begin, end = events.get("ab"), events.get("end")
-    if begin is None or end is None or begin.get("baseline_aa") or "policy" not in begin:
-        return None
-    base, new = (load_records([str(folder / side)]) for side in SIDES)
-    earlier = resumable(folder)
-    if plan is None and earlier is not None:
-        plan = earlier.plan
-    found = compare_pairs(base.records, new.records, begin, end["alpha"], plan=plan)
-    with contextlib.suppress(LookupError, ValueError):
-        document = events[EXPLANATION]["document"]
-        found = replace(found, explanation=Explanation.from_dict(document))
-    return found
 
 
 def compare_pairs(
@@ -195,9 +208,3 @@ def compare_pairs(
         base_label=labels[0],
         new_label=labels[1],
     )
-
-
-def _events(folder: Path) -> dict[str, dict[str, Any]]:
-    """The last event of each kind; empty for a folder without an experiment."""
-    found = {event.get("event", ""): event for event in Journal(folder / JOURNAL).read()}
-    return found if "ab" in found else {}

@@ -12,7 +12,7 @@ from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.explain import NotExplainedError, ProfilesFolder, Profiling
 from cnnbench.campaigns.ab.flags import check, turn_seconds
 from cnnbench.campaigns.ab.pairs import Experiment, Pairs
-from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun, verdict
+from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.search import (
     BAD,
@@ -249,7 +249,7 @@ class CommitBench:
         """The answer in the journal and the records of a commit; None if its session was ended."""
         if state is None or state.end is None:
             return None
-        comparison = verdict(state.folder, None if state.is_spent else state.plan)
+        comparison = state.verdict(None if state.is_spent else state.plan)
         assert comparison is not None
         alpha, policy = state.end["alpha"], self.setting.experiment.policy
         entry = entry_of(comparison)

@@ -22,7 +22,6 @@ from cnnbench.campaigns.ab.results import (
     PairsFolder,
     begun,
     resumable,
-    verdict,
 )
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import command_words
@@ -148,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
         earlier = _earlier(given, common)
         command = earlier.facts["command"]
         then, common = _parsed(command)
-        given = {**then, "pairs": _pairs_to_go(earlier, Path(given["results"])), **given}
+        given = {**then, "pairs": _pairs_to_go(earlier), **given}
         if earlier.made and given["pairs"] < earlier.made[-1].pairs:
             reason = f"{given['results']} has {earlier.made[-1].pairs} pairs already"
             raise FlagError("pairs", given["pairs"], reason)
@@ -205,12 +204,12 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
     return found
 
 
-def _pairs_to_go(earlier: Begun, folder: Path) -> int:
+def _pairs_to_go(earlier: Begun) -> int:
     """Maximum number of pairs of --resume without --pairs: as planned, or as needed to decide."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
-    comparison = verdict(folder)
+    comparison = earlier.verdict()
     enough = _enough(comparison, earlier) if comparison is not None else 0
     return min(max(enough, there + STEP), sides.MOST_PAIRS)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cnnbench.base.text.numbers import integer
 from cnnbench.base.text.progress import Progress
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.campaigns.ab.results import results_below, verdict
+from cnnbench.campaigns.ab.results import begun_below
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
@@ -124,8 +124,8 @@ def _load(paths: Sequence[str]) -> Loaded:
 def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> ReportSubject:
     if options.baseline is None:
         # The verdict of an experiment, if its results folder is the only path.
-        folder = results_below(Path(paths[0])) if len(paths) == 1 else None
-        found = None if folder is None else verdict(folder)
+        earlier = begun_below(Path(paths[0])) if len(paths) == 1 else None
+        found = None if earlier is None else earlier.verdict()
         if found is None and options.table == "comparison":
             raise FlagError(
                 "table", "comparison", "needs --baseline, or the results of cnnbench ab"
