@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from cnnbench.base.document import Charts, Content, Section, Table, TableCell, Text
 from cnnbench.base.text.escape import plain
-from cnnbench.base.text.table import fitted_rows, wrapped
+from cnnbench.base.text.table import fitted, wrapped
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
@@ -62,7 +62,7 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
         cells.insert(0, [_UNIT.sub(" ", plain(title)) for title in titles])
         notes, signs = ["", *notes], [None, *signs]
     indent = block.indent + len(mark)
-    found = fitted_rows(cells, left, spare, indent, has_head=block.has_head)
+    found = fitted(cells, left, spare, indent, has_head=block.has_head)
     if block.title:
         yield mark + plain(block.title)
     for at, (lines, sign, note) in enumerate(zip_longest(found, signs, notes)):

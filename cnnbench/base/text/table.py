@@ -70,19 +70,6 @@ def fitted(
     indent: int = 0,
     *,
     has_head: bool = True,
-) -> list[str]:
-    """`aligned`, in lines that are no longer than `columns`; see `fitted_rows`."""
-    found = fitted_rows(rows, left, spare, indent, has_head=has_head)
-    return [line for lines in found for line in lines]
-
-
-def fitted_rows(
-    rows: Sequence[Sequence[str]],
-    left: Sequence[int] = (0,),
-    spare: Sequence[int] = (),
-    indent: int = 0,
-    *,
-    has_head: bool = True,
 ) -> list[list[str]]:
     """The lines of each row of a table that is no wider than `columns`, as far as possible.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from cnnbench.base.text.escape import one_line
-from cnnbench.base.text.numbers import NONE, count, duration, percent, percents
-from cnnbench.base.text.table import fitted
+from cnnbench.base.document import Row, TableCell, Text, numeric, table, terminal
+from cnnbench.base.text.numbers import NONE, count, duration, integer, percent, percents
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.campaign import RunPolicy
@@ -15,8 +14,6 @@ from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import FIRST
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.records.explanation import Explanation
-
-_TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
 # Larger changes are printed in whole per cent.
 _LARGE = 0.1
@@ -137,16 +134,11 @@ def _speed(step: Step) -> str:
     return f"{percent(abs(change), digits)} {direction} ({percents(least, most, digits)})"
 
 
-def lines(found: Bisection) -> list[str]:
+def text_of(found: Bisection) -> str:
     """A table of the steps, and the first bad commit or the candidates for it."""
-    rows = [_TITLES, *(_row(step, found.setting.history) for step in found.steps)]
-    text = [*fitted(rows, left=(0, 1, 5)), ""]
-    if len(found.suspects) == 1:
-        text += _culprit(found)
-    elif found.suspects:
-        text += _range(found)
-    # Subjects of commits may contain control characters; leading blanks are kept.
-    return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
+    steps = table((_row(step, found.setting.history) for step in found.steps), whole=True)
+    more = _culprit(found) if len(found.suspects) == 1 else _range(found)
+    return terminal.text_of([[steps], more if found.suspects else []])
 
 
 def no_difference(step: Step) -> str:
@@ -161,18 +153,18 @@ def no_difference(step: Step) -> str:
     return text + "measure what can be compared"
 
 
-def _row(step: Step, history: History) -> tuple[str, ...]:
-    return (
-        step.commit[:12],
-        step.answer,
-        _change(step),
-        _interval(step),
-        str(step.pairs),
-        history.show(step.commit),
-    )
+def _row(step: Step, history: History) -> Row:
+    return {
+        "commit": step.commit[:12],
+        "answer": step.answer,
+        "change": TableCell(_change(step), kinds="number"),
+        "interval": TableCell(_interval(step), kinds="number"),
+        "pairs": numeric(step.pairs, integer),
+        "subject": history.show(step.commit),
+    }
 
 
-def _culprit(found: Bisection) -> list[str]:
+def _culprit(found: Bisection) -> list[Text]:
     (commit,), history = found.suspects, found.setting.history
     step = found.of(commit)
     assert step is not None  # a single suspect was measured
@@ -184,23 +176,22 @@ def _culprit(found: Bisection) -> list[str]:
     if not is_about_work(found.differ) and step.judgement.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
+    told = (history.show(commit), history.show(commit, "%an, %as"), what)
     return [
-        f"{commit} is the first bad commit",
-        f"      {history.show(commit)}",
-        f"      {history.show(commit, '%an, %as')}",
-        f"      {what}",
-        f"      against the commit before it: {again}",
+        Text(f"{commit} is the first bad commit"),
+        *(Text(one, indent=6, whole=True) for one in told),
+        Text(f"against the commit before it: {again}", indent=6, whole=True),
     ]
 
 
-def _range(found: Bisection) -> list[str]:
+def _range(found: Bisection) -> list[Text]:
     number = len(found.suspects)
-    text = [f"the first bad commit is one of these {number}; skipped commits hide which:"]
+    text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
     for commit in found.suspects:
         step = found.of(commit)
-        why = "" if step is None else word(step, found.differ)
-        text.append(f"      {commit[:12]} {found.setting.history.show(commit)}")
-        text.append(f"            {BAD if step is not None and step.answer == BAD else why}")
+        why = "" if step is None else BAD if step.answer == BAD else word(step, found.differ)
+        title = f"{commit[:12]} {found.setting.history.show(commit)}"
+        text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
     return text
 
 

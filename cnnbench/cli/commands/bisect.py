@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 
 from cnnbench.base import plugins
 from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
 from cnnbench.campaigns.ab.pairs import Experiment
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import BisectFolder, CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of, settling_pairs
-from cnnbench.campaigns.bisect.session import Bisection, lines, no_difference
+from cnnbench.campaigns.bisect.session import Bisection, no_difference, text_of
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import Question
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
@@ -183,7 +182,7 @@ def _run(
 
 
 def _report(found: Bisection, reporter: Reporter, argv: Sequence[str]) -> int:
-    LineWriter(sys.stdout).lines(lines(found))
+    write_output(None, text_of(found))
     differ = found.differ
     if len(found.suspects) == 1:
         return ExitCode.OK

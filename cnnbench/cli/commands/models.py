@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.text.table import csv_of, fitted, natural_key
+from cnnbench.base.document import Row, TableCell, numeric, table, terminal
+from cnnbench.base.text.table import csv_of, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
@@ -70,16 +71,6 @@ class ModelsDocument:
     models: tuple[Listed, ...]
 
 
-_COLUMNS: dict[str, Callable[[Listed], str]] = {
-    "model": lambda one: one.model,
-    "image": lambda one: one.input_shape,
-    "batch/device": lambda one: str(one.batch_size),
-    "parameters": lambda one: f"{one.trainable_parameters:,}",
-    "GFLOPs forward": lambda one: f"{one.forward_flops_per_image / 1e9:.3f}",
-    "GFLOPs training": lambda one: f"{one.training_flops_per_image / 1e9:.3f}",
-    "MiB": lambda one: f"{one.memory_bytes_per_image / 2**20:.2f}",
-}
-
 _ABOUT = """\
 Usage: cnnbench models [--data_name=NAME] [--plugin=FILE] [--format=table|csv|json]
 
@@ -140,9 +131,18 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
 
 
 def _table(models: Sequence[Listed]) -> str:
-    blocks = []
-    for dataset, group in itertools.groupby(models, lambda one: one.dataset):
-        rows = [tuple(text(one) for text in _COLUMNS.values()) for one in group]
-        lines = fitted([tuple(_COLUMNS), *rows], indent=2)
-        blocks.append(f"{dataset}:\n" + "".join(f"  {line}\n" for line in lines) + "\n")
-    return "".join(blocks)
+    groups = itertools.groupby(models, lambda one: one.dataset)
+    tables = (table(map(_row, those), title=f"{name}:", indent=2) for name, those in groups)
+    return terminal.text_of([one] for one in tables)
+
+
+def _row(one: Listed) -> Row:
+    return {
+        "model": one.model,
+        "image": TableCell(one.input_shape, kinds="number"),
+        "batch/device": numeric(one.batch_size, "{:.0f}".format),
+        "parameters": numeric(one.trainable_parameters, "{:,.0f}".format),
+        "GFLOPs forward": numeric(one.forward_flops_per_image, "{:.3f}".format, scale=1e-9),
+        "GFLOPs training": numeric(one.training_flops_per_image, "{:.3f}".format, scale=1e-9),
+        "MiB": numeric(one.memory_bytes_per_image, "{:.2f}".format, scale=2**-20),
+    }

@@ -7,7 +7,6 @@ from cnnbench.base.text.table import (
     aligned,
     csv_text,
     fitted,
-    fitted_rows,
     markdown_table,
     natural_key,
     parts,
@@ -23,6 +22,10 @@ ROWS = (
     ("conv4_block23/bottleneck_12/conv_2", "convolution 3x3", "12.3 %", "123.4 MiB", "1,234"),
     ("fc", "dense", "1.2 %", "1.2 MiB", "2"),
 )
+
+
+def lines_of(*rows, **layout):
+    return [line for lines in fitted(*rows, **layout) for line in lines]
 
 
 @pytest.fixture
@@ -48,12 +51,12 @@ def test_numbers_within_names_sort_by_value(ordered):
 
 def test_a_table_that_fits_stays_as_it_is(columns):
     columns(120)
-    assert fitted(ROWS, (0, 1), spare=(3,)) == aligned(ROWS, (0, 1))
+    assert lines_of(ROWS, (0, 1), spare=(3,)) == aligned(ROWS, (0, 1))
 
 
 def test_heads_are_broken_first(columns):
     columns(79)
-    assert fitted(ROWS, (0, 1), spare=(3,)) == [
+    assert lines_of(ROWS, (0, 1), spare=(3,)) == [
         "                                                                            to",
         "                                                                  moved    win",
         "layer                               kind             of step      bytes     ms",
@@ -64,7 +67,7 @@ def test_heads_are_broken_first(columns):
 
 def test_then_columns_are_left_out_and_named(columns):
     columns(70)
-    lines = fitted(ROWS, (0, 1), spare=(3,))
+    lines = lines_of(ROWS, (0, 1), spare=(3,))
     assert max(map(len, lines)) <= 70
     assert "bytes" not in lines[0] + lines[1]
     assert lines[-1] == "not in 70 columns: moved bytes"
@@ -74,7 +77,7 @@ def test_then_columns_are_left_out_and_named(columns):
 @pytest.mark.parametrize("width", [100, 80, 60, 45])
 def test_then_texts_are_broken_and_nothing_is_lost(columns, width):
     columns(width)
-    lines = fitted(ROWS, (0, 1), spare=(3, 4))
+    lines = lines_of(ROWS, (0, 1), spare=(3, 4))
     assert max(map(len, lines)) <= width
     whole = "".join("".join(lines).split())
     for mark in ("bottleneck_12", "12.3%", "dense", "fc"):
@@ -83,7 +86,7 @@ def test_then_texts_are_broken_and_nothing_is_lost(columns, width):
 
 def test_lines_belong_to_rows(columns):
     columns(60)
-    head, first, second = fitted_rows(ROWS, (0, 1))
+    head, first, second = fitted(ROWS, (0, 1))
     assert [line[:24].rstrip() for line in first] == [
         "conv4_block23/     convo",
         "  bottleneck_12/",
@@ -96,7 +99,7 @@ def test_lines_belong_to_rows(columns):
 def test_rows_without_a_head(columns):
     columns(40)
     rows = [("a b c", "x" * 40, "1"), ("d", "y", "2")]
-    assert fitted(rows, (0, 1), has_head=False) == [
+    assert lines_of(rows, (0, 1), has_head=False) == [
         "a b c  " + "x" * 30 + "  1",
         "         " + "x" * 10,
         "d      y                               2",
