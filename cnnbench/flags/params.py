@@ -110,4 +110,4 @@ def check_fp16(precision: str, use_fp16: bool) -> None:
     """Raises FlagError where --use_fp16, an older flag, contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
-        raise FlagError("use_fp16", str(use_fp16).lower(), reason)
+        raise FlagError("use_fp16", use_fp16, reason)

@@ -612,6 +612,8 @@ launch --ps=256 --affinity                   | processors cannot be divided amon
 launch --ps=1 --output=x.csv                 | --output=x.csv: needs --scaling
 launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
 launch --ps=1 --scaling=1 --workers=2        | --workers=2: has no meaning with --scaling
+launch --ps=1 --scaling=1 --affinity         | --affinity=true: has no meaning with --scaling
+launch --ps=1 --resume                       | --resume=true: needs --scaling
 launch --ps=1 --scaling=1 --plot=x.gif       | --plot=x.gif:
 launch --ps=1 --scaling=1 --link=wire        | --link=wire:
 launch --ps=1 --scaling=1 -- --result_json=x | --result_json=x: cannot be used by
@@ -621,7 +623,7 @@ report gone                                  | gone: no such file
 report empty                                 | neither run records nor all-reduce measurements
 report records --table=runs                  | --table=runs: is for --format=csv
 report records --format=csv --table=comparison | --table=comparison: needs --baseline
-report records --threshold=5                 | --threshold=5.0: needs --baseline
+report records --threshold=5                 | --threshold=5: needs --baseline
 report records --output=/gone/x.html         | --output=/gone/x.html
 report records --output=records/0.json       | --output=records/0.json: is a file of another kind
 report records/0.json --output=records/0.json | --output=records/0.json: *that this command reads

@@ -112,7 +112,7 @@ class Job:
             if repeated[address] > 1:
                 reason = reason or f"{address} is given to two tasks"
             if reason:
-                raise FlagError(_flag_of(task), ",".join(self.addresses_of(task.job)), reason)
+                raise FlagError(_flag_of(task), self.addresses_of(task.job), reason)
 
     def _check_task(self) -> None:
         job, index = self.task.job, self.task.index

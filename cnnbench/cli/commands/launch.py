@@ -143,8 +143,8 @@ def main(argv: Sequence[str]) -> int:
             f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
         )
     if options.scaling and flags and flags[0] == "allreduce":
-        counts = ",".join(map(str, options.scaling))
-        raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
+        reason = "compares runs; for allreduce give --workers"
+        raise FlagError("scaling", options.scaling, reason)
     if options.scaling:
         return _scale(options, given, argv)
     for name in (spec.name for spec in _SECTIONS["Scaling"] if spec.name in given):

@@ -196,12 +196,11 @@ def _run(
 
 def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:
     if min(counts) * job.num_workers < 2:
-        named = ",".join(map(str, counts))
-        raise FlagError("num_gpus", named, "must be at least 2: one device has nothing to reduce")
+        raise FlagError("num_gpus", counts, "must be at least 2: one device has nothing to reduce")
     for spec in specs or ():
         if job.in_cluster and not job.client_per_worker and "collective" in spec.names:
             reason = "in a job, every worker runs collective by itself; measure the others apart"
-            raise FlagError("all_reduce_spec", ",".join(map(str, specs or ())), reason)
+            raise FlagError("all_reduce_spec", specs, reason)
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
