@@ -489,7 +489,7 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
         return line.removeprefix("cnnbench: error: ")
 
     other = "is not of the experiment in results; leave it out, or name another folder"
-    assert refused("--threshold=1", *noise) == f"--threshold=1.0: {other}"
+    assert refused("--threshold=1", *noise) == f"--threshold=1: {other}"
     assert refused("--seed=6", *noise) == f"--seed=6: {other}"
     assert refused(*noise, "--", "--model=vgg11") == f"'--model=vgg11' behind -- {other}"
     assert refused(*noise, "--pairs=7") == "--pairs=7: results has 8 pairs already"
