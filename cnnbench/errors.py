@@ -86,7 +86,9 @@ class UsageError(ValueError):
 
 
 def _as_given(value: object) -> str:
-    """A value of a flag as on a command line."""
+    """A value of a flag as on a command line; None stands for a flag that is not given."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

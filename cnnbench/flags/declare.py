@@ -146,8 +146,8 @@ class FlagSpec:
         return getattr(value, "source", value)
 
     def text(self, value: Any) -> str:
-        """The value as written on the command line."""
-        value = self.kind.stored(value)
+        """The value as written on the command line; "" for None."""
+        value = "" if value is None else self.kind.stored(value)
         return self.kind.text(value) if self.kind.has(value) else str(value)
 
 
@@ -187,7 +187,7 @@ def parted(options: type[T], given: Mapping[str, Any]) -> tuple[T, dict[str, Any
 
 def texts_of(given: Mapping[str, Any], specs: Mapping[str, FlagSpec]) -> dict[str, str]:
     """Values of flags by name, as written on the command line."""
-    return {name: "" if value is None else specs[name].text(value) for name, value in given.items()}
+    return {name: specs[name].text(value) for name, value in given.items()}
 
 
 def sections_of(group: type, titles: Mapping[str, str]) -> dict[str, tuple[FlagSpec, ...]]:

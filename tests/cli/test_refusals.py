@@ -296,7 +296,7 @@ run --rendezvous=nohost                      | --rendezvous=nohost: is no host:p
 run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
 run COORDINATED                              | --variable_update=*cnnbench launch
 run COORDINATED ME --controller_host=d:1     | --ps_hosts=*needs tasks for variables
-run COORDINATED ME --ps_hosts=c:1            | --controller_host=*a process that coordinates
+run COORDINATED ME --ps_hosts=c:1            | --controller_host=: *a process that coordinates
 run COORDINATED CHIEF --num_gpus=2           | --num_gpus=*one device per worker
 run COORDINATED CHIEF --eval --train_dir=x   | --eval=*only trains
 run COORDINATED CHIEF --forward_only         | --forward_only=*only trains
