@@ -15,7 +15,9 @@ from cnnbench.campaigns.ab.flags import RESERVED
 from cnnbench.campaigns.ab.results import SIDES, Begun, resumable
 from cnnbench.campaigns.launch.tasks import JobLayout, command_words
 from cnnbench.cli.commands.sides import MOST_PAIRS, shown
-from cnnbench.flags.params import SPECS
+from cnnbench.flags.declare import named
+from cnnbench.flags.params import FLAGS, SPECS
+from cnnbench.flags.roles import Role
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, processes_needed
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import judge
@@ -26,7 +28,7 @@ from cnnbench.plan.place import ADDRESSES
 _MOST_LINES = 3
 _NEW = "cnnbench ab --pairs="
 _HOSTS = ("worker_hosts", "ps_hosts")
-_LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
+_LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
 def settling_pairs(

@@ -85,7 +85,7 @@ def test_unlike_machines_and_how_to_allow_them(call, save, base, tmp_path):
             "for i in $(seq N); do cnnbench launch --workers=1 --ps=1 -- --model=lenet ",
         ),
         (
-            [{}, {}],
+            [{"flags": {"batch_size": 8, "benchmark_log_dir": "d"}}] * 2,
             "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
             "--result_json={new}/new-$(date +%s)-$i.json; done  # and in turn with these as many",
         ),
@@ -95,6 +95,7 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     call, save, tmp_path, parts, command
 ):
     names = ("model", "batch_size", "precision", "result_json", "worker_hosts", "job_name")
+    names += ("benchmark_log_dir",)
     sides = [
         save(tmp_path / name, factor, explicit_flags=names, **more)
         for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
