@@ -26,7 +26,7 @@ from cnnbench.plan.work import Work
 from cnnbench.run.runtime.peak_flops import published
 from cnnbench.variable_mgr.modes import Copies
 
-PROCESS_BYTES = 780 * 2**20
+PROCESS_BYTES = 620 * 2**20
 """Memory of a process with TensorFlow 2.21 and a traced step, before any tensor."""
 
 _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
