@@ -70,6 +70,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             share_memory=options.share_memory,
             own=spec.devices,
             communication_hint=options.communication_hint,
+            shared_cards=options.shared_cards,
         )
         self._reduce = Reducer(
             options.all_reduce,

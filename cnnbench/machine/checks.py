@@ -48,9 +48,13 @@ def parse_quiet(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
-    """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice."""
+    """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice.
+
+    `cards` are the numbers of the GPUs of the run among the visible ones.
+    """
 
     on_gpu: bool = False
+    cards: tuple[int, ...] = (0,)
     num_devices: int = 1
     intra_threads: int = 0
     intra_threads_given: bool = False
@@ -249,7 +253,7 @@ def gpu_processes(now: Situation) -> Finding:
     if not now.flags.on_gpu or not busy:
         return None
     found = "; ".join(f"GPU {i} also runs {process_names(them)}" for i, them in busy.items())
-    free, wanted = now.gpus.free, now.flags.num_devices
+    free, wanted = now.gpus.free, len(now.flags.cards)
     if len(free) < wanted:
         return found, "end them, or wait"
     without = " without --gpu_indices" if now.flags.gpu_indices else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import math
 import os
 import re
 import sys
@@ -70,13 +71,11 @@ def handles(module: Any) -> list[Any]:
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
 
-def handles_of_run(
-    module: Any, host: Host, gpu_indices: str, num_gpus: int | None
-) -> dict[int, Any]:
+def handles_of_run(module: Any, host: Host, cards: Sequence[int] | None = None) -> dict[int, Any]:
     """NVML's handles of the GPUs of a run by their numbers; see `gpus_of_run`."""
     found = handles(module)
     uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in found]
-    return {i: found[i] for i in gpus_of_run(uuids, host.environ, gpu_indices, num_gpus)}
+    return {i: found[i] for i in gpus_of_run(uuids, host.environ, cards)}
 
 
 def _text(value: str | bytes) -> str:
@@ -128,14 +127,21 @@ def nvml_facts(host: Host) -> Facts:
 
 
 def gpu_memory(
-    gpu_indices: str = "", num_gpus: int | None = None, host: Host | None = None
+    cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of a run (see `gpus_of_run`) that has the least free; None without NVML."""
+    """Memory of the GPU of a run (see `gpus_of_run`) that has the least free; None without NVML.
+
+    Of cards that are divided into several GPUs, that of one of these.
+    """
     host = Host() if host is None else host
     with nvml(host) as module:
-        mine = {} if module is None else handles_of_run(module, host, gpu_indices, num_gpus)
+        mine = {} if module is None else handles_of_run(module, host, cards)
         told = [ask(module.nvmlDeviceGetMemoryInfo, one) for one in mine.values()]
-        sizes = [Memory(int(one.total), int(one.free)) for one in told if one is not None]
+        sizes = [
+            Memory(int(one.total) // per_card, int(one.free) // per_card)
+            for one in told
+            if one is not None
+        ]
     return min(sizes, key=lambda one: one.available, default=None)
 
 
@@ -222,13 +228,15 @@ def visible_gpus(host: Host) -> list[str]:
     return [str(number) for number in range(gpu_count(host))]
 
 
-def share_of_gpus(host: Host, index: int, count: int) -> str | None:
+def share_of_gpus(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
     """Value of CUDA_VISIBLE_DEVICES for a process, the `index`th that uses `count` visible GPUs.
 
-    None if there are too few GPUs.
+    Every visible card has `per_card` of them, which several processes may share. None if there are
+    too few.
     """
-    share = visible_gpus(host)[index * count : (index + 1) * count]
-    return ",".join(share) if len(share) == count else None
+    first, end = index * count // per_card, math.ceil((index + 1) * count / per_card)
+    visible = visible_gpus(host)
+    return ",".join(visible[first:end]) if end <= len(visible) else None
 
 
 def gpu_count(host: Host) -> int:
@@ -241,7 +249,7 @@ def gpu_count(host: Host) -> int:
 
 
 def gpus_of_run(
-    uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int | None
+    uuids: Sequence[str], environ: Mapping[str, str], cards: Sequence[int] | None
 ) -> tuple[int, ...]:
     """GPUs that a run uses: numbers in the driver's order.
 
@@ -251,7 +259,7 @@ def gpus_of_run(
       uuids: UUIDs of all GPUs, in the driver's order.
       environ: environment variables. CUDA_VISIBLE_DEVICES has numbers or (beginnings of) UUIDs;
         GPUs after an unknown one are invisible.
-      gpu_indices, num_gpus: the flags: numbers among the visible GPUs; how many, None for all.
+      cards: numbers among the visible GPUs; None for all.
     """
     visible = list(range(len(uuids)))
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -264,8 +272,8 @@ def gpus_of_run(
             if len(matching) != 1:
                 break
             visible += matching
-    wanted = [int(i) for i in gpu_indices.split(",")] if gpu_indices else range(len(uuids))
-    return tuple(visible[i] for i in wanted[:num_gpus] if i < len(visible))
+    wanted = range(len(visible)) if cards is None else cards
+    return tuple(visible[i] for i in wanted if i < len(visible))
 
 
 @dataclass(frozen=True)

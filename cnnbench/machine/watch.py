@@ -159,15 +159,13 @@ def _watts(host: Host, folder: str) -> float:
 
 
 @contextmanager
-def nvml_counters(
-    host: Host, gpu_indices: str, num_gpus: int
-) -> Iterator[tuple[EnergyCounter, ...]]:
+def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[EnergyCounter, ...]]:
     """Counters of the GPUs of a run, valid within the block; none without pynvml or counters."""
     with nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
             with suppress(Exception):  # pynvml's own exceptions
-                mine = handles_of_run(module, host, gpu_indices, num_gpus)
+                mine = handles_of_run(module, host, cards)
                 # GPUs before Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
@@ -245,9 +243,7 @@ class Watch:
         flags = self._flags
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
-            counters += self._resources.enter_context(
-                nvml_counters(self._host, flags.gpu_indices, flags.num_devices)
-            )
+            counters += self._resources.enter_context(nvml_counters(self._host, flags.cards))
             if self._starts_with_others:  # these are on the GPUs by now
                 self._gpus = self._view(gpu_states(self._host))
         self._meter = EnergyMeter(counters)
@@ -310,7 +306,7 @@ class Watch:
     def _view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags
         uuids = [state.uuid for state in states]
-        mine = gpus_of_run(uuids, self._host.environ, flags.gpu_indices, flags.num_devices)
+        mine = gpus_of_run(uuids, self._host.environ, flags.cards)
         return GpuView(tuple(states), mine).without(self._peers)
 
     def _run(

@@ -84,6 +84,7 @@ class Exchange(PlanPart):
             ),
             cross_device=CrossDeviceSpec(
                 ops=flags.cross_device_ops,
+                shared_cards=flags.gpus_per_card > 1,
                 bytes_per_pack=flags.bytes_per_pack,
                 num_packs=flags.num_packs,
             ),
@@ -124,6 +125,7 @@ def _aggregation(
         sparse_to_dense=flags.sparse_to_dense_grads,
         group_size=flags.all_reduce_group_size,
         share_memory=flags.all_reduce_share_memory,
+        shared_cards=flags.gpus_per_card > 1,
     )
 
 
@@ -135,6 +137,7 @@ def check_all_reduce(
     network_topology: str,
     group_size: int,
     communication_hint: str = "auto",
+    shared_cards: bool = False,
 ) -> None:
     """Refuses an all-reduce that cannot work on the devices of a job; see `check_spec`.
 
@@ -150,6 +153,7 @@ def check_all_reduce(
             network_topology=network_topology,
             own=on_kind.own_tower_devices if job.client_per_worker else None,
             communication_hint=communication_hint,
+            shared_cards=shared_cards,
         )
         try:
             check_spec(spec, context, groups_of(context.devices, group_size))

@@ -15,6 +15,7 @@ class MachinePlan(PlanPart):
     device: str
     num_gpus: int
     gpu_indices: str
+    gpus_per_card: int
     num_intra_threads: int | None
     num_inter_threads: int
     datasets_num_private_threads: int | None
@@ -30,6 +31,17 @@ class MachinePlan(PlanPart):
     xla_cache_dir: str | None
     peak_flops: float | None
     quiet_conditions: str
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Numbers of the GPUs of the run, logical ones of divided cards, in their order."""
+        named = [int(number) for number in self.gpu_indices.split(",") if number]
+        return tuple(named or range(self.num_gpus))[: self.num_gpus]
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        """Numbers of the cards of these GPUs, among those that are visible."""
+        return tuple(dict.fromkeys(number // self.gpus_per_card for number in self.gpus))
 
     def of_task(self, job: Job) -> MachinePlan:
         """The settings of this process of `job`; one without towers gets one CPU device."""

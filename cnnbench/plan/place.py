@@ -250,10 +250,10 @@ def _take_gpus(
 
     host = Host(environ=environ)
     if local_rank is not None:
-        share = share_of_gpus(host, local_rank, flags.num_gpus)
+        share = share_of_gpus(host, local_rank, flags.num_gpus, flags.gpus_per_card)
         if share is not None:
             environ["CUDA_VISIBLE_DEVICES"] = share
-    elif task.job == WORKER and len(visible_gpus(host)) > flags.num_gpus:
+    elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:
         raise FlagError(
             "cluster",
             flags.cluster,

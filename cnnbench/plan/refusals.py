@@ -180,6 +180,27 @@ _MACHINE: tuple[Rule[Setup], ...] = (
         lambda p: _named_gpus(p) != p.params.num_gpus,
         lambda p: f"names {_named_gpus(p)} GPUs, but {p.place.names.towers}={p.params.num_gpus}",
     ),
+    refused(
+        "allow_growth",
+        on("allow_growth"),
+        lambda p: (
+            "cannot go with --gpus_per_card, which divides the memory beforehand"
+            if p.params.gpus_per_card > 1
+            else ""
+        ),
+    ),
+    refused(
+        "gpus_per_card",
+        lambda p: (
+            p.place.job.in_cluster
+            and p.params.num_gpus % p.params.gpus_per_card > 0
+            and p.params.gpus_per_card % p.params.num_gpus > 0
+        ),
+        lambda p: (
+            f"must be a divisor or a multiple of {p.place.names.towers}={p.params.num_gpus}, so "
+            "that the processes of a job can share cards"
+        ),
+    ),
 )
 
 _OUTPUT: tuple[Rule[Setup], ...] = (

@@ -61,6 +61,7 @@ def _check_all_reduce(p: Setup) -> None:
         network_topology=p.params.network_topology,
         group_size=p.params.all_reduce_group_size,
         communication_hint=p.params.communication_hint,
+        shared_cards=p.params.gpus_per_card > 1,
     )
 
 
@@ -201,7 +202,10 @@ STRATEGIES: tuple[Rule[Setup], ...] = (
         "cross_device_ops",
         always,
         lambda p: refuse_devices(
-            p.params.cross_device_ops, p.params.num_gpus, on_gpu=p.params.device != "cpu"
+            p.params.cross_device_ops,
+            p.params.num_gpus,
+            on_gpu=p.params.device != "cpu",
+            shared_cards=p.params.gpus_per_card > 1,
         ),
     ),
     refused(

@@ -90,8 +90,10 @@ def environment(gpus: int, **settings: object) -> dict[str, str]:
     # The dynamic linker reads LD_LIBRARY_PATH when a process starts.
     before = os.environ.get("LD_LIBRARY_PATH")
     folders = [str(management_library().parent), *([before] if before else [])]
+    paths = [str(HERE / "cards"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library()),
+        "PYTHONPATH": os.pathsep.join(paths),
         "LD_LIBRARY_PATH": os.pathsep.join(folders),
         "HOSTGPU_COUNT": str(gpus),
         "HOSTGPU_STATE": str(_state()),

@@ -230,6 +230,11 @@ static const std::vector<int>& Visible() {
     if (end == word.c_str() || number < 0 || number >= count) break;
     visible.push_back(number);
   }
+  // Every part of a card is a device; see cards/sitecustomize.py.
+  const int64_t parts = std::clamp<int64_t>(Setting("HOSTGPU_PARTS", 1), 1, kMostDevices);
+  std::vector<int> cards;
+  cards.swap(visible);
+  for (const int card : cards) visible.insert(visible.end(), parts, card);
   return visible;
 }
 
@@ -359,7 +364,8 @@ void HostDeallocate(const SP_Device*, void* memory) { std::free(memory); }
 TF_Bool AllocatorStats(const SP_Device*, SP_AllocatorStats*) { return false; }
 
 TF_Bool MemoryUsage(const SP_Device*, int64_t* free, int64_t* total) {
-  *free = *total = Setting("HOSTGPU_MEMORY_MB", 4096) << 20;  // touched pages alone use memory
+  const int64_t card = Setting("HOSTGPU_MEMORY_MB", 4096) << 20;  // touched pages alone use memory
+  *free = *total = card / std::max<int64_t>(Setting("HOSTGPU_PARTS", 1), 1);
   return true;
 }
 

@@ -85,6 +85,7 @@ class AggregationSpec(Packing):
       network_topology: "dgx1" or "gcp_v100", the machine whose links hierarchical copies use.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for all devices of a process.
+      shared_cards: whether several devices are parts of one GPU.
     """
 
     all_reduce: AllReduceSpec = single("copy")
@@ -93,6 +94,7 @@ class AggregationSpec(Packing):
     group_size: int = 0
     share_memory: bool = True
     communication_hint: str = "auto"
+    shared_cards: bool = False
 
     def for_one_device(self) -> AggregationSpec:
         """The aggregation for one device, which sends nothing."""

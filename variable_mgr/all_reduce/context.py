@@ -29,6 +29,7 @@ class ReduceContext:
       own: those of `devices` whose values are in this process, in the same order; None for
         all. The other processes reduce theirs in steps of their own.
       communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
+      shared_cards: whether several devices are parts of one GPU, which NCCL refuses.
     """
 
     devices: tuple[str, ...]
@@ -39,6 +40,7 @@ class ReduceContext:
     share_memory: bool = True
     own: tuple[str, ...] | None = None
     communication_hint: str = "auto"
+    shared_cards: bool = False
 
     @property
     def own_devices(self) -> tuple[str, ...]:
@@ -57,9 +59,9 @@ class ReduceContext:
         """The attribute `communication_hint` of a collective between the devices.
 
         TensorFlow's "auto" uses the ring through the hosts, also between GPUs. Here "auto" is NCCL
-        between GPUs, but the ring if there are `shards`, which NCCL lacks.
+        between GPUs, but the ring on parts of one, and if there are `shards`, which NCCL lacks.
         """
-        on_gpus = all(is_gpu(device) for device in self.devices)
+        on_gpus = all(is_gpu(device) for device in self.devices) and not self.shared_cards
         auto = self.communication_hint == "auto"
         return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
 

@@ -84,6 +84,11 @@ def _no_shards(name: str) -> Limit:
     return limit
 
 
+def _one_card(context: ReduceContext, instead: str) -> None:
+    if context.shared_cards:
+        raise ValueError(f"NCCL refuses two devices on one card (--gpus_per_card); use {instead}")
+
+
 def _collective(context: ReduceContext) -> None:
     if context.shards > 2:
         raise ValueError(f"collective has one or two rings, and not {context.shards}")
@@ -92,6 +97,8 @@ def _collective(context: ReduceContext) -> None:
         raise ValueError(f"collective joins devices of one kind, and {cpus[0]} is not a GPU")
     if context.communication_hint == "nccl" and cpus:
         raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is none; use ring")
+    if context.communication_hint == "nccl":
+        _one_card(context, "ring")
     if context.communication_hint == "nccl" and context.shards > 1:
         raise ValueError("NCCL has no shards; leave them out, or use ring")
 
@@ -107,6 +114,7 @@ def _hierarchical_copy(context: ReduceContext) -> None:
 
 def _nccl(context: ReduceContext) -> None:
     _no_shards("nccl")(context)
+    _one_card(context, "xring")
     for device in context.devices:
         if not is_gpu(device):
             raise ValueError(f"nccl sums on GPUs only, and {device} is none")

@@ -27,19 +27,23 @@ class CrossDeviceSpec:
         GPUs.
       bytes_per_pack: bytes of the tensors that a collective operation joins; 0 joins all.
       num_packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
+      shared_cards: whether several devices are parts of one GPU, between which "auto" is a ring.
     """
 
     ops: str = "auto"
     bytes_per_pack: int = 0
     num_packs: int = 1
+    shared_cards: bool = False
 
     def check(self, devices: Sequence[str]) -> None:
         """Refuses devices on which the operations fail or reduce wrongly."""
-        refuse_devices(self.ops, len(devices), on_gpu=all(map(is_gpu, devices)))
+        on_gpu = all(map(is_gpu, devices))
+        refuse_devices(self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards)
 
     def running(self, on_gpu: bool) -> str:
         """The operation in use, as records name it."""
-        return ("nccl" if on_gpu else "ring") if self.ops == "auto" else self.ops
+        auto = "nccl" if on_gpu and not self.shared_cards else "ring"
+        return auto if self.ops == "auto" else self.ops
 
 
 def refuse_towers(job: Job) -> None:
@@ -53,10 +57,13 @@ def refuse_towers(job: Job) -> None:
         )
 
 
-def refuse_devices(ops: str, count: int, *, on_gpu: bool) -> None:
-    """Refuses a number or kind of devices."""
+def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False) -> None:
+    """Refuses a number or kind of devices; with `shared_cards` several are parts of one GPU."""
     if ops == "nccl" and not on_gpu:
         raise FlagError("cross_device_ops", ops, "needs GPUs; use ring on CPUs")
+    if ops == "nccl" and shared_cards:
+        reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
+        raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
         # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
         raise FlagError(

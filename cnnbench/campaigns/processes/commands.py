@@ -153,7 +153,7 @@ def _no_turns(plan: RunPlan) -> str | None:
     machine, on_cpu = plan.machine, computes_on_cpu(plan)
     if not on_cpu and not machine.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
-    there = main_memory() if on_cpu else gpu_memory(machine.gpu_indices, machine.num_gpus)
+    there = main_memory() if on_cpu else gpu_memory(machine.cards, machine.gpus_per_card)
     needed = 2 * estimate(plan, "cpu" if on_cpu else "gpu").total
     if there is not None and needed > there.available:
         return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"

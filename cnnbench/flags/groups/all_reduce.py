@@ -135,6 +135,7 @@ class AllReduceParams:
     )
     device: str = flag_of(RuntimeParams, "device")
     gpu_indices: str = flag_of(RuntimeParams, "gpu_indices")
+    gpus_per_card: int = flag_of(RuntimeParams, "gpus_per_card")
     num_intra_threads: int | None = flag_of(RuntimeParams, "num_intra_threads")
     num_inter_threads: int = flag_of(RuntimeParams, "num_inter_threads")
     gpu_thread_mode: str = flag_of(RuntimeParams, "gpu_thread_mode")

@@ -48,6 +48,15 @@ class RuntimeParams:
         role=Role.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
     )
+    gpus_per_card: int = flag(
+        1,
+        "Divide every card into as many logical GPUs, with equal shares of its memory, to rehearse "
+        "runs on several GPUs with one; --num_gpus and --gpu_indices count these. Their speed is "
+        "not that of several cards.",
+        minimum=1,
+        maximum=64,
+        part=RunPart.GPU,
+    )
     data_format: str = _tunable(
         "auto",
         "Layout of images inside the network; auto is NCHW on GPUs and NHWC on the CPU.",

@@ -141,6 +141,7 @@ def make_plan(
             params.device,
             network_topology=params.network_topology,
             group_size=params.all_reduce_group_size,
+            shared_cards=params.gpus_per_card > 1,
         )
     return AllReducePlan(
         params=_with_length(params, explicit),

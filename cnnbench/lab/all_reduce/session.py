@@ -181,6 +181,7 @@ class AllReduceBench:
             network_topology=self.params.network_topology,
             share_memory=self.params.all_reduce_share_memory,
             communication_hint=self.params.communication_hint,
+            shared_cards=self.params.gpus_per_card > 1,
         )
 
     def _warn(self, found: Iterable[ConditionNote]) -> None:

@@ -344,8 +344,9 @@ class BenchmarkCNN:
         """Refuses a run that cannot fit into memory; warns of one that may not."""
         needed = estimates.estimate(self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
-        of_gpus = self.plan.machine.gpu_indices, self.plan.machine.num_gpus
-        there = main_memory() if kind == "cpu" else gpu_memory(*of_gpus)
+        machine = self.plan.machine
+        of_gpu = gpu_memory(machine.cards, machine.gpus_per_card) if kind == "gpu" else None
+        there = main_memory() if kind == "cpu" else of_gpu
         if there is not None:
             warning = estimates.check(needed, there, self.plan, refuse=kind == "cpu")
             if warning is not None:
@@ -397,6 +398,8 @@ class BenchmarkCNN:
             else:
                 parts = job.num_workers if job.client_per_worker else 1
             rate, source = peak
+            if built.devices.kind == "gpu":  # logical GPUs share the rate of their card
+                rate *= len(self.plan.machine.cards) / self.plan.machine.num_gpus
             self._measurements.note(peak_flops_per_sec=rate * parts, peak_flops_source=source)
 
     def _standing(self) -> Standing:

@@ -88,6 +88,7 @@ def run_flags(plan: Setup, devices: runtime.Devices, batch_size: int = 0) -> Run
     """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
+        cards=plan.machine.cards,
         num_devices=len(devices.towers),
         intra_threads=devices.intra_threads,
         intra_threads_given=bool(plan.machine.num_intra_threads),

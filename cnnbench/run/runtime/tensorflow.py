@@ -19,12 +19,15 @@ from typing import Any, Literal
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.software import XLA_CACHE
 from cnnbench.plan.machine import MachinePlan
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # For an addition and two copies of a number by a GPU, on a machine that may be busy.
 _SILENT_SECONDS = 6.0
+# Share of a card's memory for its logical GPUs; CUDA and its libraries take memory besides.
+_DIVIDED = 0.9
 _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -108,13 +111,14 @@ def choose_devices(settings: MachinePlan, job: Job | None = None) -> Devices:
     """
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
-    kind, notices = _device_kind(settings, len(gpus))
+    gpus = settings.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
+    kind, notices = _device_kind(settings, gpus)
     intra, inter = thread_counts(settings, kind, available_cores())
-    chosen = _gpu_order(settings, len(gpus)) if kind == "gpu" else tuple(range(settings.num_gpus))
-    # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they are
-    # renumbered, in the order of the machine.
-    order = [sorted(chosen).index(number) for number in chosen]
+    chosen = _gpu_order(settings, gpus) if kind == "gpu" else tuple(range(settings.num_gpus))
+    # TensorFlow takes memory on every GPU it sees, so it sees only the cards of the run; they are
+    # renumbered, in the order of the machine, and all parts of a card with them.
+    parts, cards = settings.gpus_per_card, sorted(settings.cards)
+    order = [cards.index(number // parts) * parts + number % parts for number in chosen]
     job = job or Job(towers_per_worker=settings.num_gpus)
     return Devices(
         # A controller has no towers, and one CPU device.
@@ -145,7 +149,7 @@ def configure(settings: MachinePlan, job: Job | None = None) -> Devices:
     tf.config.set_soft_device_placement(False)
     if found.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _use_gpus(tf, settings, [gpus[number] for number in sorted(found.numbers)])
+        _use_gpus(tf, settings, [gpus[number] for number in sorted(settings.cards)])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
     return found
@@ -162,8 +166,11 @@ def start_server(settings: MachinePlan, job: Job) -> Any:
         inter_op_parallelism_threads=found.inter_threads,
     )
     if found.kind == "gpu":
-        config.gpu_options.visible_device_list = ",".join(map(str, sorted(found.numbers)))
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(settings.cards)))
         config.gpu_options.allow_growth = bool(settings.allow_growth)
+        for _ in settings.cards if settings.gpus_per_card > 1 else ():
+            parts = [part_of_card(settings)] * settings.gpus_per_card
+            config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
     try:
@@ -214,10 +221,30 @@ def _device_kind(settings: MachinePlan, visible_gpus: int) -> tuple[str, tuple[s
         raise FlagError(
             "num_gpus",
             settings.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s); use at most that many, or --device=cpu for "
-            "logical CPU devices",
+            f"TensorFlow sees {visible_gpus} GPU(s){_divided(settings)}; use at most that many, or "
+            "--device=cpu for logical CPU devices",
         )
+    if settings.num_gpus > len(settings.cards):
+        shared = f"{settings.num_gpus} devices are parts of {len(settings.cards)} card(s)"
+        return "gpu", (f"{shared}: their speed is not that of {settings.num_gpus} cards",)
     return "gpu", ()
+
+
+def _divided(settings: MachinePlan) -> str:
+    parts = settings.gpus_per_card
+    return f", {parts} on each card" if parts > 1 else ""
+
+
+def part_of_card(settings: MachinePlan) -> int:
+    """MiB of a logical GPU of a divided card; FlagError if the memory of the cards is unknown.
+
+    Of the whole memory, so that processes that share a card agree; a tenth is left for libraries.
+    """
+    memory = gpu_memory(settings.cards, settings.gpus_per_card)
+    if memory is None:
+        reason = "needs the memory of the cards, which NVML tells: pip install nvidia-ml-py"
+        raise FlagError("gpus_per_card", settings.gpus_per_card, reason)
+    return int(_DIVIDED * memory.total) >> 20
 
 
 def _gpu_order(settings: MachinePlan, visible: int) -> tuple[int, ...]:
@@ -250,13 +277,20 @@ def _set_threads(tf: Any, settings: MachinePlan, intra: int, inter: int) -> None
 
 
 def _use_gpus(tf: Any, settings: MachinePlan, gpus: Sequence[Any]) -> None:
+    parts, wanted = settings.gpus_per_card, list[Any]()
+    if parts > 1:
+        limit = part_of_card(settings)
+        wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * parts
     try:
         tf.config.set_visible_devices(gpus, "GPU")
-        if settings.allow_growth:
-            for gpu in gpus:
+        for gpu in gpus:
+            if parts > 1:
+                tf.config.set_logical_device_configuration(gpu, wanted)
+            if settings.allow_growth:
                 tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
-        if tf.config.get_visible_devices("GPU") != list(gpus):
+        there = sum(map(_parts_of, gpus))
+        if tf.config.get_visible_devices("GPU") != list(gpus) or there != parts * len(gpus):
             raise FlagError(
                 "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
@@ -337,8 +371,15 @@ def peak_memory(device_kind: str) -> int | None:
 
 
 def _logical_gpus(tf: Any) -> list[str]:
-    # Those of this process, of which each is one device; others are not asked from here.
-    return [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
+    # Those of this process; others are not asked from here.
+    return [f"GPU:{i}" for i in range(sum(map(_parts_of, tf.config.get_visible_devices("GPU"))))]
+
+
+def _parts_of(card: Any) -> int:
+    """Number of logical devices of a GPU."""
+    import tensorflow as tf
+
+    return len(tf.config.get_logical_device_configuration(card) or (card,))
 
 
 def silent_gpus() -> list[str]:
