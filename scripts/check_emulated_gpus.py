@@ -62,7 +62,7 @@ OF_LISTS = ("TensorList", "ZerosLike", "AddN")
 TOLERANCE_NETWORKS = 1e-4
 
 
-PARTS = ("networks", "modes", "reductions", "jobs")
+PARTS = ("networks", "modes", "reductions", "jobs", "divided")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Options:
     modes: bool = flag(False, "The modes of --variable_update, with pairs of other flags.")
     reductions: bool = flag(False, "The all-reduce algorithms, with pairs of other flags.")
     jobs: bool = flag(False, "Jobs of several processes.")
+    divided: bool = flag(False, "Modes, algorithms and jobs with --gpus_per_card.")
     model: str | None = flag(None, "The only network.")
     results: str | None = flag(
         None, "Keep measured values there, and run only what failed or is not there.", path="file"
@@ -89,6 +90,8 @@ def cases(options: Options) -> Iterator[Flags]:
         yield from gpu_cases.reductions(SMALL)
     if "jobs" in parts:
         yield from ({**SMALL, **job} for job in gpu_cases.JOBS)
+    if "divided" in parts:
+        yield from gpu_cases.divided(SMALL)
     if "networks" in parts:
 
         def variables(one: Flags) -> int:  # their number determines the time of runs
@@ -150,11 +153,12 @@ class Runs:
         self._run.close()
         self._folder.cleanup()
 
-    def __call__(self, flags: Flags, gpus: int) -> dict[str, Any]:
+    def __call__(self, flags: Flags, gpus: int, parts: int = 1) -> dict[str, Any]:
         """Results of a run.
 
         Args:
-          gpus: number of GPUs of the machine; 0 for a run on CPUs.
+          gpus: number of cards of the machine; 0 for a run on CPUs.
+          parts: number of GPUs on each.
 
         Returns:
           Its "values" by name, how often an operation of which "synchronous" type waited for the
@@ -163,13 +167,13 @@ class Runs:
         flags = {**STEPS, "device": "gpu" if gpus else "cpu", **flags}
         text = shlex.join(gpu_cases.command(flags))
         if text not in self._known:
-            self._known[text] = {"command": text, **self._measured(flags, gpus)}
+            self._known[text] = {"command": text, **self._measured(flags, gpus, parts)}
             if self._results is not None:
                 with self._results.open("a") as file:
                     file.write(json.dumps(self._known[text]) + "\n")
         return self._known[text]
 
-    def _measured(self, flags: Flags, gpus: int) -> dict[str, Any]:
+    def _measured(self, flags: Flags, gpus: int, parts: int) -> dict[str, Any]:
         before = gpu_cases.FORWARD_LOSS
         if not _is_small(flags):
             names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
@@ -177,7 +181,7 @@ class Runs:
             before = f"{small}{before}"
         settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": before}
         if gpus:
-            settings["memory_mb"] = 16384
+            settings |= {"memory_mb": 16384, "parts": parts}
         elif "regnet" in flags["model"]:
             # Without oneDNN, grouped convolutions have no gradients on CPUs.
             settings["environment"] = {"TF_ENABLE_ONEDNN_OPTS": "1"}
@@ -210,7 +214,7 @@ def check(flags: Flags, runs: Runs) -> list[str]:
     """Prints the largest difference between a run on GPUs and that on CPUs; returns findings."""
     start = time.monotonic()
     flags = with_rate(flags, runs)
-    gpus = runs(flags, gpus=gpu_cases.towers(flags))
+    gpus = runs(flags, **gpu_cases.machine(flags))
     cpus = runs(gpu_cases.on_cpus(flags), gpus=0)
     sides = {"GPUs": gpus["error"], "CPUs": cpus["error"]}
     findings = [f"{side}: {error}" for side, error in sides.items() if error]

@@ -13,8 +13,8 @@ from gpu_cases import (
     TOLERANCES,
     command,
     differences,
+    machine,
     on_cpus,
-    towers,
     values,
 )
 from short_runs import NETWORKS
@@ -59,6 +59,12 @@ RUNS: tuple[dict[str, Any], ...] = (
     {"variable_update": "replicated", "forward_only": True, "precision": "fp16"},
     {"forward_only": True, "freeze_when_forward_only": True, "xla_compile": True},
     {"model": "odd", "num_gpus": 1, **EVALUATED},
+    {"variable_update": "collective_all_reduce", "num_gpus": 4, "gpus_per_card": 4},
+    {"variable_update": "mirrored_strategy", "num_gpus": 4, "gpus_per_card": 2},
+    {
+        **{"variable_update": "parameter_server", "gpus_per_card": 4},
+        **{"workers": 2, "ps": 1, "num_gpus": 2},
+    },
     {
         **{"variable_update": "distributed_all_reduce", "all_reduce_spec": "nccl/xring"},
         **{"workers": 2, "ps": 0, "num_gpus": 2},
@@ -79,12 +85,12 @@ def losses(emulated) -> Callable[[Flags], Values]:
 
     def run(flags: Flags) -> Values:
         given = {**COMMON, **flags}
-        gpus = 0 if flags.get("device") == "cpu" else towers(flags)
+        place = {"gpus": 0} if flags.get("device") == "cpu" else machine(flags)
         words = command(given)
         text = " ".join(words)
-        if gpus or text not in known:
+        if place["gpus"] or text not in known:
             words.append("--result_json=record.json")
-            found = emulated(*words, gpus=gpus, before=FORWARD_LOSS, record=False)
+            found = emulated(*words, **place, before=FORWARD_LOSS, record=False)
             assert {one.what for one in found.work} <= {"kernel"} | COPIES
             known[text] = values(found.record)
         return known[text]

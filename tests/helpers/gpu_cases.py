@@ -40,7 +40,7 @@ _SAME = (
     *("data_format", "xla_compile", "freeze_when_forward_only", "local_parameter_device"),
     *("all_reduce_spec", "all_reduce_group_size", "hierarchical_copy", "cross_device_ops"),
     *("gradient_repacking", "agg_small_grads_max_bytes", "gradient_bucket_bytes"),
-    *("variable_caching", *JOB),
+    *("variable_caching", "gpus_per_card", *JOB),
 )
 _SHARED = ("parameter_server", "central_storage_strategy")
 
@@ -55,6 +55,12 @@ def command(flags: Flags) -> list[str]:
 def towers(flags: Flags) -> int:
     """The number of towers of a run or of all workers of a job."""
     return int(flags.get("num_gpus", 1)) * int(flags.get("workers", 1))
+
+
+def machine(flags: Flags) -> dict[str, int]:
+    """Number of emulated cards of a run or job, and of GPUs on each."""
+    parts = int(flags.get("gpus_per_card", 1))
+    return {"gpus": math.ceil(towers(flags) / parts), "parts": parts}
 
 
 def on_cpus(flags: Flags) -> dict[str, Any]:
@@ -187,6 +193,16 @@ def modes(model: Flags) -> list[dict[str, Any]]:
 def reductions(model: Flags) -> list[dict[str, Any]]:
     """Pairs of all-reduce, packing, deferral, precision, layout and towers."""
     return _pairs(model, COPIES, REDUCTIONS, PACKINGS, DEFERRALS, PRECISIONS, LAYOUTS[:2], TOWERS)
+
+
+def divided(model: Flags) -> Iterator[dict[str, Any]]:
+    """Every mode, algorithm and job that works on parts of cards, also of one that two share."""
+    one, two = {"num_gpus": 4, "gpus_per_card": 4}, {"num_gpus": 8, "gpus_per_card": 4}
+    single = [{**cards, **mode} for cards in (one, two) for mode in MODES]
+    single += [{**one, **COPIES, **reduction} for reduction in REDUCTIONS]
+    jobs = [{**job, "gpus_per_card": parts} for job in JOBS for parts in (2, 4)]
+    yield from ({**model, **flags, **TRAINED} for flags in single if _allowed(flags))
+    yield from ({**model, **flags} for flags in jobs if "nccl" not in str(flags))
 
 
 def _pairs(model: Flags, same: Flags, *dimensions: Sequence[Flags]) -> list[dict[str, Any]]:

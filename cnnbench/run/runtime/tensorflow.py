@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cnnbench.base.jobs.job import Job
+from cnnbench.base.text.numbers import count
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.gpu import gpu_memory
@@ -225,7 +226,7 @@ def _device_kind(settings: MachinePlan, visible_gpus: int) -> tuple[str, tuple[s
             "--device=cpu for logical CPU devices",
         )
     if settings.num_gpus > len(settings.cards):
-        shared = f"{settings.num_gpus} devices are parts of {len(settings.cards)} card(s)"
+        shared = f"the GPUs are parts of {count(len(settings.cards), 'card', 'cards')}"
         return "gpu", (f"{shared}: their speed is not that of {settings.num_gpus} cards",)
     return "gpu", ()
 
