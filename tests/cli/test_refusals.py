@@ -48,6 +48,8 @@ SHORT = {
     "PER_REPLICA": "--input_replication=per_replica",
     "MANUAL": "--input_sharding=manual",
     "RING": "--variable_update=distributed_all_reduce --all_reduce_spec=xring",
+    "PARTS": "--device=gpu --num_gpus=2 --gpus_per_card=2",
+    "RINGS": "--variable_update=replicated --all_reduce_spec=collective",
     "PREDICT": "--predict --link=hdr",
     "MAKE": "make-imagenet images out",
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
@@ -280,6 +282,12 @@ run --per_gpu_thread_count=3 --gpu_thread_mode=global | --per_gpu*--gpu_thread_m
 run --gpu_indices=0,x --num_gpus=2           | --gpu_indices=*whole numbers
 run --gpu_indices=1,1 --num_gpus=2           | --gpu_indices=*once
 run --gpu_indices=0,1,2 --num_gpus=2         | --gpu_indices=*3 GPUs, but --num_gpus=2
+run PARTS --gpus_per_card=0                  | --gpus_per_card=0: must be from 1 to 64
+run PARTS --allow_growth                     | --allow_growth=true: cannot go with --gpus_per_card
+run PARTS --variable_update=replicated --all_reduce_spec=nccl | --all_reduce_spec=*use xring
+run PARTS --variable_update=replicated --all_reduce_spec=nccl/xring | --all_reduce_spec=*one card
+run PARTS --variable_update=mirrored_strategy --cross_device_ops=nccl | *NCCL refuses*use ring
+run PARTS RINGS --communication_hint=nccl    | --all_reduce_spec=*NCCL refuses*hint=ring
 run ME                                       | --ps_hosts=*needs tasks for variables
 run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
@@ -350,6 +358,7 @@ allreduce --all_reduce_spec=xring,copy:4K    | --all_reduce_spec=copy:4K: charac
 allreduce --all_reduce_spec=ring             | --all_reduce_spec=ring: character 1, 'ring'
 allreduce --device=cpu --all_reduce_spec=xring#3 --num_gpus=3,2 --sizes=1K | --all*'xring#3'
 allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl | --all_reduce_spec=*on GPUs only
+allreduce --device=gpu --gpus_per_card=2 --all_reduce_spec=nccl | --all_reduce_spec=*use xring
 allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
 allreduce 4K                                 | stray argument '4K'
 allreduce --result_label=today               | --result_label=today
@@ -614,6 +623,7 @@ launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
 launch --ps=1 --scaling=1 --workers=2        | --workers=2: has no meaning with --scaling
 launch --ps=1 --scaling=1 --affinity         | --affinity=true: has no meaning with --scaling
 launch --ps=1 --resume                       | --resume=true: needs --scaling
+launch --workers=2 -- --num_gpus=3 --gpus_per_card=2 RING | --gpus_per_card=2: must be a divisor
 launch --ps=1 --scaling=1 --plot=x.gif       | --plot=x.gif:
 launch --ps=1 --scaling=1 --link=wire        | --link=wire:
 launch --ps=1 --scaling=1 -- --result_json=x | --result_json=x: cannot be used by

@@ -95,7 +95,7 @@ def test_kinds_are_added_up_apart_and_only_where_all_are_known(last, expected):
 
 def test_gpus_of_the_run(machine, nvml):
     machine.modules["pynvml"] = nvml
-    with nvml_counters(machine.host, "1,0", 2) as counters:
+    with nvml_counters(machine.host, (1, 0)) as counters:
         assert [(c.name, c.on_gpu, c.read()) for c in counters] == [
             ("NVML GPU 1", True, None),  # does not count energy
             ("NVML GPU 0", True, 1500),
@@ -104,5 +104,5 @@ def test_gpus_of_the_run(machine, nvml):
 
 
 def test_without_a_driver_nothing_is_measured(machine):
-    with nvml_counters(machine.host, "", 1) as counters:
+    with nvml_counters(machine.host, (0,)) as counters:
         assert measure(*counters) == {}

@@ -95,25 +95,41 @@ UUIDS = ["GPU-aa", "GPU-ab", "GPU-cc", "GPU-dd"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "indices", "count", "expected"),
+    ("visible", "cards", "expected"),
     [
-        (None, "", 1, (0,)),
-        (None, "", 3, (0, 1, 2)),
-        (None, "3,1", 2, (3, 1)),
-        ("2,3", "", 1, (2,)),
-        ("2,3", "1,0", 2, (3, 2)),
-        ("GPU-cc,GPU-aa", "", 2, (2, 0)),
-        ("GPU-c", "", 1, (2,)),
-        ("GPU-a", "", 1, ()),  # stands for two
-        ("1,9,2", "", 3, (1,)),  # 9 hides what follows
-        ("", "", 1, ()),
-        ("-1", "", 1, ()),
-        (None, "", 9, (0, 1, 2, 3)),
+        (None, (0,), (0,)),
+        (None, (3, 1), (3, 1)),
+        ("2,3", (0,), (2,)),
+        ("2,3", (1, 0), (3, 2)),
+        ("GPU-cc,GPU-aa", (0, 1), (2, 0)),
+        ("GPU-c", (0,), (2,)),
+        ("GPU-a", (0,), ()),  # stands for two
+        ("1,9,2", (0, 1, 2), (1,)),  # 9 hides what follows
+        ("", (0,), ()),
+        ("-1", (0,), ()),
+        (None, range(9), (0, 1, 2, 3)),
+        ("2,0", None, (2, 0)),
     ],
 )
-def test_gpus_of_a_run(visible, indices, count, expected):
+def test_gpus_of_a_run(visible, cards, expected):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert gpu.gpus_of_run(UUIDS, environ, indices, count) == expected
+    assert gpu.gpus_of_run(UUIDS, environ, cards) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "per_card", "shares"),
+    [
+        (1, 1, ["a", "b", "c", None]),
+        (2, 1, ["a,b", None]),
+        (4, 2, ["a,b", None]),
+        (2, 2, ["a", "b", "c", None]),
+        (1, 2, ["a", "a", "b", "b", "c", "c", None]),
+    ],
+)
+def test_processes_share_the_parts_of_cards(tmp_path, count, per_card, shares):
+    here = Host(root=tmp_path, environ={"CUDA_VISIBLE_DEVICES": "a, b,c"}, modules={})
+    found = [gpu.share_of_gpus(here, index, count, per_card) for index in range(len(shares))]
+    assert found == shares
 
 
 H200 = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}

@@ -168,6 +168,7 @@ AGGREGATION = [
     ("allreduce_merge_scope", 4, "allreduce_merge_scope", 4),
     ("variable_consistency", "relaxed", "variable_consistency", "relaxed"),
     ("sparse_to_dense_grads", True, "sparse_to_dense", True),
+    ("gpus_per_card", 2, "shared_cards", True),
 ]
 
 
@@ -198,9 +199,8 @@ def test_collectives_between_processes_send_buckets_unless_told_otherwise():
 
 
 def test_every_aggregation_flag_and_field_has_been_tried():
-    assert {flag for flag, *_ in AGGREGATION} - {"precision"} == {*_AGGREGATING} - {
-        "compact_gradient_transfer"
-    }
+    tried = {flag for flag, *_ in AGGREGATION} - {"precision", "gpus_per_card"}
+    assert tried == {*_AGGREGATING} - {"compact_gradient_transfer"}
     fields = {field.name for field in dataclasses.fields(AggregationSpec)}
     assert {field for _, _, field, _ in AGGREGATION} == fields
 

@@ -98,7 +98,7 @@ def _collective(context: ReduceContext) -> None:
     if context.communication_hint == "nccl" and cpus:
         raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is none; use ring")
     if context.communication_hint == "nccl":
-        _one_card(context, "ring")
+        _one_card(context, "--communication_hint=ring")
     if context.communication_hint == "nccl" and context.shards > 1:
         raise ValueError("NCCL has no shards; leave them out, or use ring")
 

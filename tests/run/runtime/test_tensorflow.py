@@ -149,13 +149,21 @@ def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
         get_memory_info=lambda device: {"current": 1, "peak": peaks[device]},
         reset_memory_stats=reset.append,
     )
-    config = SimpleNamespace(get_visible_devices=lambda kind: visible, experimental=memory)
+    parts = {"a": None, "c": ["first", "second"]}  # c is divided
+    config = SimpleNamespace(
+        get_visible_devices=lambda kind: visible,
+        get_logical_device_configuration=parts.get,
+        experimental=memory,
+    )
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     reset_peak_memory("cpu")
     assert reset == []
     reset_peak_memory("gpu")
     assert reset == ["GPU:0", "GPU:1"]
     assert peak_memory("gpu") == 30
+    visible[:] = ["a", "c"]
+    peaks["GPU:2"] = 50
+    assert peak_memory("gpu") == 50
     visible.clear()
     assert peak_memory("gpu") is None  # in a controller
 
