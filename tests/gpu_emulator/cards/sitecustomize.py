@@ -20,7 +20,7 @@ def _divide(tf):
     config = tf.config
     listed, see = config.list_physical_devices, config.set_visible_devices
     details = config.experimental.get_device_details
-    visible, logical = [], {}
+    logical = {}
 
     def cards():
         made = type(listed("CPU")[0])
@@ -40,13 +40,12 @@ def _divide(tf):
     def set_visible_devices(devices, device_type=None):
         if _parts() > 1 and device_type == "GPU":
             see([part for card in devices for part in parts_of(card)], "GPU")
-            visible[:] = devices
         else:
             see(devices, device_type)
 
     def get_visible_devices(device_type=None):
         if _parts() > 1 and device_type == "GPU":
-            return list(visible or cards())
+            return [card for card in cards() if parts_of(card)[0] in seen("GPU")]
         return seen(device_type)
 
     def set_logical_device_configuration(device, logical_devices):
