@@ -12,6 +12,7 @@ import resource
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -116,10 +117,9 @@ def choose_devices(settings: MachinePlan, job: Job | None = None) -> Devices:
     kind, notices = _device_kind(settings, gpus)
     intra, inter = thread_counts(settings, kind, available_cores())
     chosen = _gpu_order(settings, gpus) if kind == "gpu" else tuple(range(settings.num_gpus))
-    # TensorFlow takes memory on every GPU it sees, so it sees only the cards of the run; they are
-    # renumbered, in the order of the machine, and all parts of a card with them.
-    parts, cards = settings.gpus_per_card, sorted(settings.cards)
-    order = [cards.index(number // parts) * parts + number % parts for number in chosen]
+    # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they are
+    # renumbered, in the order of the machine.
+    order = [sorted(chosen).index(number) for number in chosen]
     job = job or Job(towers_per_worker=settings.num_gpus)
     return Devices(
         # A controller has no towers, and one CPU device.
@@ -169,8 +169,7 @@ def start_server(settings: MachinePlan, job: Job) -> Any:
     if found.kind == "gpu":
         config.gpu_options.visible_device_list = ",".join(map(str, sorted(settings.cards)))
         config.gpu_options.allow_growth = bool(settings.allow_growth)
-        for _ in settings.cards if settings.gpus_per_card > 1 else ():
-            parts = [part_of_card(settings)] * settings.gpus_per_card
+        for parts in _parts(settings).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -236,16 +235,20 @@ def _divided(settings: MachinePlan) -> str:
     return f", {parts} on each card" if parts > 1 else ""
 
 
-def part_of_card(settings: MachinePlan) -> int:
-    """MiB of a logical GPU of a divided card; FlagError if the memory of the cards is unknown.
+def _parts(settings: MachinePlan) -> dict[int, list[int]]:
+    """MiB of each logical GPU of the run, by card; none if cards are not divided.
 
-    Of the whole memory, so that processes that share a card agree; a tenth is left for libraries.
+    Shares of the whole memory, so that processes that share a card agree. FlagError if it is
+    unknown.
     """
+    if settings.gpus_per_card == 1:
+        return {}
     memory = gpu_memory(settings.cards, settings.gpus_per_card)
     if memory is None:
         reason = "needs the memory of the cards, which NVML tells: pip install nvidia-ml-py"
         raise FlagError("gpus_per_card", settings.gpus_per_card, reason)
-    return int(_DIVIDED * memory.total) >> 20
+    used = Counter(number // settings.gpus_per_card for number in settings.gpus)
+    return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
 def _gpu_order(settings: MachinePlan, visible: int) -> tuple[int, ...]:
@@ -278,20 +281,17 @@ def _set_threads(tf: Any, settings: MachinePlan, intra: int, inter: int) -> None
 
 
 def _use_gpus(tf: Any, settings: MachinePlan, gpus: Sequence[Any]) -> None:
-    parts, wanted = settings.gpus_per_card, list[Any]()
-    if parts > 1:
-        limit = part_of_card(settings)
-        wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * parts
+    parts = _parts(settings)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
-        for gpu in gpus:
-            if parts > 1:
-                tf.config.set_logical_device_configuration(gpu, wanted)
-            if settings.allow_growth:
-                tf.config.experimental.set_memory_growth(gpu, True)
+        for gpu, limits in zip(gpus, parts.values(), strict=False):
+            wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=one) for one in limits]
+            tf.config.set_logical_device_configuration(gpu, wanted)
+        for gpu in gpus if settings.allow_growth else ():
+            tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
         there = sum(map(_parts_of, gpus))
-        if tf.config.get_visible_devices("GPU") != list(gpus) or there != parts * len(gpus):
+        if tf.config.get_visible_devices("GPU") != list(gpus) or there != settings.num_gpus:
             raise FlagError(
                 "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None

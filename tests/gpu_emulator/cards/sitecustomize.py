@@ -52,11 +52,13 @@ def _divide(tf):
         if _parts() == 1 or device.device_type != "GPU":
             return configure(device, logical_devices)
         wanted = [one.memory_limit for one in logical_devices]
-        if len(wanted) != _parts():
+        if len(wanted) > _parts():
             raise ValueError(f"{len(wanted)} logical devices, and HOSTGPU_PARTS={_parts()}")
         if None in wanted or sum(wanted) > int(os.environ.get("HOSTGPU_MEMORY_MB", "4096")):
             raise ValueError(f"{wanted} MiB are not the memory of a card")
         logical[device.name] = list(logical_devices)
+        unused = parts_of(device)[len(wanted) :]
+        see([part for part in seen("GPU") if part not in unused], "GPU")
         return None
 
     def get_logical_device_configuration(device):
@@ -95,11 +97,12 @@ def _serve(tf):
             if options is not None and options.experimental.virtual_devices:
                 numbers = map(int, options.visible_device_list.split(","))
                 made = [len(one.memory_limit_mb) for one in options.experimental.virtual_devices]
-                if {*made} != {_parts()}:
+                if max(made) > _parts():
                     raise ValueError(f"{made} logical devices, and HOSTGPU_PARTS={_parts()}")
-                parts = (n * _parts() + part for n in numbers for part in range(_parts()))
-                options.visible_device_list = ",".join(map(str, parts))
-                options.experimental.ClearField("virtual_devices")
+                cards = zip(numbers, made, strict=True)
+                parts = (n * _parts() + part for n, count in cards for part in range(count))
+                # The options that TensorFlow reads for plugged-in devices.
+                config.pluggable_device_options.visible_device_list = ",".join(map(str, parts))
             super().__init__(*arguments, config=config, **others)
 
     tf.distribute.Server = Server
