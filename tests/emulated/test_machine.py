@@ -128,6 +128,20 @@ def test_local_workers_divide_the_gpus(emulated):
     assert not {note["id"] for note in found.record["conditions"]["notes"]} & GPU_CHECKS
 
 
+def test_parts_of_a_card_are_one_card(emulated):
+    found = emulated(
+        *("--model=trivial", "--num_gpus=2", "--gpus_per_card=2", "--batch_size=2"),
+        *("--num_batches=3", "--peak_flops=1e12"),
+        gpus=1,
+        parts=2,
+    )
+    assert "cnnbench: the GPUs are parts of 1 card: their speed is not that of 2 cards" in found.err
+    assert found.record["environment"]["gpu_names"] == ["EMULATED_GPU"]
+    assert found.record["measured"]["peak_flops_per_sec"] == 1e12
+    assert found.record["measured"]["energy_source"].endswith("NVML GPU 0")
+    assert found.record["config"]["gpus_per_card"] == 2
+
+
 def test_all_reduces(emulated, holds):
     found = emulated(
         "allreduce", "--num_gpus=2", "--all_reduce_spec=nccl", "--sizes=4K", "--num_batches=2"

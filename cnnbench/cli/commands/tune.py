@@ -191,7 +191,7 @@ def _question(
     given = Space(
         given=args_of(of_runs),
         allowed=allowed,
-        memory=gpu_memory() if on_gpu else main_memory(),
+        memory=gpu_memory(per_card=of_runs.get("gpus_per_card", 1)) if on_gpu else main_memory(),
         layout=layout,
     )
     first = given.make({})
