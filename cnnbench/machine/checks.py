@@ -55,7 +55,6 @@ class RunFlags:
 
     on_gpu: bool = False
     cards: tuple[int, ...] = (0,)
-    num_devices: int = 1
     intra_threads: int = 0
     intra_threads_given: bool = False
     batch_size: int = 0

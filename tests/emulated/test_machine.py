@@ -135,7 +135,7 @@ def test_parts_of_a_card_are_one_card(emulated):
         gpus=1,
         parts=2,
     )
-    assert "cnnbench: the GPUs are parts of 1 card: their speed is not that of 2 cards" in found.err
+    assert "cnnbench: --gpus_per_card=2: the GPUs are parts of cards, and their speed" in found.err
     assert found.record["environment"]["gpu_names"] == ["EMULATED_GPU"]
     assert found.record["measured"]["peak_flops_per_sec"] == 1e12
     assert found.record["measured"]["energy_source"].endswith("NVML GPU 0")

@@ -155,7 +155,6 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
         RunFlags(
             on_gpu=on_gpu,
             cards=plan.machine.cards,
-            num_devices=plan.machine.num_gpus,
             intra_threads=plan.machine.num_intra_threads or 0,
             intra_threads_given=bool(plan.machine.num_intra_threads),
             batch_size=plan.params.batch_size,

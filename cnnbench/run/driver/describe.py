@@ -89,7 +89,6 @@ def run_flags(plan: Setup, devices: runtime.Devices, batch_size: int = 0) -> Run
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         cards=plan.machine.cards,
-        num_devices=len(devices.towers),
         intra_threads=devices.intra_threads,
         intra_threads_given=bool(plan.machine.num_intra_threads),
         batch_size=batch_size,

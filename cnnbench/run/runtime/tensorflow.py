@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cnnbench.base.jobs.job import Job
-from cnnbench.base.text.numbers import count
 from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.gpu import gpu_memory
@@ -224,9 +223,9 @@ def _device_kind(settings: MachinePlan, visible_gpus: int) -> tuple[str, tuple[s
             f"TensorFlow sees {visible_gpus} GPU(s){_divided(settings)}; use at most that many, or "
             "--device=cpu for logical CPU devices",
         )
-    if settings.num_gpus > len(settings.cards):
-        shared = f"the GPUs are parts of {count(len(settings.cards), 'card', 'cards')}"
-        return "gpu", (f"{shared}: their speed is not that of {settings.num_gpus} cards",)
+    if settings.gpus_per_card > 1:
+        parts = f"--gpus_per_card={settings.gpus_per_card}: the GPUs are parts of cards"
+        return "gpu", (f"{parts}, and their speed is not that of whole ones",)
     return "gpu", ()
 
 
