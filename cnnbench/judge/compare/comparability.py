@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
@@ -23,7 +24,6 @@ from cnnbench.judge.metrics.comparable_facts import (
     NOTHING,
     UNKNOWN,
     Effect,
-    Fact,
     allowed,
     fact,
 )
@@ -38,7 +38,6 @@ from cnnbench.judge.metrics.measurement import (
     readable_fact,
     resolved,
 )
-from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import started
 from cnnbench.records.run import RunRecord
 
@@ -74,10 +73,10 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The measurements of one configuration on one side, one per process."""
+    """The measurements of one configuration on one side, one per process; none if it lacks it."""
 
     configuration: Configuration
-    records: tuple[Measurement, ...]
+    records: tuple[Measurement, ...] = ()
 
     @property
     def good(self) -> tuple[Measurement, ...]:
@@ -112,17 +111,6 @@ class Group:
         return {**flags, **found}
 
 
-def values_of(
-    metric: Metric, base: Group | None, new: Group | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Values of both sides, judged together, of the runs that succeeded and measured the metric."""
-    sides = [() if one is None else one.good for one in (base, new)]
-    found = metric.values([*sides[0], *sides[1]])
-    parts = found[: len(sides[0])], found[len(sides[0]) :]
-    before, after = (tuple(value for value in part if value is not None) for part in parts)
-    return before, after
-
-
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
     """Facts that differ, those that block a verdict first; facts that match `patterns` never do."""
     sides = (base.facts(), new.facts())
@@ -138,11 +126,13 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
             continue
         else:
             rule = fact(name)
-        absent = frozenset([rule.absent])
-        values = [side.get(name, absent) for side in sides]
-        one = _difference(name, rule, values, allowed(name, patterns))
-        if one is not None:
-            found.append(one)
+        values = [side.get(name, frozenset([rule.absent])) for side in sides]
+        both = values[0] | values[1]
+        certain, blocks = len(both - {UNKNOWN}) > 1, rule.effect is Effect.BLOCKS
+        if rule.effect is not Effect.IGNORED and len(both) > 1 and (certain or blocks):
+            base_texts, new_texts = (tuple(sorted(side)) for side in values)
+            blocks = blocks and certain and not allowed(name, patterns)
+            found.append(Difference(name, base_texts, new_texts, blocks, rule.reason))
     given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
     # Flags that were given before those that follow from them.
     return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
@@ -170,20 +160,6 @@ def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict
     known = sorted({*FACTS, *GROUPS, *flags, *own})
     unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
     return {name: nearest(name, known) for name in unknown}
-
-
-def _difference(
-    name: str, rule: Fact, values: Sequence[frozenset[str]], may_differ: bool
-) -> Difference | None:
-    both = values[0] | values[1]
-    if rule.effect is Effect.IGNORED or len(both) < 2:
-        return None
-    certain = len(both - {UNKNOWN}) > 1
-    if not certain and rule.effect is not Effect.BLOCKS:
-        return None
-    base, new = (tuple(sorted(side)) for side in values)
-    blocks = rule.effect is Effect.BLOCKS and certain and not may_differ
-    return Difference(name, base, new, blocks, rule.reason)
 
 
 def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
@@ -232,15 +208,13 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
     return [_grouped(side, tuple(resolved.values())) for side in found]
 
 
-def match(
-    base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
-) -> list[tuple[Group | None, Group | None]]:
-    """Pairs of groups of a kind; None where the other side lacks the configuration.
+def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()) -> _Pairs:
+    """Pairs of groups of a kind; empty ones where the other side lacks the configuration.
 
     First those of equal flags; then those that differ only in the facts of `patterns`, if each side
     has only one; then the nearest variants, so that their differences can be named.
     """
-    pairs: list[tuple[Group | None, Group | None]] = []
+    pairs: _Pairs = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
         twins = {one.configuration.key: one for one in right}
@@ -250,7 +224,8 @@ def match(
         matched += _but_for(*_rest(left, right, matched), patterns)
         matched += _nearest(*_rest(left, right, matched))
         alone, other = _rest(left, right, matched)
-        pairs += [*matched, *((one, None) for one in alone), *((None, one) for one in other)]
+        pairs += [*matched, *((one, Group(one.configuration)) for one in alone)]
+        pairs += [(Group(one.configuration), one) for one in other]
     return pairs
 
 
@@ -340,9 +315,7 @@ def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str,
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]  # the only candidates
-    variants: dict[str, list[int]] = {}
-    for j, other in enumerate(right):
-        variants.setdefault(_variant(other), []).append(j)
+    variants = grouped(range(len(right)), lambda j: _variant(right[j]))
     distances = sorted(
         (len(one.configuration.differing(right[j].configuration)), i, j)
         for i, one in enumerate(left)

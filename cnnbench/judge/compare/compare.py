@@ -152,7 +152,7 @@ def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[st
 
 def _notes(
     processes: Sequence[Sequence[RunRecord | AllReduceRecord]],
-    matched: Sequence[tuple[Group | None, Group | None]],
+    matched: Sequence[tuple[Group, Group]],
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
 ) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _notes(
     yield from _interrupted(processes)
     yield from aa_notes
     for sides, entry in zip(matched, entries, strict=True):
-        unpaired = sum(len(one.records) for one in sides if one) - len(entry.runs)
+        unpaired = sum(len(one.records) for one in sides) - len(entry.runs)
         if unpaired:
             runs = count(unpaired, "run", "runs")
             yield f"{entry.name}: {runs} left out, without a partner"
@@ -214,7 +214,7 @@ def usable_groups(
     found: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
     for one, other in match(base, aa, patterns):
-        if one is None or other is None:
+        if not (one.records and other.records):
             continue
         reason = _refusal(one, other, policy, patterns)
         if reason is None:

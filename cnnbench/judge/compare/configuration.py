@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import truth
 from cnnbench.flags.declare import named
 from cnnbench.flags.identity import identity
@@ -102,11 +103,8 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
 
     Flags that the user gave are preferred, since others, such as epochs, may follow from them.
     """
-    alike: dict[str, list[Configuration]] = {}
-    for one in {one.key: one for one in configurations}.values():
-        alike.setdefault(label(one), []).append(one)
     named: dict[str, str] = {}
-    for members in alike.values():
+    for members in grouped({one.key: one for one in configurations}.values(), label).values():
         first = members[0]
         varying = sorted({name for other in members[1:] for name in first.differing(other)})
         given = frozenset[str]().union(*(one.given for one in members))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer, number, percent
@@ -16,7 +17,6 @@ from cnnbench.judge.compare.comparability import (
     differences,
     in_pairs,
     sides_of_experiment,
-    values_of,
 )
 from cnnbench.judge.compare.estimate import spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
@@ -38,8 +38,8 @@ _MISTIMED = (
 
 
 def draft_of(
-    base: Group | None,
-    new: Group | None,
+    base: Group,
+    new: Group,
     aa_runs: Mapping[str, Group],
     names: Sequence[str],
     policy: Policy,
@@ -51,11 +51,9 @@ def draft_of(
     `names` are of metrics, of which the first one of the kind is the main one; A/A runs are by key
     of the configuration. If `paired` is None, runs are paired where records name pairs.
     """
-    present = base or new
-    assert present is not None
-    metrics = judged(names, {present.configuration.kind})
-    if base is None or new is None:
-        absent, there = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+    metrics = judged(names, {base.configuration.kind})
+    if not (base.records and new.records):
+        absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
         reason = f"{absent} has no run of this configuration, only {there} has"
         return _settled(base, new, metrics[0], Verdict.MISSING, reason)
     unlike = differences(base, new, patterns)
@@ -99,8 +97,8 @@ def _samples(
     """
     samples, partial = [], []
     for metric in metrics:
-        sides, noise = values_of(metric, base, new), spread_of(of_aa, metric, policy)
-        case = MetricResult(base=sides[0], new=sides[1], metric=metric, paired=paired, noise=noise)
+        noise = spread_of(of_aa, metric, policy)
+        case = _unjudged(metric, base, new, paired=paired, noise=noise)
         lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
         if lacking is None:
             samples.append(case)
@@ -176,32 +174,36 @@ def _failure(side: str, group: Group) -> str | None:
 
 
 def _settled(
-    base: Group | None,
-    new: Group | None,
+    base: Group,
+    new: Group,
     metric: Metric,
     verdict: Verdict,
     reason: str,
     unlike: tuple[Difference, ...] = (),
 ) -> ComparedConfiguration:
-    values = values_of(metric, base, new)
-    before, after = (median(side) if side else None for side in values)
+    found = _unjudged(metric, base, new)
+    before, after = (median(side) if side else None for side in (found.base, found.new))
     judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
-    result = MetricResult(base=values[0], new=values[1], metric=metric, judgement=judgement)
-    return _entry(base, new, (result,), unlike)
+    return _entry(base, new, (replace(found, judgement=judgement),), unlike)
+
+
+def _unjudged(metric: Metric, base: Group, new: Group, **more: Any) -> MetricResult:
+    """Values of both sides, taken together, of the runs that succeeded and measured the metric."""
+    values, of_base = metric.values([*base.good, *new.good]), len(base.good)
+    before, after = (
+        tuple(value for value in side if value is not None)
+        for side in (values[:of_base], values[of_base:])
+    )
+    return MetricResult(metric=metric, base=before, new=after, **more)
 
 
 def _entry(
-    base: Group | None,
-    new: Group | None,
-    results: tuple[MetricResult, ...],
-    unlike: tuple[Difference, ...],
+    base: Group, new: Group, results: tuple[MetricResult, ...], unlike: tuple[Difference, ...]
 ) -> ComparedConfiguration:
-    group = base or new
-    assert group is not None
     return ComparedConfiguration(
-        configuration=group.configuration,
-        base=() if base is None else base.records,
-        new=() if new is None else new.records,
+        configuration=base.configuration,
+        base=base.records,
+        new=new.records,
         results=results,
         differences=unlike,
     )

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare import words
@@ -149,19 +150,13 @@ def judge_all(
     # Of an experiment the level is that of one analysis, and further ones have the rest.
     whole = policy if plan is None else policy.replace(alpha=plan.alpha)
     judgements = [_unjudgeable(case, policy, whole) for case in cases]
-    families: dict[str, dict[int, Evidence]] = {}
-    for index, case in enumerate(cases):
-        if judgements[index] is None:
-            families.setdefault(case.metric.name, {})[index] = gather(case, policy)
-    for family in families.values():
+    tested = (index for index, one in enumerate(judgements) if one is None)
+    for family in grouped(tested, lambda index: cases[index].metric.name).values():
+        found = [(cases[index], gather(cases[index], policy)) for index in family]
         # Scaled from the case's share of the level to the whole level.
-        scaled = [
-            min(1.0, found.p / cases[index].share) if cases[index].share else 1.0
-            for index, found in family.items()
-        ]
-        p_values = rank_tests.holm(scaled)
-        for (index, found), p in zip(family.items(), p_values, strict=True):
-            judgements[index] = _judged(cases[index], found, p, len(family), policy, plan)
+        scaled = [min(1.0, of.p / case.share) if case.share else 1.0 for case, of in found]
+        for index, each, p in zip(family, found, rank_tests.holm(scaled), strict=True):
+            judgements[index] = _judged(*each, p, len(family), policy, plan)
     return [judgement for judgement in judgements if judgement is not None]
 
 
