@@ -14,14 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cnnbench.base.charts import (
-    Chart,
-    ChartSeries,
-    DistributionRow,
-    Lanes,
-    Lines,
-    Rows,
-)
+from cnnbench.base.charts import Chart, ChartSeries, DistributionRow, Lanes, Lines, Rows
 from cnnbench.base.charts.sheet import (
     CHARACTER,
     TICK_SIZE,

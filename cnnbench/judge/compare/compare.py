@@ -28,13 +28,7 @@ from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, Compa
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import (
-    CPU_TIME,
-    DEFAULT_METRICS,
-    METRICS,
-    Metric,
-    judged,
-)
+from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.load import SkippedFile

@@ -12,6 +12,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.records.codec import gathered
 
 # 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
 _SLACK = 1e-9
@@ -49,8 +50,8 @@ class TwoSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """The statistics of a case; changes are shares of the base, or differences.
+class Evidence(TwoSamples):
+    """A case with its statistics; changes are shares of the base, or differences.
 
     Attributes:
       change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
@@ -71,7 +72,6 @@ class Evidence:
     floor: float
     margin: float
     scatter: float | None
-    metric: Metric
 
     @property
     def beyond_floor(self) -> bool:
@@ -137,7 +137,9 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
         p = rank_tests.mann_whitney_p(base, new)
         scatter = _pooled(base, new)
     floor, margin = limits(case, policy)
-    return Evidence(
+    return gathered(
+        Evidence,
+        case,
         change=unscaled(interval.estimate, metric),
         low=None if interval.low is None else unscaled(interval.low, metric),
         high=None if interval.high is None else unscaled(interval.high, metric),
@@ -148,7 +150,6 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
         margin=margin,
         # Logarithms of equal quotients differ in their last digits.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
-        metric=metric,
     )
 
 
@@ -162,7 +163,7 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     return floor, min(floor, limit)
 
 
-def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> float | None:
+def provable(found: Evidence, number: int, alpha: float) -> float | None:
     """The change that this many pairs, or processes per side, prove with a chance of 0.8.
 
     By the normal approximation with the measured scatter; the rank tests need pi/3 times as many
@@ -172,8 +173,8 @@ def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> fl
         return None
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
-    error = found.scatter * math.sqrt((1 if case.paired else 2) * math.pi / 3 / number)
-    return unscaled(shift_of(found.floor, case.metric) + quantiles * error, case.metric)
+    error = found.scatter * math.sqrt((1 if found.paired else 2) * math.pi / 3 / number)
+    return unscaled(shift_of(found.floor, found.metric) + quantiles * error, found.metric)
 
 
 def shift_of(change: float, metric: Metric) -> float:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cnnbench.base.stats.rank_tests import outside, smallest_p
-from cnnbench.judge.compare.estimate import Evidence, TwoSamples, shift_of
+from cnnbench.judge.compare.estimate import Evidence, shift_of
 from cnnbench.judge.compare.sequential import FIRST, STEP, InterimAnalysis, interim_analyses
 
 MOST_PROCESSES, MOST_PAIRS = 100, 200
@@ -78,7 +78,7 @@ class Continuation:
 
 
 def needed(
-    case: TwoSamples, found: Evidence, levels: tuple[float, float], plan: Continuation | None = None
+    found: Evidence, levels: tuple[float, float], plan: Continuation | None = None
 ) -> int | None:
     """Estimated number of pairs, or processes of the smaller side, that settle a case.
 
@@ -91,15 +91,15 @@ def needed(
       levels: of the interval and of the p value; shares of those of an analysis if there is a plan.
       plan: None: further runs are added and all are judged together, once.
     """
-    floor, margin = (shift_of(limit, case.metric) for limit in (found.floor, found.margin))
-    if not found.scatter or not margin or not math.isfinite(shift_of(found.change, case.metric)):
+    floor, margin = (shift_of(limit, found.metric) for limit in (found.floor, found.margin))
+    if not found.scatter or not margin or not math.isfinite(shift_of(found.change, found.metric)):
         return None
-    estimate, scatter = abs(shift_of(found.change, case.metric)), found.scatter
-    sizes = (case.fewest,) if case.paired else (len(case.base), len(case.new))
+    estimate, scatter = abs(shift_of(found.change, found.metric)), found.scatter
+    sizes = (found.fewest,) if found.paired else (len(found.base), len(found.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
     afresh = plan is not None and plan.planned is None
-    if afresh and not case.paired:  # as pairs of independent processes
-        sizes, scatter = (case.fewest,), scatter * math.sqrt(2)
+    if afresh and not found.paired:  # as pairs of independent processes
+        sizes, scatter = (found.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
     if found.beyond_floor or estimate + _PLAUSIBLE * error >= 2 * floor:
         truths.append(max(2 * floor, estimate - error))
@@ -122,7 +122,9 @@ def needed(
         )
 
     numbers = (
-        _growing(case.fewest + 1, 1, MOST_PROCESSES) if plan is None else plan.numbers(case.fewest)
+        _growing(found.fewest + 1, 1, MOST_PROCESSES)
+        if plan is None
+        else plan.numbers(found.fewest)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]

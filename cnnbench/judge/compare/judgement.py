@@ -23,6 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.stats import rank_tests
@@ -152,11 +153,11 @@ def judge_all(
     judgements = [_unjudgeable(case, policy, whole) for case in cases]
     tested = (index for index, one in enumerate(judgements) if one is None)
     for family in grouped(tested, lambda index: cases[index].metric.name).values():
-        found = [(cases[index], gather(cases[index], policy)) for index in family]
+        found = [gather(cases[index], policy) for index in family]
         # Scaled from the case's share of the level to the whole level.
-        scaled = [min(1.0, of.p / case.share) if case.share else 1.0 for case, of in found]
+        scaled = [min(1.0, one.p / one.share) if one.share else 1.0 for one in found]
         for index, each, p in zip(family, found, rank_tests.holm(scaled), strict=True):
-            judgements[index] = _judged(*each, p, len(family), policy, plan)
+            judgements[index] = _judged(each, p, len(family), policy, plan)
     return [judgement for judgement in judgements if judgement is not None]
 
 
@@ -199,76 +200,45 @@ def _unjudgeable(case: TwoSamples, policy: Policy, whole: Policy) -> Judgement |
         return None
     # The estimate is shown even without a verdict.
     unpaired = TwoSamples(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
-    return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
+    return _judgement(gather(unpaired, policy), Verdict.INCONCLUSIVE, reason, p=None)
 
 
 def _judged(
-    case: TwoSamples,
-    found: Evidence,
-    p: float,
-    family: int,
-    policy: Policy,
-    plan: Continuation | None,
+    found: Evidence, p: float, family: int, policy: Policy, plan: Continuation | None
 ) -> Judgement:
-    alpha = policy.alpha_of(case.metric)
+    metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.share or 0.5
     verdict, enough, chance = Verdict.INCONCLUSIVE, None, words.chance(p, family)
     interval = (found.change, found.low, found.high)
+    best = rank_tests.smallest_p(len(found.base), len(found.new), found.paired)
+    separated = family * best > found.share * alpha and math.isclose(found.p, best)
     if p <= alpha and found.wholly_beyond_floor:
-        better = (found.change > 0) == case.metric.higher_is_better
+        better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        reason = f"{words.magnitude(case.metric, *interval)}, {chance}"
+        reason = f"{words.magnitude(metric, *interval)}, {chance}"
     elif found.within_margin:
         verdict = Verdict.SAME
         reason = words.within_margin(found)
-    elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
-        reason = words.too_few(case, family, *_provable(case, found, policy, family, plan))
+    elif found.low is None or found.high is None or separated:
+        # Too few values for significance; the fewest that could prove a change, and of which size.
+        if plan is None:
+            fewest, level = processes_needed(policy, family, found.paired, metric, share), alpha
+        else:
+            fewest = next(plan.numbers(found.fewest, share / family))
+            level = plan.analyses(fewest)[-1].alpha
+        size = provable(found, fewest, share * level / family)
+        reason = words.too_few(found, family, fewest, size)
     else:
-        level = (case.share or 0.5) * (policy.alpha if plan is None else 1.0)
-        enough = needed(case, found, (level, level * alpha / policy.alpha / family), plan)
-        reason = f"{words.estimate(case.metric, *interval)}, {chance}: "
+        level = share * (policy.alpha if plan is None else 1.0)
+        enough = needed(found, (level, level * alpha / policy.alpha / family), plan)
+        reason = f"{words.estimate(metric, *interval)}, {chance}: "
         reason += words.undecided(found, certain=p <= alpha)
-        reason += words.outlook(case, found, enough)
-    return _judgement(case, found, verdict, reason, p, enough)
+        reason += words.outlook(found, enough)
+    return _judgement(found, verdict, reason, p=found.p, p_adjusted=p, needed=enough)
 
 
-def _provable(
-    case: TwoSamples, found: Evidence, policy: Policy, family: int, plan: Continuation | None
-) -> tuple[int, float | None]:
-    """Fewest pairs or processes that could prove a change, and its size; see `provable`."""
-    share = case.share or 0.5
-    if plan is None:
-        enough = processes_needed(policy, family, case.paired, case.metric, share)
-        level = policy.alpha_of(case.metric)
-    else:
-        enough = next(plan.numbers(case.fewest, share / family))
-        level = plan.analyses(enough)[-1].alpha
-    return enough, provable(case, found, enough, share * level / family)
-
-
-def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
-    """Whether the sides are fully separated, but have too few values for significance."""
-    best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
-    return family * best > case.share * alpha and math.isclose(found.p, best)
-
-
-def _judgement(
-    case: TwoSamples,
-    found: Evidence,
-    verdict: Verdict,
-    reason: str,
-    p_adjusted: float | None = None,
-    enough: int | None = None,
-) -> Judgement:
-    return gathered(
-        Judgement,
-        found,
-        case,
-        verdict=verdict,
-        reason=reason + words.disagreement(case, found),
-        p=None if p_adjusted is None else found.p,
-        p_adjusted=p_adjusted,
-        needed=enough,
-    )
+def _judgement(found: Evidence, verdict: Verdict, reason: str, **tested: Any) -> Judgement:
+    reason += words.disagreement(found)
+    return gathered(Judgement, found, verdict=verdict, reason=reason, **tested)
 
 
 def processes_to_decide(configurations: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.base.text.numbers import NONE, count
-from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
+from cnnbench.judge.compare.estimate import Evidence, unscaled
 from cnnbench.judge.compare.further import MOST_PAIRS, MOST_PROCESSES
 from cnnbench.judge.metrics.registry import Metric
 
@@ -64,40 +64,40 @@ def too_many(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def outlook(case: TwoSamples, found: Evidence, enough: int | None) -> str:
+def outlook(found: Evidence, enough: int | None) -> str:
     """The scatter, and how many more runs give a verdict; "" without scatter."""
-    metric = case.metric
+    metric = found.metric
     if enough is None or found.scatter is None:
         return ""
-    name = "pairs" if case.paired else "processes"
+    name = "pairs" if found.paired else "processes"
     text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
-    more = enough - case.fewest
-    if too_many(more, case.paired):
+    more = enough - found.fewest
+    if too_many(more, found.paired):
         return f"{text}: more {name} will not help"
-    one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
+    one, many = ("pair", "pairs") if found.paired else ("process per side", "processes per side")
     return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
 
 
-def too_few(case: TwoSamples, family: int, enough: int, size: float | None) -> str:
+def too_few(found: Evidence, family: int, enough: int, size: float | None) -> str:
     """That there are too few values, and how many could prove a change, of which size."""
-    counts = f"{len(case.base)} against {len(case.new)} processes"
-    text = f"{len(case.base)} pairs" if case.paired else counts
+    counts = f"{len(found.base)} against {len(found.new)} processes"
+    text = f"{len(found.base)} pairs" if found.paired else counts
     among = f" among {family} configurations" if family > 1 else ""
-    what = "pairs" if case.paired else "on each side"
+    what = "pairs" if found.paired else "on each side"
     text += f" are too few to prove a change{among}, of whatever size"
     text += f"; {enough} {what} could prove one"
-    return text if size is None else f"{text} of {case.metric.change_text(size, signed=False)}"
+    return text if size is None else f"{text} of {found.metric.change_text(size, signed=False)}"
 
 
-def disagreement(case: TwoSamples, found: Evidence) -> str:
+def disagreement(found: Evidence) -> str:
     """Names the estimator where the shown medians change in the opposite direction."""
-    medians, metric = found.new_median - found.base_median, case.metric
+    medians, metric = found.new_median - found.base_median, found.metric
     if not medians * found.change < 0:
         return ""
     change = medians / found.base_median if metric.relative else medians
     if not (metric.shows(change) and metric.shows(found.change)):
         return ""  # too small for a reader to see
-    of = "within pairs" if case.paired else "between processes of both sides"
+    of = "within pairs" if found.paired else "between processes of both sides"
     text = metric.change_text(change)
     return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cnnbench.base.text.numbers import count
-from cnnbench.records.step_profile import (
-    FORWARD,
-    REST,
-    TO_KERNEL,
-    ProfiledLayer,
-    StepProfile,
-)
+from cnnbench.records.step_profile import FORWARD, REST, TO_KERNEL, ProfiledLayer, StepProfile
 
 # Scores of pairs of layers; a layer without a counterpart scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01

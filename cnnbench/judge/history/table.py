@@ -28,15 +28,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
-from cnnbench.judge.history.encoding import (
-    FILES,
-    SAME,
-    Decoder,
-    FileRow,
-    digest,
-    packed,
-    unpacked,
-)
+from cnnbench.judge.history.encoding import FILES, SAME, Decoder, FileRow, digest, packed, unpacked
 from cnnbench.judge.metrics.registry import HISTORY
 
 FILE = ".cnnbench-values.sqlite"

@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.slow_steps import (
-    FEWEST,
-    SlowSteps,
-    shared_slow_steps,
-    slow_steps,
-)
+from cnnbench.base.stats.slow_steps import FEWEST, SlowSteps, shared_slow_steps, slow_steps
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord

@@ -17,12 +17,7 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import Role
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.metrics.comparable_facts import GROUPS
-from cnnbench.judge.report.results import (
-    INTERVAL,
-    Configured,
-    ReportSubject,
-    apart,
-)
+from cnnbench.judge.report.results import INTERVAL, Configured, ReportSubject, apart
 from cnnbench.records.prediction import Predictions
 
 _FOLLOWING = frozenset(
