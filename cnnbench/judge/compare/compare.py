@@ -28,7 +28,7 @@ from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, Compa
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
+from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, judged
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.load import SkippedFile
@@ -81,12 +81,15 @@ def compare_records(
     ]
     tested = [one for draft in drafts for one in draft.results if one.judgement is UNJUDGED]
     entries = _judged(drafts, judge_all(tested, policy, plan), policy)
+    shown = judged(metrics, {one.configuration.kind for one in entries} or {RUN})
+    if CPU_TIME not in shown and any(one.with_cpu_time for one in entries):
+        shown = (*shown, CPU_TIME)
     if paired is None:
         paired = bool(tested) and all(one.paired for one in tested)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=_shown(entries, metrics),
+        metrics=shown,
         paired=paired,
         allow_changed_work=allow_changed_work,
         notes=(*left_out, *_notes(processes, matched, entries, aa_notes)),
@@ -123,12 +126,6 @@ def _judged(
         name = titles[draft.configuration.key]
         entries.append(replace(draft, name=name, results=tuple(results)))
     return entries
-
-
-def _shown(entries: Sequence[ComparedConfiguration], names: Sequence[str]) -> tuple[Metric, ...]:
-    found = judged(names, {one.configuration.kind for one in entries} or {RUN})
-    beside = any(one.with_cpu_time for one in entries) and CPU_TIME not in found
-    return (*found, CPU_TIME) if beside else found
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:

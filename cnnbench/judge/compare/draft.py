@@ -20,7 +20,7 @@ from cnnbench.judge.compare.comparability import (
 )
 from cnnbench.judge.compare.estimate import spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, MetricResult
+from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, MetricResult
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
@@ -52,34 +52,35 @@ def draft_of(
     of the configuration. If `paired` is None, runs are paired where records name pairs.
     """
     metrics = judged(names, {base.configuration.kind})
-    if not (base.records and new.records):
-        absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
-        reason = f"{absent} has no run of this configuration, only {there} has"
-        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
-    unlike = differences(base, new, patterns)
-    outcome = next(_outcomes(base, new, unlike, metrics[0]), None)
-    if outcome is not None:
-        if outcome[0] is Verdict.FAILED:
-            # Facts that a failed run did not collect are no differences.
-            unlike = tuple(one for one in unlike if not one.lacks)
-        return _settled(base, new, metrics[0], *outcome, unlike)
+    unlike = differences(base, new, patterns) if base.records and new.records else ()
     kept = in_pairs(base, new)
     if paired is None:
         paired = kept is not None and sides_of_experiment(base.records, new.records)
     if kept is None or not paired:
         kept = base, new
-    if not kept[0].records:
-        reason = "no run in BASE has its partner in NEW"
-        return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
-    like = aa_runs.get(base.configuration.key)
-    of_aa = () if like is None else like.records
-    # Whoever names metrics asks for them; of the usual ones some runs have no accuracy.
-    lacking = Verdict.INCONCLUSIVE if tuple(names) == DEFAULT_METRICS else Verdict.NOT_MEASURED
-    samples, partial = _samples(*kept, metrics, of_aa, policy, paired, lacking)
-    if samples and (both := disturbance.cpu_time_cases(samples[0], *kept, of_aa, policy)):
-        others = [case for case in samples[1:] if case.metric is not CPU_TIME]
-        samples = [both[0], *others, both[1]]
-    return _entry(*kept, (*samples, *partial), unlike)
+    outcome = next(_outcomes(base, new, unlike, metrics[0], kept[0]), None)
+    if outcome is None:
+        of_aa = aa_runs.get(base.configuration.key, Group(base.configuration)).records
+        # Whoever names metrics asks for them; of the usual ones some runs have no accuracy.
+        lacking = Verdict.INCONCLUSIVE if tuple(names) == DEFAULT_METRICS else Verdict.NOT_MEASURED
+        results = _samples(*kept, metrics, of_aa, policy, paired, lacking)
+    else:
+        kept, found = (base, new), _unjudged(metrics[0], base, new)
+        if outcome[0] is Verdict.FAILED:
+            # Facts that a failed run did not collect are no differences.
+            unlike = tuple(one for one in unlike if not one.lacks)
+        sides = {"base_median": found.base, "new_median": found.new}
+        medians = {name: median(values) if values else None for name, values in sides.items()}
+        results = [
+            replace(found, judgement=Judgement(verdict=outcome[0], reason=outcome[1], **medians))
+        ]
+    return ComparedConfiguration(
+        configuration=base.configuration,
+        base=kept[0].records,
+        new=kept[1].records,
+        results=tuple(results),
+        differences=unlike,
+    )
 
 
 def _samples(
@@ -90,22 +91,23 @@ def _samples(
     policy: Policy,
     paired: bool,
     verdict: Verdict,
-) -> tuple[list[MetricResult], list[MetricResult]]:
-    """Values of metrics that all runs have, and of others with `verdict`.
+) -> list[MetricResult]:
+    """Values of metrics that all runs have, the main one first, then of others with `verdict`.
 
     Metrics that no run has are among them only if it is that they were not measured.
     """
-    samples, partial = [], []
+    results = []
     for metric in metrics:
         noise = spread_of(of_aa, metric, policy)
         case = _unjudged(metric, base, new, paired=paired, noise=noise)
-        lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
-        if lacking is None:
-            samples.append(case)
-        elif case.base or case.new or verdict is Verdict.NOT_MEASURED:
-            found = Judgement(verdict=verdict, reason=lacking)
-            partial.append(replace(case, judgement=found))
-    return samples, partial
+        if reason := _lacking("BASE", base, metric) or _lacking("NEW", new, metric):
+            case = replace(case, judgement=Judgement(verdict=verdict, reason=reason))
+        if reason is None or case.base or case.new or verdict is Verdict.NOT_MEASURED:
+            results.append(case)
+    if both := disturbance.cpu_time_cases(results[0], base, new, of_aa, policy):
+        others = [case for case in results[1:] if case.metric is not CPU_TIME]
+        results = [both[0], *others, both[1]]
+    return sorted(results, key=lambda one: one.judgement is not UNJUDGED)
 
 
 def _lacking(side: str, group: Group, metric: Metric) -> str | None:
@@ -119,10 +121,16 @@ def _part(number: int, side: str, group: Group) -> str:
 
 
 def _outcomes(
-    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
+    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric, kept: Group
 ) -> Iterator[tuple[Verdict, str]]:
-    """Verdicts and reasons where no statistics are needed, of which the first counts."""
+    """Verdicts and reasons where no statistics are needed, of which the first counts.
+
+    `kept` are the runs of the base to be compared.
+    """
     sides = (("BASE", base), ("NEW", new))
+    if not (base.records and new.records):
+        absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
+        yield Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
     if failures := [*filter(None, (_failure(*side) for side in sides))]:
         yield Verdict.FAILED, "; ".join(failures)
     for lacking in filter(None, (_lacking(*side, metric) for side in sides)):
@@ -144,6 +152,8 @@ def _outcomes(
         if mixed := varying(group.origins()):
             parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
             yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
+    if not kept.records:
+        yield Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
 
 
 def _is_mistimed(measurement: Measurement) -> bool:
@@ -173,20 +183,6 @@ def _failure(side: str, group: Group) -> str | None:
     return f"{_part(len(errors), side, group)} failed: {errors[0].type}: {message}"
 
 
-def _settled(
-    base: Group,
-    new: Group,
-    metric: Metric,
-    verdict: Verdict,
-    reason: str,
-    unlike: tuple[Difference, ...] = (),
-) -> ComparedConfiguration:
-    found = _unjudged(metric, base, new)
-    before, after = (median(side) if side else None for side in (found.base, found.new))
-    judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
-    return _entry(base, new, (replace(found, judgement=judgement),), unlike)
-
-
 def _unjudged(metric: Metric, base: Group, new: Group, **more: Any) -> MetricResult:
     """Values of both sides, taken together, of the runs that succeeded and measured the metric."""
     values, of_base = metric.values([*base.good, *new.good]), len(base.good)
@@ -195,18 +191,6 @@ def _unjudged(metric: Metric, base: Group, new: Group, **more: Any) -> MetricRes
         for side in (values[:of_base], values[of_base:])
     )
     return MetricResult(metric=metric, base=before, new=after, **more)
-
-
-def _entry(
-    base: Group, new: Group, results: tuple[MetricResult, ...], unlike: tuple[Difference, ...]
-) -> ComparedConfiguration:
-    return ComparedConfiguration(
-        configuration=base.configuration,
-        base=base.records,
-        new=new.records,
-        results=results,
-        differences=unlike,
-    )
 
 
 def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:

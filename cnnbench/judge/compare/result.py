@@ -349,7 +349,11 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     base, new = comparison.names
     result = entry.main
     judgement = result.judgement
-    n = f"{len(result.base)} pairs" if comparison.paired else _processes(result)
+    n = (
+        f"{len(result.base)} pairs"
+        if comparison.paired
+        else f"{len(result.base)} and {len(result.new)} processes"
+    )
     beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
     if judgement.decided_by:
         return _by_cpu_time(comparison, entry, n)
@@ -397,10 +401,6 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
                 yield f"Not measured: {result.judgement.reason}{of}."
                 continue
             yield f"{name.capitalize()}: {result.magnitude}{of}."
-
-
-def _processes(result: MetricResult) -> str:
-    return f"{len(result.base)} and {len(result.new)} processes"
 
 
 def _more(result: MetricResult) -> int:

@@ -23,9 +23,7 @@ _MOST_NAMED = 2
 
 
 def explain(
-    base: Sequence[StepProfile],
-    new: Sequence[StepProfile],
-    labels: tuple[str, str] = ("A", "B"),
+    base: Sequence[StepProfile], new: Sequence[StepProfile], labels: tuple[str, str] = ("A", "B")
 ) -> Explanation:
     """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)

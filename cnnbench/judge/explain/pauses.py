@@ -64,13 +64,17 @@ def pauses(sides: Sides) -> Cause | None:
 def _recurring(
     sides: Sides, each: Sequence[Runs], level: float, part: Part | None = None
 ) -> Cause | None:
-    """The pauses in the times of a part, or of whole steps, by process, those of A first."""
+    """The pauses in the times of a part, or of whole steps, by process, those of A first.
+
+    Of slow steps that a side has more of, in all of its processes and by more than chance.
+    """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_ordinary(one.record.step_seconds) for one in profiles]
     series = [_around(base, runs) for base, runs in zip(usual, each, strict=True)]
     # In most rows of operations no slow steps could take so much more.
     if max(fmean(one) - min(one) for one in series) < SMALLEST * sides.step.usual[0]:
         return None
+    of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
     while division := slow_steps([series[n][step] / usual[n] for n, step in left]):
         slow = {left[index] for index in division.indices}
@@ -78,8 +82,31 @@ def _recurring(
             SlowSteps.of(seconds, [step for step in range(len(seconds)) if (n, step) in slow])
             for n, seconds in enumerate(series)
         ]
-        if cause := _cause(sides, found, [*map(len, series)], level, part):
-            return cause
+        times = [0 if one is None else one.occurrences for one in found]
+        rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
+        costs = [0.0 if one is None else one.share * one.extra for one in found]
+        cost = Times([costs[of_a], costs[of_b]])
+        side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
+        few, many = ((sum(times[one]), sum(map(len, series[one]))) for one in (fewer, more))
+        shared = shared_slow_steps(found[more])
+        if (
+            shared is not None
+            and sides.is_large(cost)
+            and min(rates[more]) > _RATIO * max(rates[fewer])
+            and _chance(*few, *many) <= level
+        ):
+            slower = [*zip(profiles, found, strict=True)][more]
+            place, evidence = _place(slower, part)
+            base, new = cost.usual
+            return Cause(
+                kind="pauses",
+                base=base,
+                new=new,
+                spread=2 * cost.error(0.0),
+                place=place,
+                text=f"of {side}, {slow_steps_text(shared)}",
+                evidence=(*evidence, *_computing(one for one, _ in slower)),
+            )
         left = [one for one in left if one not in slow]
     return None
 
@@ -95,43 +122,6 @@ def _around(usual: float, runs: Runs) -> list[float]:
         ordinary = _ordinary(run)
         found += [max(usual / 2, usual + one - ordinary) for one in run]
     return found
-
-
-def _cause(
-    sides: Sides,
-    found: Sequence[SlowSteps | None],
-    steps: Sequence[int],
-    level: float,
-    part: Part | None,
-) -> Cause | None:
-    """The slow steps, if a side has more of them in all of its processes, by more than chance."""
-    of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
-    times = [0 if one is None else one.occurrences for one in found]
-    rates = [slow / own for slow, own in zip(times, steps, strict=True)]
-    costs = [0.0 if one is None else one.share * one.extra for one in found]
-    cost = Times([costs[of_a], costs[of_b]])
-    side, more, fewer = ("B", of_b, of_a) if cost.difference > 0 else ("A", of_a, of_b)
-    chance = _chance(*(sum(each[one]) for one in (fewer, more) for each in (times, steps)))
-    slow = shared_slow_steps(found[more])
-    if (
-        slow is None
-        or not sides.is_large(cost)
-        or min(rates[more]) <= _RATIO * max(rates[fewer])
-        or chance > level
-    ):
-        return None
-    profiles = [*zip((*sides.a.profiles, *sides.b.profiles), found, strict=True)]
-    place, evidence = _place(profiles[more], part)
-    base, new = cost.usual
-    return Cause(
-        kind="pauses",
-        base=base,
-        new=new,
-        spread=2 * cost.error(0.0),
-        place=place,
-        text=f"of {side}, {slow_steps_text(slow)}",
-        evidence=(*evidence, *_computing(one for one, _ in profiles[more])),
-    )
 
 
 def _chance(few: int, of_few: int, many: int, of_many: int) -> float:

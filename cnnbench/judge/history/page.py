@@ -198,12 +198,7 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
         series=tuple(series),
         labels=axis.tick_texts,
         events=tuple(
-            ChartEvent(
-                x=step.index - 0.5,
-                label=text,
-                mark=_mark(step),
-                gain=not step.worse,
-            )
+            ChartEvent(x=step.index - 0.5, label=text, mark=_mark(step), gain=not step.worse)
             for step, text in zip(found.steps, texts, strict=True)
         ),
         note="; ".join(filter(None, (*texts, formats.outcome(found, metric)))),

@@ -132,9 +132,7 @@ def of_comparison(comparison: Comparison) -> list[Figure]:
 
 
 def _of_side(
-    entry: ComparedConfiguration,
-    role: str,
-    records: tuple[Measurement, ...],
+    entry: ComparedConfiguration, role: str, records: tuple[Measurement, ...]
 ) -> Iterable[Figure]:
     origins = Group(entry.configuration, records).origins()
     for origin, members in origins.items():

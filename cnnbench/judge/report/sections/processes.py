@@ -20,10 +20,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, subject_of
 
 _FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
-_COMMANDS = (
-    *("started (UTC)", "configuration", "status", "images/sec"),
-    *("run", "command"),
-)
+_COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run", "command"))
 
 
 def failures(results: ReportSubject) -> Iterable[Content]:

@@ -20,13 +20,7 @@ from cnnbench.judge.metrics.comparable_facts import GROUPS
 from cnnbench.judge.report.results import INTERVAL, Configured, ReportSubject, apart
 from cnnbench.records.prediction import Predictions
 
-_FOLLOWING = frozenset(
-    (
-        *GROUPS["num_gpus"],
-        *named(FLAGS, Role.ITEMS),
-        "per_gpu_thread_count",
-    )
-)
+_FOLLOWING = frozenset((*GROUPS["num_gpus"], *named(FLAGS, Role.ITEMS), "per_gpu_thread_count"))
 """Flags that follow from the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
