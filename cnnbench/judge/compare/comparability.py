@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TypeAlias
 
 from cnnbench.base.grouping import grouped
@@ -94,14 +95,11 @@ class Group:
 
     def facts(self) -> dict[str, frozenset[str]]:
         """Values of every fact over the runs, including a word for runs that lack it."""
-        seen: dict[str, list[str]] = {}
-        for record in self.records:
-            for name, value in _facts(record):
-                seen.setdefault(name, []).append(value)
+        seen = grouped((one for record in self.records for one in _facts(record)), itemgetter(0))
         found = {
-            name: frozenset(values)
-            | (frozenset() if len(values) == len(self.records) else {fact(name).absent})
-            for name, values in seen.items()
+            name: frozenset(value for _, value in pairs)
+            | (frozenset() if len(pairs) == len(self.records) else {fact(name).absent})
+            for name, pairs in seen.items()
         }
         flags = {
             name: frozenset([fact_text(value)])

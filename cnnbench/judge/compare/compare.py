@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare.all_reduce import measurements
@@ -130,13 +132,13 @@ def _judged(
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:
     """A note per kind of measurement that has none of the metrics."""
-    keys: dict[str, set[str]] = {}
-    for one in (group.configuration for side in sides for group in side):
-        keys.setdefault(one.kind, set()).add(one.key)
+    keys = dict.fromkeys(
+        (group.configuration.kind, group.configuration.key) for side in sides for group in side
+    )
     return [
         f"{count(len(found), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
         f"they have no {' or '.join(names)}"
-        for kind, found in keys.items()
+        for kind, found in grouped(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not judged(names, {kind})
     ]
 

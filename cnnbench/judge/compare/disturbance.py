@@ -50,10 +50,8 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
     ]
     if not checked:
         return ""
-    found: dict[str, list[RunRecord]] = {}
-    for one in checked:
-        for name in _disturbances(one):
-            found.setdefault(name, []).append(one)
+    names = dict.fromkeys(name for one in checked for name in _disturbances(one))
+    found = {name: [one for one in checked if name in _disturbances(one)] for name in names}
     if not found:
         most = _amount("load", checked) or "as far as they could be checked"
         return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"

@@ -66,14 +66,13 @@ def draft_of(
         results = _samples(*kept, metrics, of_aa, policy, paired, lacking)
     else:
         kept, found = (base, new), _unjudged(metrics[0], base, new)
-        if outcome[0] is Verdict.FAILED:
+        verdict, reason = outcome
+        if verdict is Verdict.FAILED:
             # Facts that a failed run did not collect are no differences.
             unlike = tuple(one for one in unlike if not one.lacks)
-        sides = {"base_median": found.base, "new_median": found.new}
-        medians = {name: median(values) if values else None for name, values in sides.items()}
-        results = [
-            replace(found, judgement=Judgement(verdict=outcome[0], reason=outcome[1], **medians))
-        ]
+        before, after = (median(side) if side else None for side in (found.base, found.new))
+        judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
+        results = [replace(found, judgement=judgement)]
     return ComparedConfiguration(
         configuration=base.configuration,
         base=kept[0].records,

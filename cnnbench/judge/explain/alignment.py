@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import count
 from cnnbench.records.step_profile import FORWARD, REST, TO_KERNEL, ProfiledLayer, StepProfile
 
@@ -38,10 +39,8 @@ class Alignment:
         """Aligns two networks."""
         pairs = _aligned(base, new)
         taken = {one.name for one, _ in pairs}, {one.name for _, one in pairs}
-        waiting: defaultdict[object, list[ProfiledLayer]] = defaultdict(list)
-        for one in new:
-            if one.name not in taken[1] and one.kind:
-                waiting[_signature(one)].append(one)
+        free = (one for one in new if one.name not in taken[1] and one.kind)
+        waiting = grouped(free, _signature)
         moved = [
             (one, waiting[_signature(one)].pop(0))
             for one in base
@@ -166,11 +165,8 @@ def _aligned(base: Layers, new: Layers) -> list[Pair]:
 def _counted(only: Layers, word: str, side: Layers, names: Mapping[str, str]) -> list[str]:
     """Layers by class: "2 convolutions more (3x3, after conv1)"."""
     products = [one for one in only if one.kind] or only
-    classes: defaultdict[str, list[ProfiledLayer]] = defaultdict(list)
-    for one in products:
-        classes[_class(one)].append(one)
     found = []
-    for kind, those in classes.items():
+    for kind, those in grouped(products, _class).items():
         noun = {"dense": "dense layer", "": "layer"}.get(kind, kind)
         number = f"a {noun}" if len(those) == 1 else f"{len(those)} {noun}s"
         sizes = dict.fromkeys(one.kind.rpartition(" ")[2] for one in those if "x" in one.kind)

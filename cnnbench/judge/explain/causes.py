@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
 from cnnbench.judge.explain.pauses import pauses
@@ -94,7 +95,7 @@ class Claim:
     parts: tuple[Part, ...]
     place: str
     text: str
-    evidence: tuple[str, ...] = ()
+    evidence: Sequence[str] = ()
     facts: tuple[str, ...] = ()
     is_effect: bool = False
 
@@ -114,7 +115,9 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                 spread=2 * times.error(sides.noise_of(claim.parts)),
                 place=claim.place,
                 text="; ".join((claim.text, *claim.facts[:1])),
-                evidence=(*claim.facts, *claim.evidence, *_further(sides, claim)),
+                evidence=tuple(
+                    filter(None, (*claim.facts, *claim.evidence, *_further(sides, claim)))
+                ),
             )
             found.append((claim.is_effect, cause))
             for part in claim.parts:
@@ -168,18 +171,16 @@ def network(sides: Sides) -> Iterator[Claim]:
     parts = tuple(part for part in sides.operations if part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
-    kinds: defaultdict[str, list[Part]] = defaultdict(list)
-    for part in parts:
-        kinds[part.kind].append(part)
+    kinds = grouped(parts, lambda part: part.kind)
     times = {kind: sides.together(those) for kind, those in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
-    evidence = (
+    evidence = [
         f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].usual)} ms"
         for kind in largest[:_MOST_FURTHER]
-    )
+    ]
     sizes = [sum(bool(one.kind) for one in side) for side in (alignment.a, alignment.b)]
     text = f"another network, of {sizes[1]} layers instead of {sizes[0]}, compared by kind"
-    yield Claim("network", parts, "the network's layers", text, tuple(evidence))
+    yield Claim("network", parts, "the network's layers", text, evidence)
 
 
 def batch(sides: Sides) -> Iterator[Claim]:
@@ -191,7 +192,7 @@ def batch(sides: Sides) -> Iterator[Claim]:
     before, after = sides.total("flops", parts)
     longer = sides.together(parts).difference
     if (after - before) * longer > 0 and _have_one_direction(sides, parts):
-        evidence = tuple(_ratios(sides, parts, "FLOPs"))
+        evidence = [*_ratios(sides, parts, "FLOPs")]
         yield Claim("batch", parts, "all operations", "batches of another size", evidence, facts)
 
 
@@ -242,7 +243,7 @@ def precision(sides: Sides) -> Iterator[Claim]:
                 for kernels in sides.kernels(sides.times)
             ]
             told = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
-            evidence = (told,) if casts[0] != casts[1] else ()
+            evidence = [told] if casts[0] != casts[1] else []
             yield Claim("precision", claimed, _layers(sides, named, layers), text, evidence)
 
 
@@ -299,7 +300,7 @@ def other_copies(sides: Sides) -> Iterator[Claim]:
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "other operations on variables" if other else "the same operations on variables"
-        evidence = filter(None, (_changed(sides, parts), *_ratios(sides, parts, "bytes")))
+        evidence = (_changed(sides, parts), *_ratios(sides, parts, "bytes"))
         before, after = (
             {name for name in kernels if name.startswith("ResourceApply")}
             for kernels in sides.kernels(parts)
@@ -307,7 +308,7 @@ def other_copies(sides: Sides) -> Iterator[Claim]:
         updates = before != after or _facts(sides, ("optimizer",))
         place = "the optimizer's update" if updates else "updates and copies of variables"
         facts = _facts(sides, _FACTS["updating"])
-        yield Claim("copies", _with_gaps(sides, parts), place, text, tuple(evidence), facts)
+        yield Claim("copies", _with_gaps(sides, parts), place, text, evidence, facts)
 
 
 def layers(sides: Sides) -> Iterator[Claim]:
@@ -352,9 +353,7 @@ def changed_layers(sides: Sides) -> Iterator[Claim]:
         place = first_few([first, *(name for name in changed if name != first)], 1)
         evidence += [_changed(sides, parts), *_ratios(sides, parts, "FLOPs", "bytes")]
         claimed = (*parts, *_of_parameters(sides, more))
-        yield Claim(
-            "layers", claimed, place, "variables of another shape", tuple(filter(None, evidence))
-        )
+        yield Claim("layers", claimed, place, "variables of another shape", evidence)
 
 
 def _sizes(layer: ProfiledLayer) -> str:
@@ -393,7 +392,7 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
             kind, text = "kernel", "the same operations take another time"
         more = sum(b.parameters - a.parameters for a, b in sides.alignment.pairs if a.name == layer)
         claimed = (*claimed, *_of_parameters(sides, more))
-        yield Claim(kind, claimed, place, text, tuple(filter(None, evidence)))
+        yield Claim(kind, claimed, place, text, evidence)
 
 
 def gaps(sides: Sides) -> Iterator[Claim]:
@@ -441,14 +440,11 @@ def _of_parameters(sides: Sides, own: int | None = None) -> tuple[Part, ...]:
     return parts if sides.together(parts).difference * more > 0 else ()
 
 
-def _by_layer(sides: Sides) -> dict[str, tuple[Part, ...]]:
-    found: defaultdict[str, list[Part]] = defaultdict(list)
+def _by_layer(sides: Sides) -> dict[str, list[Part]]:
     if sides.alignment.is_other_network:
         return {}
-    for part in sides.operations:
-        if part.layer != REST:
-            found[part.layer].append(part)
-    return {layer: tuple(parts) for layer, parts in found.items()}
+    parts = (part for part in sides.operations if part.layer != REST)
+    return grouped(parts, lambda part: part.layer)
 
 
 def _have_products(sides: Sides, parts: Collection[Part]) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, binary, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import Group, differences
@@ -199,26 +200,17 @@ def primitive_changes(
     found = []
     # Conversions of layouts, a consequence of other layouts, come last.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
-        texts = _texts(before[key], after[key])
+        texts = _texts(before.get(key, ()), after.get(key, ()))
         if texts is not None:
             name = " ".join(filter(None, ("oneDNN", *key)))
             found.append(PrimitiveChange(*key, FactChange(fact=name, base=texts[0], new=texts[1])))
     return found
 
 
-_Calls = Mapping[tuple[str, str], list[Primitive]]
-
-
-def _logged(profiles: Iterable[StepProfile]) -> _Calls | None:
+def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primitive]] | None:
     """Calls of the first process that has them, by name and propagation."""
-    logs = (one.primitives for one in profiles if one.primitives)
-    log = next(logs, None)
-    if log is None:
-        return None
-    found: defaultdict[tuple[str, str], list[Primitive]] = defaultdict(list)
-    for one in log:
-        found[one.name, one.propagation].append(one)
-    return found
+    log = next((one.primitives for one in profiles if one.primitives), None)
+    return None if log is None else grouped(log, lambda one: (one.name, one.propagation))
 
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:

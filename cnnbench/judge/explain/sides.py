@@ -20,6 +20,7 @@ from operator import add, truediv
 from statistics import fmean
 from typing import TypeAlias
 
+from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
 from cnnbench.judge.explain.alignment import Alignment, layers_of
@@ -391,18 +392,13 @@ def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
 def _joined(
     rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
 ) -> dict[Part, ProfiledPart]:
-    found: dict[Part, ProfiledPart] = {}
-    for row in rows:
-        part = named(row.part)
-        other = found.get(part)
-        if other is None:
-            found[part] = replace(row, **part._asdict())
-            continue
-        found[part] = replace(
-            other,
-            seconds=tuple(map(sum, zip(other.seconds, row.seconds, strict=True))),
-            flops=other.flops + row.flops,
-            bytes=other.bytes + row.bytes,
-            operations=Counter(other.operations) + Counter(row.operations),
+    return {
+        part: ProfiledPart(
+            **part._asdict(),
+            seconds=tuple(map(sum, zip(*(one.seconds for one in those), strict=True))),
+            flops=sum(one.flops for one in those),
+            bytes=sum(one.bytes for one in those),
+            operations=sum((Counter(one.operations) for one in those), Counter[str]()),
         )
-    return found
+        for part, those in grouped(rows, lambda row: named(row.part)).items()
+    }

@@ -348,24 +348,18 @@ def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
     ):
         scale = factor if unit == base else 1.0
         samples = [(one, found[part] * scale) for one, found in own if part in found]
-        yield from _family("_".join(filter(None, (name, part))), unit, about, samples)
-
-
-def _family(
-    name: str, unit: str, about: str, samples: Sequence[tuple[Figure, float]]
-) -> Iterator[str]:
-    if not samples:
-        return
-    full = f"cnnbench_{name}"
-    if unit and not full.endswith(f"_{unit}"):
-        full += f"_{unit}"
-    yield f"# TYPE {full} gauge"
-    if unit:
-        yield f"# UNIT {full} {unit}"
-    yield f"# HELP {full} {_escaped(about)}"
-    rows = sorted((_labels(figure), figure.started.timestamp(), value) for figure, value in samples)
-    for labels, time, value in rows:
-        yield f"{full}{{{labels}}} {value!r} {time:.3f}"
+        if not samples:
+            continue
+        full = "_".join(filter(None, ("cnnbench", name, part)))
+        if unit and not full.endswith(f"_{unit}"):
+            full += f"_{unit}"
+        yield f"# TYPE {full} gauge"
+        if unit:
+            yield f"# UNIT {full} {unit}"
+        yield f"# HELP {full} {_escaped(about)}"
+        rows = ((_labels(one), one.started.timestamp(), value) for one, value in samples)
+        for labels, time, value in sorted(rows):
+            yield f"{full}{{{labels}}} {value!r} {time:.3f}"
 
 
 def _labels(figure: Figure) -> str:

@@ -141,6 +141,7 @@ def test_a_lower_clock_is_why_everything_is_slower(profiles):
     found = explain(base, under(profiles.side(rows), cpu_clock_mhz=(2100, 2110, 2090)))
     assert found.causes[0].kind == "everything"
     assert found.causes[0].evidence == ("CPU clock: 3,400 MHz in A, 2,100 MHz in B",)
+    assert all(evidence for one in found.causes for evidence in one.evidence)
     assert "records do not show" not in found.answer
     assert facts(found)["CPU clock"] == ("3,400 MHz", "2,100 MHz")
 

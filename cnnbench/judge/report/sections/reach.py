@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis
 from cnnbench.base.document import Content, Row, TableCell, Text, introduced, numeric, table
+from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.results import (
@@ -37,12 +38,12 @@ _CHARTS = (
 
 def reached(results: ReportSubject) -> list[_Reached]:
     """The fastest configuration of every network, kind of work, number format and origin."""
-    alike: dict[object, list[Configured]] = {}
-    for one in results.configured:
-        # The verdict of an experiment compares its sides.
-        if one.throughput.values and not one.origin.side and not one.flag("input_only"):
-            key = (one.family, str(one.flag("precision")), one.device, one.origin)
-            alike.setdefault(key, []).append(one)
+    # The verdict of an experiment compares its sides.
+    whole = (one for one in results.configured if not (one.origin.side or one.flag("input_only")))
+    alike = grouped(
+        (one for one in whole if one.throughput.values),
+        lambda one: (one.family, str(one.flag("precision")), one.device, one.origin),
+    )
     rooflines = {_work(results.profiled[one.run.run_id]): one for one in results.rooflines}
     found: list[_Reached] = []
     for members in alike.values():
