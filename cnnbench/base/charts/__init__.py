@@ -85,7 +85,7 @@ class Rows:
 
     Attributes:
       rows: top to bottom.
-      limit: a value marked with a line, named by `limit_label`.
+      limit: a value marked with a line, and its name.
       note: legend of the marks; see `key_of`.
       bars: whether a bar reaches from 0 to each centre.
     """
@@ -93,8 +93,7 @@ class Rows:
     title: str
     x: Axis
     rows: tuple[DistributionRow, ...]
-    limit: float | None = None
-    limit_label: str = ""
+    limit: tuple[float, str] | None = None
     note: str = ""
     bars: bool = False
 

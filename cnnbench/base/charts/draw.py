@@ -195,18 +195,20 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
     bottom = top + labels.height
     right = max(_RIGHT, 12 + CHARACTER * max(len(row.text) for row in chart.rows))
     axes = sheet.axes(labels.left, sheet.inner - right, top, bottom)
-    ends = [end for row in chart.rows for end in (row.centre, row.low, row.high, chart.limit)]
+    ends = [end for row in chart.rows for end in (row.centre, row.low, row.high)]
     values = [value for row in chart.rows for value, _ in row.values]
     values += [end for end in ends if end is not None]
+    values += [] if chart.limit is None else chart.limit[:1]
     x_axis(sheet, axes, chart.x, [*values, 0.0] if chart.bars else values, bottom)
     axes.set_ylim(bottom - top, 0)
     axes.yaxis.set_visible(False)
     if chart.limit is not None:
-        limit = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
-        axes.plot([chart.limit] * 2, [-8, bottom - top], clip_on=False, **limit)
+        limit, name = chart.limit
+        dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
+        axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
         # Ends at the line, where there is room before it.
-        x = max(sheet.x_of(axes, chart.limit), CHARACTER * len(chart.limit_label))
-        sheet.text(x, top - 10, chart.limit_label, size=TICK_SIZE, colour="soft", align="right")
+        x = max(sheet.x_of(axes, limit), CHARACTER * len(name))
+        sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
         start = labels.pitch * index
         middle = start + labels.middle

@@ -11,7 +11,7 @@ from cnnbench.base.document import Text, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
-from cnnbench.judge.report.results import FEWEST, INTERVAL, ProcessValues
+from cnnbench.judge.report.results import ProcessValues
 from cnnbench.judge.report.sections.campaigns import mode_row
 from cnnbench.machine import repository
 from cnnbench.records.metrics.figures import throughput, throughputs
@@ -100,7 +100,8 @@ def failed(found: Sequence[StrategyRow]) -> bool:
 def table_text(found: StrategiesDocument, cases: Sequence[StrategyCase]) -> str:
     """The table, and remarks: on the weights, failures, an early end."""
     rows, tolerance = found.rows, found.weights_tolerance
-    spread = INTERVAL if any(row.processes >= FEWEST for row in rows) else "range"
+    is_interval = any(row.processes >= ProcessValues.FEWEST for row in rows)
+    spread = ProcessValues.INTERVAL if is_interval else "range"
     remarks = [text for text, _ in weight_remarks(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in cases[1:] if case.apart]
     remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]

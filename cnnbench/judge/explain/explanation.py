@@ -234,8 +234,7 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
         title=f"Step time of B minus A: the {shown} largest of {len(found.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
-        limit=0.0,
-        limit_label="no difference",
+        limit=(0.0, "no difference"),
         note=key_of(rows, dot="the difference", band="twice its standard error"),
     )
 

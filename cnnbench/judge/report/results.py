@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cnnbench.base.document import TableCell, interval
 from cnnbench.base.grouping import grouped
@@ -33,12 +33,6 @@ from cnnbench.records.tune import TuneDocument
 CONFIDENCE = 0.95
 """Least confidence of the intervals."""
 
-INTERVAL = f"{100 * CONFIDENCE:.0f} % interval"
-"""Title of their columns."""
-
-FEWEST = 6
-"""Processes that an interval needs."""
-
 MOST_SHOWN = 60
 """Configurations, each once per origin, with a row in every section of a page."""
 
@@ -56,7 +50,15 @@ S = TypeVar("S", Roofline, StrategiesDocument)
 
 @dataclass(frozen=True, slots=True)
 class ProcessValues:
-    """Values of one quantity, one per process, in order of their start."""
+    """Values of one quantity, one per process, in order of their start.
+
+    Attributes:
+      FEWEST: number of processes that an interval needs.
+      INTERVAL: title of columns of intervals.
+    """
+
+    FEWEST: ClassVar[int] = 6
+    INTERVAL: ClassVar[str] = f"{100 * CONFIDENCE:.0f} % interval"
 
     values: tuple[float, ...]
 
@@ -98,7 +100,7 @@ class ProcessValues:
     @property
     def ends(self) -> dict[str, TableCell]:
         """Cells with the interval and the range."""
-        return {INTERVAL: interval(self.interval), "range": interval(self.range)}
+        return {self.INTERVAL: interval(self.interval), "range": interval(self.range)}
 
 
 @dataclass(frozen=True, eq=False)

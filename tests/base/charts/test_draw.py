@@ -274,7 +274,7 @@ def test_shades_limits_notes_and_events():
     written = list(file.iter("{http://www.w3.org/2000/svg}text"))
     assert any("a note" in one.text for one in written)
     assert all(float(one.get("y")) <= height for one in written)
-    assert "most" in texts(tree(dots(limit=4.0, limit_label="most")))
+    assert "most" in texts(tree(dots(limit=(4.0, "most"))))
 
 
 @pytest.mark.parametrize("make", KINDS)

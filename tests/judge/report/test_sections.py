@@ -157,7 +157,7 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs
     (bar,) = drawn.rows
     ((change, _),) = bar.values
     assert (change, bar.low, bar.high) == (judged.change, judged.low, judged.high)
-    assert (bar.tone, drawn.limit, drawn.x.better) == ("bad", 0.0, HIGHER)
+    assert (bar.tone, drawn.limit[0], drawn.x.better) == ("bad", 0.0, HIGHER)
     # What counts comes first, before what a narrow screen cuts off.
     assert list(row)[:3] == ["configuration", "throughput", "change"]
     answer = report.answers[0]

@@ -17,7 +17,6 @@ from cnnbench.judge.report.sections import (
     processes,
     profiles,
     quantities,
-    reach,
     scaling,
     steps,
 )
@@ -26,7 +25,7 @@ from cnnbench.version import __version__
 SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]] = {
     "baseline": ("Against the baseline", baseline.baseline),
     "why": ("Where the difference is", baseline.explanation),
-    "reach": ("What the machine reaches", reach.reach),
+    "reach": ("What the machine reaches", quantities.reach),
     "reproduce": ("How to reproduce it", processes.reproduce),
     "problems": ("Failed and skipped", processes.failures),
     "flags": ("Best flags", campaigns.best_flags),

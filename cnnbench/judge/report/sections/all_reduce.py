@@ -83,12 +83,12 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
                 text=number(speed),
             )
         )
+    bounds = _bounds(record, points, "busbw").values()
     return Rows(
         title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
         rows=tuple(rows),
-        limit=max(_bounds(record, points, "busbw").values(), default=None),
-        limit_label=_BOUND,
+        limit=(max(bounds), _BOUND) if bounds else None,
         note=key_of(rows, centre="the median reduction", band="the middle half of all reductions"),
         bars=True,
     )

@@ -125,8 +125,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
             better=HIGHER if metric.higher_is_better else LOWER,
         ),
         rows=tuple(rows),
-        limit=0.0,
-        limit_label="no change",
+        limit=(0.0, "no change"),
         note=key_of(rows, dot="the estimated change", band=interval),
     )
 

@@ -21,14 +21,7 @@ from cnnbench.base.document import (
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary, count, duration, integer, percent, percents, selected
 from cnnbench.judge.compare.configuration import work
-from cnnbench.judge.report.results import (
-    FEWEST,
-    INTERVAL,
-    ProcessValues,
-    ReportSubject,
-    apart,
-    timed_names,
-)
+from cnnbench.judge.report.results import ProcessValues, ReportSubject, apart, timed_names
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.strategies import (
     DIFFERENT,
@@ -109,8 +102,8 @@ def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
     known = [(mode, ends) for mode in ordered if (ends := found[mode].interval)]
     if len(known) < len(ordered):
         fewest = count(min(len(one.values) for one in found.values()), "process", "processes")
-        text = f"{fewest} of a mode cannot show which one is fastest; --rounds={FEWEST} can"
-        return text, "unsure"
+        text = f"{fewest} of a mode cannot show which one is fastest; --rounds="
+        return f"{text}{ProcessValues.FEWEST} can", "unsure"
     if not known:
         return "", ""
     (best, (low, high)), *others = known
@@ -256,8 +249,7 @@ def _gains(one: TuneDocument, name: str) -> Iterator[Rows]:
         title=f"{name}: gain of {which} over the flags as given{alike}",
         x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
         rows=rows,
-        limit=0.0,
-        limit_label="as given",
+        limit=(0.0, "as given"),
         note=key_of(rows, dot="the estimate from all rounds", band="its 95 % interval"),
     )
 
@@ -270,7 +262,7 @@ def candidate_row(row: TuneRow, long: bool = True) -> Row:
     return {
         "candidate": row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
         "gain": numeric(None if row.candidate == AS_GIVEN else row.gain, _signed),
-        INTERVAL: interval((row.low, row.high), _signed),
+        ProcessValues.INTERVAL: interval((row.low, row.high), _signed),
         "median images/sec": numeric(row.images_per_sec),
         "processes": numeric(row.processes, integer),
         "left": TableCell(left if row.left else "", kinds="prose"),

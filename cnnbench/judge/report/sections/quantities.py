@@ -1,4 +1,7 @@
-"""Sections with one quantity: a row per configuration, a chart per network and data set."""
+"""Sections with one quantity: a row per configuration, a chart per network and data set.
+
+The last one has the fastest configuration of each network, against measured limits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.document import (
@@ -23,12 +26,11 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, integer, number, percent
+from cnnbench.base.text.table import natural_key
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
 from cnnbench.judge.report.results import (
-    FEWEST,
-    INTERVAL,
     MOST_DRAWN,
     Configured,
     ProcessValues,
@@ -38,6 +40,7 @@ from cnnbench.judge.report.results import (
     peak,
     told_apart,
 )
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 
 _MOST_DOTS = 40
@@ -57,7 +60,7 @@ class Quantity:
       values: values of a configuration, shown in the charts.
       chart: name of the quantity in titles of charts.
       known: whether a configuration has content for the section; by default, whether it has values.
-      limit, limit_label: a value marked in the charts.
+      limit: a value marked in the charts, and its name.
       remarks: after the first paragraph, on at least one configuration.
     """
 
@@ -65,8 +68,7 @@ class Quantity:
     chart: str
     axis: Axis
     known: Callable[[Configured], bool] | None = None
-    limit: float | None = None
-    limit_label: str = ""
+    limit: tuple[float, str] | None = None
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
 
     def __call__(
@@ -105,7 +107,6 @@ class Quantity:
             self.axis,
             zip(labels, map(self.values, shown), strict=True),
             limit=self.limit,
-            limit_label=self.limit_label,
         )
 
 
@@ -121,7 +122,7 @@ def process_chart(
     `unit` stands behind the value in the hint of each dot; `layout` are other attributes of `Rows`.
     """
     rows = tuple(_row(label, found, axis, unit) for label, found in values if found.values)
-    band = f"its {INTERVAL} (from {FEWEST} processes on)"
+    band = f"its {ProcessValues.INTERVAL} (from {ProcessValues.FEWEST} processes on)"
     note = key_of(rows, dot="a process", centre="the median", band=band)
     return Rows(title=title, x=axis, rows=rows, note=note, **layout)
 
@@ -204,8 +205,7 @@ def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     chart="share of the peak",
     axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
     known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
-    limit=1.0,
-    limit_label="limit: the peak of all devices",
+    limit=(1.0, "limit: the peak of all devices"),
     remarks=_doubtful_peaks,
 )
 def mfu(one: Configured) -> Row:
@@ -320,4 +320,98 @@ def warmup(one: Configured) -> Row:
         "warm-up steps": numeric(counts[-1], " or ".join(map(str, counts))),
         "steady from timed step": numeric(max(ends, default=None), " to ".join(map(str, ends))),
         "steps in order": TableCell(order or "too few steps to tell", tone=tone),
+    }
+
+
+_Reached: TypeAlias = tuple[Configured, Roofline | None, tuple[Configured, ...]]
+"""The fastest configuration of a network in one format, and others that may be as fast."""
+
+
+_CHARTS = (
+    ("Images/sec", "median images/sec", "number"),
+    ("Share of the peak (MFU)", "achieved over peak FLOP/s", "percent"),
+    ("Share of the bound", "images/sec over the bound's", "percent"),
+)
+"""Titles, axes and their formats."""
+
+
+def reached(results: ReportSubject) -> list[_Reached]:
+    """The fastest configuration of every network, kind of work, number format and origin."""
+    # The verdict of an experiment compares its sides.
+    whole = (one for one in results.configured if not (one.origin.side or one.flag("input_only")))
+    alike = grouped(
+        (one for one in whole if one.throughput.values),
+        lambda one: (one.family, str(one.flag("precision")), one.device, one.origin),
+    )
+    rooflines = {_work(results.profiled[one.run.run_id]): one for one in results.rooflines}
+    found: list[_Reached] = []
+    for members in alike.values():
+        best, *others = sorted(members, key=lambda one: -(one.throughput.median or 0.0))
+        low, _ = best.throughput.interval or (0.0, 0.0)
+        near = [one for one in others if low and one.throughput.interval]
+        as_fast = tuple(one for one in near if (one.throughput.interval or (0.0, 0.0))[1] >= low)
+        found.append((best, rooflines.pop(_work(best), None), as_fast))
+    found += [(results.profiled[one.run.run_id], one, ()) for one in rooflines.values()]
+    return sorted(found, key=lambda row: natural_key(row[0].name))
+
+
+def _work(one: Configured) -> object:
+    """Facts that determine the bound of a configuration."""
+    images = next((run.batch.global_ for run in one.good if run.batch is not None), None)
+    precision = str(one.flag("precision"))
+    return (one.family, precision, one.device, one.devices, images, one.origin.machine)
+
+
+@introduced
+def reach(results: ReportSubject) -> Iterable[Content]:
+    """The configuration of each network and number format with the highest median over processes.
+    MFU is the share of the peak rate of matrix products, the roofline bound the images/sec if every
+    layer took the least time that the machine's own rates of matrix products and of copying memory
+    allow (cnnbench roofline).
+    """
+    rows = reached(results)
+    if not rows:
+        return
+    if any(one.throughput.interval is None for one, _, _ in rows):
+        message = f"A row without an interval has fewer than {ProcessValues.FEWEST} processes: "
+        yield Text(f"{message}whether another configuration is faster is open.", "unsure")
+    yield table(_reached_row(*row) for row in rows)
+    shown = newest([one for one, _, _ in rows], MOST_DRAWN)
+    which = newest_text(len(shown), len(rows))
+    rows = [row for row in rows if row[0] in shown]
+    _, labels = told_apart(shown)
+    values = ((one.throughput, one.sample("mfu"), _of_bound(one, of)) for one, of, _ in rows)
+    charts = (
+        process_chart(
+            f"{title}{which}",
+            Axis(label=label, format=format, zero=True, better=HIGHER),
+            zip(labels, column, strict=True),
+            limit=(1.0, "limit") if format == "percent" else None,
+            bars=True,
+        )
+        for (title, label, format), column in zip(_CHARTS, zip(*values, strict=True), strict=True)
+    )
+    yield [chart for chart in charts if len(chart.rows) > 1]
+
+
+def _of_bound(one: Configured, roofline: Roofline | None) -> ProcessValues:
+    """Images/sec of each process as a share of those with every layer at its bound."""
+    bound = None if roofline is None else roofline.bound_images_per_sec
+    return ProcessValues(tuple(speed / bound for speed in one.throughput.values) if bound else ())
+
+
+def _reached_row(one: Configured, roofline: Roofline | None, others: tuple[Configured, ...]) -> Row:
+    _, (_, *as_fast) = told_apart([one, *others])
+    bound = None if roofline is None else roofline.bound_images_per_sec
+    return {
+        "configuration": one.name,
+        "format": str(one.flag("precision")),
+        "median images/sec": numeric(one.throughput.median),
+        **one.throughput.ends,
+        "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
+        "MFU": numeric(one.sample("mfu").median, percent),
+        "peak, GFLOP/s": numeric(one.sample(peak).median, scale=1e-9),
+        "roofline bound, images/sec": numeric(bound),
+        "of the bound": numeric(_of_bound(one, roofline).median, percent),
+        "processes": numeric(len(one.good), integer),
     }

@@ -17,7 +17,7 @@ from cnnbench.flags.params import FLAGS
 from cnnbench.flags.roles import Role
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.metrics.comparable_facts import GROUPS
-from cnnbench.judge.report.results import INTERVAL, Configured, ReportSubject, apart
+from cnnbench.judge.report.results import Configured, ProcessValues, ReportSubject, apart
 from cnnbench.records.prediction import Predictions
 
 _FOLLOWING = frozenset((*GROUPS["num_gpus"], *named(FLAGS, Role.ITEMS), "per_gpu_thread_count"))
@@ -155,7 +155,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_references(drawn, ticks)),
-            note=f"A vertical stroke is the {INTERVAL}." if spans else "",
+            note=f"A vertical stroke is the {ProcessValues.INTERVAL}." if spans else "",
         ),
         Lines(
             title=f"{shared or family}: scaling efficiency",
