@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
@@ -202,8 +202,19 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
         [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
         for side in sides
     ]
-    resolved = {one.key: one for side in found for one, _ in side if one.resolved}
-    return [_grouped(side, tuple(resolved.values())) for side in found]
+    distinct = {one.key: one for side in found for one, _ in side}
+    resolved = tuple(one for one in distinct.values() if one.resolved)
+    homes = {key: home(one, resolved) for key, one in distinct.items() if not one.resolved}
+    return [
+        [
+            Group(homes.get(members[0][0].key, members[0][0]), tuple(one for _, one in members))
+            for members in grouped(
+                sorted(side, key=lambda pair: not pair[0].resolved),
+                lambda pair: homes.get(pair[0].key, pair[0]).key,
+            ).values()
+        ]
+        for side in found
+    ]
 
 
 def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()) -> _Pairs:
@@ -215,11 +226,10 @@ def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...]
     pairs: _Pairs = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
-        twins = {one.configuration.key: one for one in right}
-        matched = [
-            (one, twins[one.configuration.key]) for one in left if one.configuration.key in twins
-        ]
-        matched += _but_for(*_rest(left, right, matched), patterns)
+        matched = _alike(left, right, lambda one: one.configuration.key)
+        if patterns:
+            rest = _rest(left, right, matched)
+            matched += _alike(*rest, lambda one: _flags_but_for(one, patterns))
         matched += _nearest(*_rest(left, right, matched))
         alone, other = _rest(left, right, matched)
         pairs += [*matched, *((one, Group(one.configuration)) for one in alone)]
@@ -271,20 +281,6 @@ def _place(record: object) -> Mapping[str, object]:
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
-def _grouped(
-    side: Sequence[tuple[Configuration, Measurement]], resolved: Sequence[Configuration]
-) -> list[Group]:
-    members: dict[str, tuple[Configuration, list[Measurement]]] = {}
-    joined: dict[str, Configuration] = {}
-    for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
-        if not configuration.resolved:
-            if configuration.key not in joined:
-                joined[configuration.key] = home(configuration, resolved)
-            configuration = joined[configuration.key]
-        members.setdefault(configuration.key, (configuration, []))[1].append(record)
-    return [Group(configuration, tuple(records)) for configuration, records in members.values()]
-
-
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
     """The only resolved configuration that agrees with one of unresolved flags; else the latter."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
@@ -298,16 +294,19 @@ def _rest(
     return [one for one in left if one not in taken], [one for one in right if one not in taken]
 
 
-def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
-    if not patterns:
-        return []
-    alike: dict[str, tuple[list[Group], list[Group]]] = {}
-    for place, side in enumerate((left, right)):
-        for group in side:
-            flags = group.configuration.flags
-            kept = [(name, flags[name]) for name in sorted(flags) if not allowed(name, patterns)]
-            alike.setdefault(json.dumps(kept), ([], []))[place].append(group)
-    return [(a[0], b[0]) for a, b in alike.values() if len(a) == len(b) == 1]
+def _alike(left: Sequence[Group], right: Sequence[Group], key: Callable[[Group], str]) -> _Pairs:
+    """Pairs of groups with a key that no other group of their sides has."""
+    first, second = (grouped(side, key) for side in (left, right))
+    return [
+        (one[0], second[text][0])
+        for text, one in first.items()
+        if len(one) == len(second.get(text, ())) == 1
+    ]
+
+
+def _flags_but_for(group: Group, patterns: tuple[str, ...]) -> str:
+    flags = sorted(group.configuration.flags.items())
+    return json.dumps([one for one in flags if not allowed(one[0], patterns)])
 
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:

@@ -20,12 +20,16 @@ from cnnbench.judge.compare.comparability import (
     sides_of_experiment,
 )
 from cnnbench.judge.compare.configuration import label, labels
-from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
+from cnnbench.judge.compare.disturbance import (
+    disturbance,
+    joint_judgement,
+    measured_again,
+    median_step,
+)
 from cnnbench.judge.compare.draft import draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import Judgement, judge_all
-from cnnbench.judge.compare.median_step import median_step
 from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN

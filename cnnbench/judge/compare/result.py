@@ -14,10 +14,9 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.disturbance import measured_again, others_text
+from cnnbench.judge.compare.disturbance import MedianStep, measured_again, others_text
 from cnnbench.judge.compare.estimate import TwoSamples, unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
-from cnnbench.judge.compare.median_step import MedianStep
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, THROUGHPUT, Metric
@@ -356,7 +355,11 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     )
     beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
     if judgement.decided_by:
-        return _by_cpu_time(comparison, entry, n)
+        cpu_time = next(one for one in entry.results if one.metric is CPU_TIME)
+        if cpu_time.verdict is Verdict.SAME:
+            return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}."
+        p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
+        return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}."
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         p = f"p = {judgement.p_adjusted:.2g}"
         if result.metric in SPEEDS:
@@ -373,16 +376,6 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
     return f"{word}: {judgement.reason.rstrip('.')}."
-
-
-def _by_cpu_time(comparison: Comparison, entry: ComparedConfiguration, n: str) -> str:
-    base, new = comparison.names
-    found = next(one for one in entry.results if one.metric is CPU_TIME)
-    if found.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: CPU time {found.estimate}, {n}."
-    size = found.magnitude
-    p = f"p = {found.judgement.p_adjusted:.2g}"
-    return f"{new} is {entry.main.word}: CPU time {size}, {n}, {p}."
 
 
 def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:

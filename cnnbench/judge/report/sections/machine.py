@@ -15,7 +15,6 @@ from cnnbench.judge.metrics.measurement import fact_text, readable_fact
 from cnnbench.judge.report.results import (
     MOST_LISTED,
     Configured,
-    ProcessValues,
     ReportSubject,
     newest_text,
     time_text,
@@ -91,15 +90,14 @@ def _when(notes: Sequence[ConditionNote]) -> str:
 
 
 def _disturbed(one: Configured) -> Row:
-    def values(name: str) -> ProcessValues:
-        return one.sample(lambda run: run.condition(name))
-
     def most(name: str, text: Callable[[float], str]) -> TableCell:
-        return numeric(max(values(name).values, default=None), text)
+        found = one.sample(lambda run: run.condition(name))
+        return numeric(max(found.values, default=None), text)
 
+    busy = one.sample(lambda run: run.condition("other_cpus"))
     return {
         "configuration": one.name,
-        "CPUs used by others, median": numeric(values("other_cpus").median),
+        "CPUs used by others, median": numeric(busy.median),
         "CPUs used by others, at most": most("other_cpus", numbers.number),
         "stolen by the hypervisor, at most": most("steal_fraction", numbers.percent),
         "throttled, s, at most": most("quota_seconds", numbers.number),
