@@ -91,12 +91,9 @@ def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
     """Rows of a record, except those of one device, which reduce nothing."""
     empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
-    build_only = bool(record.config.get("build_only"))
+    own = BUILD if record.config.get("build_only") else ALL_REDUCE
     found: dict[str, MeasuredReduction] = {}
-    for kind, points in (
-        (BUILD if build_only else ALL_REDUCE, record.points),
-        (PEER, record.peers),
-    ):
+    for kind, points in ((own, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
                 row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])

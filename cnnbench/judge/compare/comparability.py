@@ -22,7 +22,6 @@ from cnnbench.judge.metrics.comparable_facts import (
     FLAG,
     FLAG_PLACE,
     GROUPS,
-    NOTHING,
     UNKNOWN,
     Effect,
     allowed,
@@ -62,11 +61,6 @@ class Difference:
     new: tuple[str, ...]
     blocks: bool
     reason: str
-
-    @property
-    def lacks(self) -> bool:
-        """Whether a run may lack the fact."""
-        return not {UNKNOWN, NOTHING}.isdisjoint((*self.base, *self.new))
 
     def __str__(self) -> str:
         return unlike_text(self.fact, self.base, self.new)

@@ -21,7 +21,7 @@ from cnnbench.judge.compare.comparability import (
 from cnnbench.judge.compare.estimate import spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, MetricResult
-from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
+from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, NOTHING, UNKNOWN, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, SPEEDS, Metric, judged
@@ -69,7 +69,8 @@ def draft_of(
         verdict, reason = outcome
         if verdict is Verdict.FAILED:
             # Facts that a failed run did not collect are no differences.
-            unlike = tuple(one for one in unlike if not one.lacks)
+            unknown = {UNKNOWN, NOTHING}
+            unlike = tuple(one for one in unlike if unknown.isdisjoint((*one.base, *one.new)))
         before, after = (median(side) if side else None for side in (found.base, found.new))
         judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
         results = [replace(found, judgement=judgement)]

@@ -175,7 +175,7 @@ class Comparison:
         """Regressions first, then failures, then inconclusive results or defective files."""
         if self.ends_with is not None:
             return self.ends_with
-        entries = [entry for entry in self.entries if entry.decides]
+        entries = self.deciding
         if any(self.is_regression(entry, one) for entry in entries for one in entry.results):
             return ExitCode.REGRESSION
         verdicts = {entry.main.verdict for entry in entries}
@@ -194,16 +194,22 @@ class Comparison:
     @property
     def leading(self) -> tuple[Metric, ...]:
         """The main metrics: the first of every kind of measurement."""
-        about = {entry.main.metric.name for entry in self.entries if entry.decides}
+        about = {entry.main.metric.name for entry in self.deciding}
         return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
+
+    def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
+        """The results of a metric with their entries."""
+        results = ((entry, result) for entry in self.entries for result in entry.results)
+        return [one for one in results if one[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """Entries with their main result, of one metric, the worst first."""
-        return [
-            (entry, entry.main)
-            for entry in self.by_severity()
-            if entry.decides and entry.main.metric is metric
-        ]
+        return [(entry, entry.main) for entry in self.deciding if entry.main.metric is metric]
+
+    @property
+    def deciding(self) -> list[ComparedConfiguration]:
+        """The entries that count for the exit code, the worst first."""
+        return [entry for entry in self.by_severity() if entry.decides]
 
     def by_severity(self) -> list[ComparedConfiguration]:
         """Entries, the worst first; equal verdicts by the size of the change for the worse."""
@@ -221,24 +227,13 @@ class Comparison:
 
     def counts(self, metric: Metric) -> Counter[Verdict]:
         """Number of configurations per verdict, the worst first."""
-        found = Counter(
-            result.verdict
-            for entry in self.entries
-            for result in entry.results
-            if result.metric.name == metric.name
-        )
+        found = Counter(result.verdict for _, result in self.of(metric))
         return Counter({verdict: found[verdict] for verdict in Verdict if found[verdict]})
 
     def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
         """Mean change of a relative metric, without failed and incomparable configurations."""
-        changes = [
-            result.judgement.change
-            for entry in self.entries
-            for result in entry.results
-            if result.metric is metric
-            and result.judgement.change is not None
-            and -1 < result.judgement.change < math.inf
-        ]
+        known = (result.judgement.change for _, result in self.of(metric))
+        changes = [one for one in known if one is not None and -1 < one < math.inf]
         if not changes:
             return None
         return GeometricMean(
@@ -263,7 +258,7 @@ def opening(comparison: Comparison) -> list[str]:
 
 def answer(comparison: Comparison) -> str:
     """The outcome of the worst configuration, and a sentence per further metric that got worse."""
-    entries = [entry for entry in comparison.by_severity() if entry.decides]
+    entries = comparison.deciding
     if not entries:
         return "Nothing was compared."
     worst = entries[0]
@@ -305,11 +300,7 @@ def advice(comparison: Comparison) -> str:
 
 def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
     """Inconclusive configurations, those with an estimate of what settles them first."""
-    found = [
-        entry
-        for entry in comparison.by_severity()
-        if entry.decides and entry.main.verdict is Verdict.INCONCLUSIVE
-    ]
+    found = (one for one in comparison.deciding if one.main.verdict is Verdict.INCONCLUSIVE)
     return sorted(found, key=lambda entry: entry.main.judgement.needed is None)
 
 
@@ -323,16 +314,9 @@ def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
 
     On busy CPUs a step of several threads has two speeds, and whole processes have one of them.
     """
-    sides = [
-        [
-            median(run.step_seconds)
-            for run in side
-            if isinstance(run, RunRecord) and run.step_seconds
-        ]
-        for side in (entry.base, entry.new)
-    ]
-    for own in sides:
-        values = sorted(own)
+    for side in (entry.base, entry.new):
+        runs = (run for run in side if isinstance(run, RunRecord))
+        values = sorted(median(run.step_seconds) for run in runs if run.step_seconds)
         gaps = [after / before for before, after in pairwise(values)]
         if not gaps or max(gaps) < _GAP:
             continue

@@ -180,14 +180,10 @@ def table_text(found: Explanation, most: int = SHOWN) -> str:
 
 def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
     """The contents for a terminal without the answer: causes, rows, remarks."""
-    causes: list[Content] = [
-        text
-        for one in found.causes
-        for text in (
-            Text(f"- {cause_text(one)}", hanging=_INDENT),
-            *(Text(evidence, indent=_INDENT) for evidence in one.further),
-        )
-    ]
+    causes: list[Content] = []
+    for one in found.causes:
+        causes.append(Text(f"- {cause_text(one)}", hanging=_INDENT))
+        causes += (Text(evidence, indent=_INDENT) for evidence in one.further)
     facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
     rows = rows_table(found, most, spare=("share", "+/-, ms"))
     return [causes, [rows], [about(found), "Also different:" if facts else None, *facts]]

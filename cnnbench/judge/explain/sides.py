@@ -271,16 +271,15 @@ class Sides:
     def factors(self) -> Times:
         """Common factor of all operations by process; 1 is the mean over both sides."""
         counting = [(one, math.sqrt(math.prod(one.usual))) for one in self._counting()]
-        each = [
+        return Times(
             [
-                median(times.each[side][n] / centre for times, centre in counting)
-                if counting
-                else 1.0
-                for n in range(len(processes))
+                [
+                    median([times.each[side][n] / centre for times, centre in counting] or [1.0])
+                    for n in range(len(processes))
+                ]
+                for side, processes in enumerate(self.step.each)
             ]
-            for side, processes in enumerate(self.step.each)
-        ]
-        return Times(each)
+        )
 
     @cached_property
     def primitives(self) -> list[PrimitiveChange]:

@@ -17,9 +17,8 @@ _SUITE = "cnnbench compare"
 def render(comparison: Comparison) -> str:
     """The document: regressions are failures, failed runs errors, warnings skipped cases."""
     suites = xml.Element("testsuites", name=_SUITE)
-    cases = [(entry, result) for entry in comparison.entries for result in entry.results]
     for metric in comparison.metrics:
-        if own := [one for one in cases if one[1].metric is metric]:
+        if own := comparison.of(metric):
             suites.append(_suite(comparison, metric, own))
     if len(suites):
         xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, opening(comparison)))

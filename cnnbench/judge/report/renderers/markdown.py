@@ -37,8 +37,8 @@ def render(comparison: Comparison) -> str:
     ]
     answers = [
         f"- {_CHANGED_WORK} {code(entry.name)}: {markdown(entry.main.judgement.reason)}"
-        for entry in comparison.by_severity()
-        if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
+        for entry in comparison.deciding
+        if entry.main.verdict is Verdict.CHANGED_WORK
     ]
     lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
     for metric, found in wording.tables(comparison):

@@ -159,7 +159,7 @@ def conditions(comparison: Comparison) -> str:
         text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
     for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
         text += floors and f"; changes under {floors} are ignored"
-    judged = [entry.main.judgement for entry in comparison.entries if entry.decides]
+    judged = [entry.main.judgement for entry in comparison.deciding]
     measured = any(one.noise is not None for one in judged)
     return f"{text}, {_SPREAD}." if measured else f"{text}."
 
