@@ -263,11 +263,7 @@ def pair_of(record: object) -> tuple[int, int] | None:
 
 def _by_pair(group: Group) -> dict[tuple[int, int], Measurement]:
     """Runs by experiment and number of their pair; empty unless each has a pair of its own."""
-    found = {}
-    for record in group.records:
-        pair = pair_of(record)
-        if pair is not None:
-            found[pair] = record
+    found = {pair: one for one in group.records if (pair := pair_of(one)) is not None}
     return found if len(found) == len(group.records) else {}
 
 
@@ -313,12 +309,12 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
         for j in variants.get(_variant(one), ())
     )
     pairs: _Pairs = []
-    taken: tuple[set[int], set[int]] = (set(), set())
+    taken: set[Group] = set()
     for distance, i, j in distances:
-        if distance <= _MAX_DIFFERING and i not in taken[0] and j not in taken[1]:
-            pairs.append((left[i], right[j]))
-            taken[0].add(i)
-            taken[1].add(j)
+        pair = left[i], right[j]
+        if distance <= _MAX_DIFFERING and taken.isdisjoint(pair):
+            pairs.append(pair)
+            taken.update(pair)
     return pairs
 
 

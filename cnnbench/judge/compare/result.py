@@ -374,10 +374,8 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
                 continue
             told.add(name)
             of = f" in {entry.name}" if len(entries) > 1 else ""
-            if lacks:
-                yield f"Not measured: {result.judgement.reason}{of}."
-                continue
-            yield f"{name.capitalize()}: {result.magnitude}{of}."
+            found = result.judgement.reason if lacks else result.magnitude
+            yield f"{'Not measured' if lacks else name.capitalize()}: {found}{of}."
 
 
 def _more(result: MetricResult) -> int:

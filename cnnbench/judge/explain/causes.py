@@ -108,6 +108,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
         for claim in recognise(sides):
             times = sides.together(claim.parts)
             base, new = times.usual
+            evidence = (*claim.facts, *claim.evidence, *_further(sides, claim))
             cause = Cause(
                 kind=claim.kind,
                 base=base,
@@ -115,9 +116,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                 spread=2 * times.error(sides.noise_of(claim.parts)),
                 place=claim.place,
                 text="; ".join((claim.text, *claim.facts[:1])),
-                evidence=tuple(
-                    filter(None, (*claim.facts, *claim.evidence, *_further(sides, claim)))
-                ),
+                evidence=tuple(filter(None, evidence)),
             )
             found.append((claim.is_effect, cause))
             for part in claim.parts:
@@ -371,10 +370,8 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
             claimed = (*others, *claimed)
         if not claimed:
             continue
-        place, evidence = layer, []
-        for one, other in sides.alignment.pairs:
-            if one.name == layer != other.name:
-                evidence.append(f"{other.name} in B")
+        pairs = [(a, b) for a, b in sides.alignment.pairs if a.name == layer]
+        place, evidence = layer, [f"{b.name} in B" for _, b in pairs if b.name != layer]
         total = sides.together(claimed).difference
         largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
@@ -390,7 +387,7 @@ def layer_by_layer(sides: Sides) -> Iterator[Claim]:
             kind, text = "work", "the same operations on other amounts of data"
         else:
             kind, text = "kernel", "the same operations take another time"
-        more = sum(b.parameters - a.parameters for a, b in sides.alignment.pairs if a.name == layer)
+        more = sum(b.parameters - a.parameters for a, b in pairs)
         claimed = (*claimed, *_of_parameters(sides, more))
         yield Claim(kind, claimed, place, text, evidence)
 
