@@ -301,11 +301,6 @@ class ReportSubject(Loaded):
         return tuple(found)
 
     @property
-    def profiles(self) -> tuple[StepProfile, ...]:
-        """Profiles of steps."""
-        return tuple(one for one in self.studies if isinstance(one, StepProfile))
-
-    @property
     def strategies(self) -> tuple[StrategiesDocument, ...]:
         """The comparisons of modes."""
         return tuple(one for one in self.studies if isinstance(one, StrategiesDocument))

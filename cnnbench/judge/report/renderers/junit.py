@@ -8,7 +8,6 @@ from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
-from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 
 _SUITE = "cnnbench compare"
@@ -19,60 +18,45 @@ def render(comparison: Comparison) -> str:
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
         if own := comparison.of(metric):
-            suites.append(_suite(comparison, metric, own))
+            suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: {metric.name}")
+            if comparison.repeated_pairs:
+                properties = xml.SubElement(suite, "properties")
+                value = str(comparison.repeated_pairs)
+                xml.SubElement(properties, "property", name="repeated_pairs", value=value)
+            for entry, result in own:
+                _add(suite, comparison, entry, result)
     if len(suites):
         xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, opening(comparison)))
     if comparison.skipped:
-        suites.append(_files(comparison))
+        suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
+        for one in comparison.skipped:
+            case = _case(suite, "cnnbench.files", one.path)
+            xml.SubElement(case, "skipped", message=plain(one.reason))
+    for suite in suites:
+        counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
+        for name, tag in counted.items():
+            suite.set(name, str(len(suite.findall(f"testcase{tag}"))))
     xml.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
-
-
-def _suite(
-    comparison: Comparison, metric: Metric, cases: list[tuple[ComparedConfiguration, MetricResult]]
-) -> xml.Element:
-    suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
-    if comparison.repeated_pairs:
-        properties = xml.SubElement(suite, "properties")
-        value = str(comparison.repeated_pairs)
-        xml.SubElement(properties, "property", name="repeated_pairs", value=value)
-    for entry, result in cases:
-        # The same whatever else is compared, since programs follow cases by their names.
-        name = f"{label(entry.configuration)} [{entry.configuration.key}]"
-        case = _case(suite, f"cnnbench.{metric.name}", name)
-        tag = _tag(comparison, entry, result)
-        if tag is not None:
-            message = plain(wording.explained(result))
-            xml.SubElement(case, tag, message=message, type=result.word)
-        xml.SubElement(case, "system-out").text = plain(_numbers(comparison, entry, result))
-    return _counted(suite)
-
-
-def _files(comparison: Comparison) -> xml.Element:
-    suite = xml.Element("testsuite", name=f"{_SUITE}: files")
-    for one in comparison.skipped:
-        case = _case(suite, "cnnbench.files", one.path)
-        xml.SubElement(case, "skipped", message=plain(one.reason))
-    return _counted(suite)
 
 
 def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
     return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
 
 
-def _counted(suite: xml.Element) -> xml.Element:
-    suite.set("tests", str(len(suite.findall("testcase"))))
-    for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
-        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
-    return suite
-
-
-def _tag(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str | None:
-    level = comparison.level(entry, result)
+def _add(
+    suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> None:
+    # The same whatever else is compared, since programs follow cases by their names.
+    name = f"{label(entry.configuration)} [{entry.configuration.key}]"
+    case = _case(suite, f"cnnbench.{result.metric.name}", name)
+    level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
+    tag = "skipped" if level is Level.WARNING or failed or result.verdict.undecided else ""
     if level is Level.ERROR:
-        return "error" if result.verdict is Verdict.FAILED else "failure"
-    left_open = result.verdict is Verdict.FAILED or result.verdict.undecided
-    return "skipped" if level is Level.WARNING or left_open else None
+        tag = "error" if failed else "failure"
+    if tag:
+        xml.SubElement(case, tag, message=plain(wording.explained(result)), type=result.word)
+    xml.SubElement(case, "system-out").text = plain(_numbers(comparison, entry, result))
 
 
 def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:

@@ -224,8 +224,8 @@ def timeline(results: ReportSubject) -> Iterable[Content]:
     steps; of operations side by side each has its part.
     """
     found: dict[str, StepProfile] = {}
-    for one in results.profiles:
-        if one.timeline:
+    for one in results.studies:
+        if isinstance(one, StepProfile) and one.timeline:
             found.setdefault(results.profiled[one.record.run_id].name, one)
     for name, profile in list(found.items())[:_MOST_PROFILES]:
         yield [_lanes(profile, name)]
