@@ -9,10 +9,10 @@ failed process did not reach have failed; they are known from processes with the
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
@@ -69,20 +69,18 @@ def measurements(
     ]
     everything = list(chain.from_iterable(processes))
     # Rows of all processes of some flags: of all flags, then of those that must not differ.
-    known: dict[tuple[str, ...], dict[str, dict[str, MeasuredReduction]]] = {(): {}, patterns: {}}
+    known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
     if any(record.status == "failed" for record, _ in everything):
-        for may, of_flags in known.items():
-            for record, rows in everything:
-                alike = of_flags.setdefault(_flags_text(record, may), {})
-                alike.update((_identity(row), row) for row in rows)
+        for may, (record, rows) in product(((), patterns), everything):
+            known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
     found: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                rows_of = (of_flags[_flags_text(record, may)] for may, of_flags in known.items())
-                measured += not_reached(record, rows, next(filter(None, rows_of), {}))
+                alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
+                measured += not_reached(record, rows, next(filter(None, alike), {}))
         found.append(measured)
     return found
 

@@ -26,10 +26,14 @@ _MOST_ANSWERS = 3
 
 def render(comparison: Comparison) -> str:
     """Heading, tables and folded details, cut to fit into a comment on GitHub."""
+    told = [
+        markdown(one) for one in (answer(comparison), why(comparison), advice(comparison)) if one
+    ]
+    told += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
     lines = [
         f"### cnnbench: {wording.ending(comparison)}",
         "",
-        *_opening(comparison),
+        "\n\n".join(told),
         "",
         f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
         f"{wording.outcome(comparison)}.",
@@ -59,15 +63,6 @@ def render(comparison: Comparison) -> str:
         lines += [*markdown_body(comparison.explanation), ""]
     details = _details(comparison, LIMIT - _size(lines))
     return "\n".join([*lines, *details]) + "\n"
-
-
-def _opening(comparison: Comparison) -> list[str]:
-    lines = [markdown(answer(comparison))]
-    for found in filter(None, (why(comparison), advice(comparison))):
-        lines += ["", markdown(found)]
-    if comparison.next_step:
-        lines += ["", f"Next: {code(comparison.next_step)}"]
-    return lines
 
 
 def _details(comparison: Comparison, room: int) -> list[str]:

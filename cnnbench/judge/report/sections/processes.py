@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from cnnbench.base.document import Content, Row, Table, TableCell, introduced, numeric, table
 from cnnbench.base.grouping import grouped
@@ -108,12 +107,11 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
     """These commands, with these versions on an equal machine, measure it again; commits with a
     plus had changes. Every process has its own command under Runs and commands.
     """
-    software = Counter(_all_software(results))
+    software = grouped(_all_software(results), lambda row: (*row.values(),))
     if not software:
         return
     yield table(
-        {**dict(found), "processes": numeric(processes, integer)}
-        for found, processes in software.items()
+        {**alike[0], "processes": numeric(len(alike), integer)} for alike in software.values()
     )
     commands = sorted(_commands(results), key=lambda one: started(one[3]))
     rows: Iterable[Row] = (
@@ -127,11 +125,7 @@ def reproduce(results: ReportSubject) -> Iterable[Content]:
     yield table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
 
 
-_Software: TypeAlias = tuple[tuple[str, TableCell | str], ...]
-"""Cells by their titles."""
-
-
-def _all_software(results: ReportSubject) -> Iterable[_Software]:
+def _all_software(results: ReportSubject) -> Iterable[Row]:
     for _, one in results.processes:
         ab = getattr(one, "ab", None)
         yield _software(one.environment, subject_of(one.subject, one.config, ab))
@@ -140,19 +134,19 @@ def _all_software(results: ReportSubject) -> Iterable[_Software]:
             yield _software(document.environment, document.subject or Subject())
 
 
-def _software(facts: Mapping[str, Any], subject: Subject) -> _Software:
+def _software(facts: Mapping[str, Any], subject: Subject) -> Row:
     """Machine, versions and commits; "" where unknown."""
     texts = {name: fact_text(value) for name, value in facts.items()}
     own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
-    return (
-        ("machine", machine_name(texts)),
-        ("cnnbench", texts.get("cnnbench_version", "")),
-        ("commit of cnnbench", _commit(texts.get("git_commit", ""), own)),
-        ("TensorFlow", texts.get("tensorflow_version", "")),
-        ("Python", texts.get("python_version", "")),
-        ("measured in", subject.repository or ""),
-        ("its commit", _commit(subject.revision or "", subject)),
-    )
+    return {
+        "machine": machine_name(texts),
+        "cnnbench": texts.get("cnnbench_version", ""),
+        "commit of cnnbench": _commit(texts.get("git_commit", ""), own),
+        "TensorFlow": texts.get("tensorflow_version", ""),
+        "Python": texts.get("python_version", ""),
+        "measured in": subject.repository or "",
+        "its commit": _commit(subject.revision or "", subject),
+    }
 
 
 def _commit(revision: str, state: Subject) -> TableCell:
