@@ -175,18 +175,16 @@ def _notes(
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Numbers of measurements of each side that did not succeed and are left out."""
-    for side in ("BASE", "NEW"):
+    sides = {
+        side: [run for one in entries for run in getattr(one, side)] for side in ("base", "new")
+    }
+    for side, runs in sides.items():
         for kind, plural in KINDS.items():
-            found = [
-                one.status
-                for entry in entries
-                if entry.configuration.kind == kind
-                for one in (entry.base if side == "BASE" else entry.new)
-            ]
+            found = [run.status for run in runs if run.kind == kind]
             bad = Counter(status for status in found if status != "ok")
             if bad:
                 what = ", ".join(f"{number} {status}" for status, number in bad.items())
-                number = f"{bad.total()} of {len(found)} {plural} in {side}"
+                number = f"{bad.total()} of {len(found)} {plural} in {side.upper()}"
                 yield f"left out of medians and values: {number} ({what})"
 
 

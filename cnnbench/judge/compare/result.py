@@ -286,16 +286,15 @@ def advice(comparison: Comparison) -> str:
     of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
     if comparison.new_pairs:
         return f"{of}A new experiment of {comparison.new_pairs} pairs settles it."
+    one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
     if not too_noisy(entry.main, comparison.paired):
         more = _more(entry.main)
-        one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
         each = "" if comparison.paired else " of each side"
         many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
         return f"{of}About {many_more} it."
     remedies = list(_remedies(entry))
     listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
-    what = "pairs" if comparison.paired else "processes"
-    return f"{of}More {what} will not help: use {listed}."
+    return f"{of}More {many} will not help: use {listed}."
 
 
 def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
