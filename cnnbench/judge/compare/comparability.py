@@ -199,16 +199,16 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
     distinct = {one.key: one for side in found for one, _ in side}
     resolved = tuple(one for one in distinct.values() if one.resolved)
     homes = {key: home(one, resolved) for key, one in distinct.items() if not one.resolved}
-    return [
-        [
-            Group(homes.get(members[0][0].key, members[0][0]), tuple(one for _, one in members))
-            for members in grouped(
-                sorted(side, key=lambda pair: not pair[0].resolved),
-                lambda pair: homes.get(pair[0].key, pair[0]).key,
-            ).values()
-        ]
-        for side in found
-    ]
+
+    def joined(pair: tuple[Configuration, Measurement]) -> Configuration:
+        return homes.get(pair[0].key, pair[0])
+
+    made = []
+    for side in found:
+        early_last = sorted(side, key=lambda pair: not pair[0].resolved)
+        members = grouped(early_last, lambda pair: joined(pair).key).values()
+        made.append([Group(joined(those[0]), tuple(one for _, one in those)) for those in members])
+    return made
 
 
 def match(base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()) -> _Pairs:

@@ -91,9 +91,8 @@ class Evidence(TwoSamples):
         """Whether the whole interval lies within what may be called the same."""
         if self.low is None or self.high is None:
             return False
-        return not exceeds(
-            max(size(self.low, self.metric), size(self.high, self.metric)), self.margin
-        )
+        largest = max(size(end, self.metric) for end in (self.low, self.high))
+        return not exceeds(largest, self.margin)
 
 
 def size(change: float, metric: Metric) -> float:

@@ -66,7 +66,7 @@ def _recurring(
 ) -> Cause | None:
     """The pauses in the times of a part, or of whole steps, by process, those of A first.
 
-    Of slow steps that a side has more of, in all of its processes and by more than chance.
+    None unless all processes of a side have more slow steps, beyond chance.
     """
     profiles = (*sides.a.profiles, *sides.b.profiles)
     usual = [_ordinary(one.record.step_seconds) for one in profiles]
