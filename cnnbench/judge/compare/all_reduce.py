@@ -240,15 +240,13 @@ def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredR
 
 
 def _error(point: Point) -> ErrorInfo | None:
+    kind, colon, message = (point.error or "").partition(": ")
+    if colon and kind.isidentifier():
+        return ErrorInfo(type=kind, message=message)
     if point.error is not None:
-        kind, colon, message = point.error.partition(": ")
-        if colon and kind.isidentifier():
-            return ErrorInfo(type=kind, message=message)
         return ErrorInfo(type="Error", message=point.error)
-    if point.wrong:
-        message = f"{point.wrong} of {point.checked} elements are wrong"
-        return ErrorInfo(type="WrongSums", message=message)
-    return None
+    wrong = f"{point.wrong} of {point.checked} elements are wrong"
+    return ErrorInfo(type="WrongSums", message=wrong) if point.wrong else None
 
 
 def _identity(row: MeasuredReduction) -> str:

@@ -152,8 +152,7 @@ def cpu_time_cases(
         throughput.metric is not THROUGHPUT
         or not throughput.paired
         or len(runs) != len(base.records) + len(new.records)
-        or not all(run.placement and run.placement.device == "cpu" for run in runs)
-        or not all(run.cluster is None for run in runs)
+        or any(run.cluster or not run.placement or run.placement.device != "cpu" for run in runs)
         or not all(measured)
         or not mostly_disturbed(runs)
     ):

@@ -204,9 +204,8 @@ def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Di
     work = {one.fact: (*one.base, *one.new) for one in blocking if one.fact in WORK}
     others = [one for one in blocking if one.fact not in work]
     flags = {*base.configuration.flags, *new.configuration.flags}
-    if any(one.fact in flags for one in others) or any(len(both) != 2 for both in work.values()):
-        return ""
-    if not work:
+    is_clear = all(len(both) == 2 for both in work.values())
+    if not work or not is_clear or any(one.fact in flags for one in others):
         return ""
     network = list(_network(work, bool(base.configuration.flags.get("forward_only"))))
     # Images per step; where these are equal, the flags that differ.

@@ -106,9 +106,7 @@ def needed(
     futures = [_Draws(sizes, estimate, scatter, truth, afresh) for truth in truths or [0.0]]
 
     def is_enough(number: int) -> bool:
-        looks: Sequence[InterimAnalysis] = [InterimAnalysis(number, 1.0)]
-        if plan is not None:
-            looks = plan.analyses(number)
+        looks = (InterimAnalysis(number, 1.0),) if plan is None else plan.analyses(number)
         reaches = [
             [
                 half_width([size + look.pairs - min(sizes) for size in sizes], look.alpha * level)

@@ -344,11 +344,8 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
         return f"{new} is {result.word}: CPU time {cpu_time.magnitude}, {n}, {p}."
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        p = f"p = {judgement.p_adjusted:.2g}"
-        if result.metric in SPEEDS:
-            return f"{new} is {result.magnitude}, {n}, {p}{beside}."
-        name = result.metric.name
-        return f"{new}: {name} {result.magnitude}, {n}, {p}."
+        what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
+        return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
     if result.verdict is Verdict.SAME:
         return f"{new} and {base} are the same: {result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:

@@ -49,11 +49,7 @@ _SPREAD = "as is what differs within the A/A spread"
 def ending(comparison: Comparison) -> str:
     """The meaning of the exit code."""
     code = comparison.exit_code
-    if (
-        code == 0
-        and comparison.ends_with is not None
-        and replace(comparison, ends_with=None).exit_code
-    ):
+    if code == 0 and replace(comparison, ends_with=None).exit_code:
         return "an A/A measurement, whatever the verdict"
     if code == 1 and not any(
         result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
