@@ -142,6 +142,19 @@ def test_parts_of_a_card_are_one_card(emulated):
     assert found.record["config"]["gpus_per_card"] == 2
 
 
+def test_a_strategy_that_takes_all_gpus_of_workers_gets_those_of_the_run(emulated):
+    found = emulated(
+        *("launch", "--workers=2", "--ps=1", "--", "--model=trivial", "--batch_size=2"),
+        *("--gpus_per_card=2", "--num_batches=3", "--result_json=record.json"),
+        "--variable_update=parameter_server_strategy",
+        gpus=1,
+        parts=2,
+        record=False,
+    )
+    assert found.record["placement"]["num_towers"] == 2
+    assert {one.device for one in found.work} == {0}
+
+
 def test_all_reduces(emulated, holds):
     found = emulated(
         "allreduce", "--num_gpus=2", "--all_reduce_spec=nccl", "--sizes=4K", "--num_batches=2"

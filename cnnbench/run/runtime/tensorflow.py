@@ -151,6 +151,9 @@ def configure(settings: MachinePlan, job: Job | None = None) -> Devices:
         gpus = tf.config.list_physical_devices("GPU")
         _use_gpus(tf, settings, [gpus[number] for number in sorted(settings.cards)])
     else:
+        # Also those that CUDA_VISIBLE_DEVICES of the user shows, of which memory would be taken.
+        with contextlib.suppress(RuntimeError):  # initialised by an earlier run
+            tf.config.set_visible_devices([], "GPU")
         _make_logical_cpus(tf, settings.num_gpus)
     return found
 
