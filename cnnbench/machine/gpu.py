@@ -158,10 +158,18 @@ def visible_to_tensorflow(host: Host) -> Facts:
     return {
         **_named([d["device_name"] for d in details if "device_name" in d]),
         "gpu_compute_capabilities": [".".join(map(str, pair)) for pair in capabilities],
-        "tensor_float_32": (
-            bool(tf.config.experimental.tensor_float_32_execution_enabled()) if details else None
-        ),
+        "tensor_float_32": uses_tensor_float_32(host) if details else None,
     }
+
+
+def uses_tensor_float_32(host: Host) -> bool:
+    """Whether products of float32 on GPUs use TF32, where the hardware can.
+
+    TensorFlow enables it unless it is told otherwise; NVIDIA's libraries obey the variable first.
+    """
+    tf: Any = host.modules.get("tensorflow")
+    enabled = tf is None or bool(tf.config.experimental.tensor_float_32_execution_enabled())
+    return enabled and host.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
 
 def _named(names: list[str]) -> Facts:

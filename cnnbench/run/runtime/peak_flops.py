@@ -8,13 +8,13 @@ account for clocks and thread limits.
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.gpu import uses_tensor_float_32
+from cnnbench.machine.host import Host
 
 _TERA = 1e12
 
@@ -100,13 +100,11 @@ def published(
 ) -> tuple[float, str] | None:
     """Sum of the makers' numbers for the GPUs, named as the driver does, and its source.
 
-    `tf32` is whether float32 products use TF32 where the hardware can; None asks TensorFlow. None
-    is returned if a GPU is not in the table or lacks the type.
+    `tf32` is whether float32 products use TF32 where the hardware can; None for what TensorFlow
+    and the environment say. None is returned if a GPU is not in the table or lacks the type.
     """
     if tf32 is None:
-        # A run that computes has loaded TensorFlow; this module alone does not load it.
-        tf: Any = sys.modules.get("tensorflow")
-        tf32 = tf is None or tf.config.experimental.tensor_float_32_execution_enabled()
+        tf32 = uses_tensor_float_32(Host())
     total, sources = 0.0, []
     for name in gpu_names:
         short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", name.strip())
@@ -154,10 +152,14 @@ def gpu_name(device: str) -> str | None:
     import tensorflow as tf
 
     found = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    gpus = tf.config.get_visible_devices("GPU")
-    if found is None or int(found.group(1)) >= len(gpus):
+    cards = [
+        card
+        for card in tf.config.get_visible_devices("GPU")
+        for _ in tf.config.get_logical_device_configuration(card) or (card,)
+    ]
+    if found is None or int(found.group(1)) >= len(cards):
         return None
-    details = tf.config.experimental.get_device_details(gpus[int(found.group(1))])
+    details = tf.config.experimental.get_device_details(cards[int(found.group(1))])
     name = details.get("device_name")
     return None if name is None else str(name)
 

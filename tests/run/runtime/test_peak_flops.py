@@ -52,23 +52,38 @@ def test_several_gpus_add_up():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tf32", "tflops"),
-    [("bfloat16", True, 989.5 + 121), ("float32", True, 494.5 + 60), ("float32", False, 67 + 30.3)],
+    ("dtype", "tf32", "override", "tflops"),
+    [
+        ("bfloat16", True, None, 989.5 + 121),
+        ("float32", True, None, 494.5 + 60),
+        ("float32", True, "1", 494.5 + 60),
+        ("float32", False, None, 67 + 30.3),
+        # NVIDIA's libraries then use no TF32, whatever TensorFlow says.
+        ("float32", True, "0", 67 + 30.3),
+    ],
 )
-def test_gpu_run_looks_up_the_names_of_its_devices(dtype, tf32, tflops, monkeypatch):
+def test_gpu_run_looks_up_the_names_of_its_devices(dtype, tf32, override, tflops, monkeypatch):
     names = {"a": {"device_name": "NVIDIA H200"}, "b": {"device_name": "NVIDIA L4"}}
+    parts = {"a": [], "b": []}
     config = SimpleNamespace(
         get_visible_devices=lambda kind: [*names],
+        get_logical_device_configuration=parts.__getitem__,
         experimental=SimpleNamespace(
             get_device_details=names.__getitem__, tensor_float_32_execution_enabled=lambda: tf32
         ),
     )
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if override is not None:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
     prefix = "/job:localhost/replica:0/task:0/device:GPU:"
     rate, source = peak("gpu", [prefix + "0", prefix + "1"], dtype)
     assert rate == pytest.approx(tflops * 1e12)
-    assert (" tf32 " in source) == (tf32 and dtype == "float32")
+    assert (" tf32 " in source) == (rate == (494.5 + 60) * 1e12)
     assert peak("gpu", [prefix + "0", prefix + "2"], dtype) is None
+    # Two logical devices on each card: the first of the second card is the third.
+    parts.update(a=["one", "two"], b=["one", "two"])
+    assert peak("gpu", [prefix + "0", prefix + "2"], dtype) == (rate, source)
 
 
 def test_user_value_is_per_device():
