@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cnnbench.base import urls
-from cnnbench.base.text.numbers import Duration, parse_integer, parse_number, truth
+from cnnbench.base.text.numbers import Duration, exact, parse_integer, parse_number, truth
 
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
@@ -68,7 +68,7 @@ def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
         has=lambda value: type(value) is of and (whole or math.isfinite(value)),
         read=parse_integer if whole else parse_number,
         stored=lambda value: of(value) if type(value) is int else value,
-        text=lambda value: str(value).removesuffix(".0"),
+        text=exact,
         fault=lambda value: _excess(value, bounds, 2**31 - 1 if whole else 3.4028235e38),
         accepted=lambda: _range(bounds),
     )
@@ -175,16 +175,16 @@ def duration() -> FlagKind:
 
 def _excess(value: float, bounds: Mapping[str, float], largest: float) -> str:
     if "maximum" not in bounds and abs(value) > largest:
-        return f"must not be larger than {largest:.10g}"
+        return f"must not be larger than {exact(largest)}"
     fits = all(_HOLDS[name][0](value, bound) for name, bound in bounds.items())
     return "" if fits else f"must be {_range(bounds)}"
 
 
 def _range(bounds: Mapping[str, float]) -> str:
     if {"minimum", "maximum"} <= bounds.keys():
-        return "from {minimum:.10g} to {maximum:.10g}".format(**bounds)
+        return f"from {exact(bounds['minimum'])} to {exact(bounds['maximum'])}"
     ordered = ((words, bounds[name]) for name, (_, words) in _HOLDS.items() if name in bounds)
-    return " and ".join(f"{words} {bound:.10g}" for words, bound in ordered)
+    return " and ".join(f"{words} {exact(bound)}" for words, bound in ordered)
 
 
 def _one_of(choices: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import parse_number
+from cnnbench.base.text.numbers import exact, number, parse_number
 from cnnbench.errors import FlagError
 from cnnbench.optimizers.spec import Constant
 
@@ -100,7 +100,7 @@ def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
     """Half a cosine; Loshchilov and Hutter, arXiv:1608.03983."""
     if floor > run.base:
         raise FlagError(
-            _MINIMUM.flag, f"{floor:g}", f"must be at most --init_learning_rate={run.base:g}"
+            _MINIMUM.flag, exact(floor), f"must be at most --init_learning_rate={exact(run.base)}"
         )
     half = 0.5 * (run.base - floor)
     return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
@@ -110,7 +110,7 @@ def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
     """Steps of a period, after which the rate has the factor."""
     period = int(run.steps_per_epoch * epochs)
     if period < 1:
-        reason = f"is less than one step; an epoch has {run.steps_per_epoch:.3g} steps"
+        reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
         raise FlagError(_EPOCHS.flag, epochs, reason)
     # Factors above 1 increase the rate.
     if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cnnbench.base.stats.steady_state import MIN_STEPS
+from cnnbench.base.text.numbers import number
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import Params
 from cnnbench.models.model import Model
@@ -256,7 +257,7 @@ def _evaluation_steps(
         flag = "eval_during_training_every_n_epochs"
         if period * examples < global_batch:
             per_epoch = examples / global_batch
-            reason = f"is less than one step; an epoch has {per_epoch:.3g} steps"
+            reason = f"is less than one step; an epoch has {number(per_epoch)} steps"
             raise FlagError(flag, period, reason)
         _check_count(flag, period, epochs / period)
         points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
@@ -272,11 +273,11 @@ def _evaluation_steps(
 
 def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
     if steps > _MOST_STEPS:
-        most = _MOST_STEPS * global_batch / examples
-        raise FlagError(flag, epochs, f"must be at most {most:.3g}: {_MOST_STEPS} steps")
+        most = _MOST_STEPS * global_batch // examples
+        raise FlagError(flag, epochs, f"must be at most {most}: {_MOST_STEPS} steps")
     return steps
 
 
 def _check_count(flag: str, value: float, count: float, what: str = "evaluations") -> None:
     if count > _MOST_COUNTED:
-        raise FlagError(flag, value, f"means {count:.3g} {what}, not up to {_MOST_COUNTED}")
+        raise FlagError(flag, value, f"means {number(count)} {what}, not up to {_MOST_COUNTED}")

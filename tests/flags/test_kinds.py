@@ -5,6 +5,7 @@ import pytest
 from cnnbench.base.text.numbers import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
+from cnnbench.flags.kinds import numeric
 from cnnbench.flags.params import SPECS
 
 EVERY = SPECS["display_every"]
@@ -50,6 +51,13 @@ def test_what_no_kind_takes_is_refused(value, reason):
     with pytest.raises(FlagError) as caught:
         EVERY.check(EVERY.read(value))
     assert caught.value.reason == reason
+
+
+def test_limits_have_all_digits():
+    kind = numeric(int, minimum=0, maximum=2**63 - 1)
+    assert kind.accepted() == "from 0 to 9223372036854775807"
+    assert kind.fault(-1) == "must be from 0 to 9223372036854775807"
+    assert numeric(float, above=0.5, maximum=1.0).accepted() == "greater than 0.5 and at most 1"
 
 
 def test_the_help_has_both_kinds():

@@ -36,6 +36,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def exact(value: float) -> str:
+    """A number with all its digits, as in a limit that a flag may be set to: 0.5, 86400."""
+    return str(value).removesuffix(".0")
+
+
 def truth(value: bool) -> str:
     """A truth value: true or false."""
     return "true" if value else "false"

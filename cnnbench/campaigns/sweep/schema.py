@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.messages import nearest
-from cnnbench.base.text.numbers import parse_integer, parse_number
+from cnnbench.base.text.numbers import exact, parse_integer, parse_number
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.judge.metrics.registry import BOUNDS
@@ -179,7 +179,7 @@ def _bounds(node: Node, what: str) -> dict[str, Limits]:
         if low is None and high is None:
             raise limits.error(f"{of}: needs min, max or both")
         if low is not None and high is not None and low > high:
-            raise limits.error(f"{of}: min {low:g} is above max {high:g}")
+            raise limits.error(f"{of}: min {exact(low)} is above max {exact(high)}")
         bounds[metric] = low, high
     return bounds
 

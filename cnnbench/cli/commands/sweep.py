@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cnnbench.base.text.numbers import exact
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_result
 from cnnbench.campaigns.launch.tasks import command_words
@@ -137,7 +138,7 @@ def _scaled_to_cpus(
 
 def _commands(items: Sequence[Item]) -> Iterator[str]:
     for number, item in enumerate(items, start=1):
-        yield f"# {number} {item.label}, at most {item.case.entry.timeout:g} s"
+        yield f"# {number} {item.label}, at most {exact(item.case.entry.timeout)} s"
         # Batch sizes that a search will find are not known yet.
         yield shlex.join((*program(), *arguments(item)))
 

@@ -265,7 +265,7 @@ def _energy_line(summary: Summary) -> str:
         return ""
     line = f"{summary.energy_joules:.0f} J in the timed loop"
     if summary.joules_per_image is not None:
-        line += f", {summary.joules_per_image:.3g} J per image"
+        line += f", {number(summary.joules_per_image)} J per image"
     return f"{line} ({summary.energy_source}, all processes)"
 
 

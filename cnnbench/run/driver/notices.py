@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.base.stats.steady_state import Shape, SteadyState, StepTimeLevel
-from cnnbench.base.text.numbers import number, percent
+from cnnbench.base.text.numbers import exact, number, percent
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import RunRecord, run_steady_state
@@ -54,7 +54,7 @@ def loss_scaling_lines(record: RunRecord) -> list[str]:
         return []
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)
-    moved = f"the loss scale went from {scaling.start:.10g} to {scaling.end:.10g}"
+    moved = f"the loss scale went from {exact(scaling.start)} to {exact(scaling.end)}"
     if not skipped:
         return [] if scaling.start == scaling.end else [moved]
     steps = len(record.warmup_step_seconds) + len(record.step_seconds)
@@ -137,4 +137,4 @@ def _place(found: SteadyState, index: int) -> str:
 
 
 def _change(before: StepTimeLevel, after: StepTimeLevel) -> str:
-    return f"from {before.seconds * 1e3:.3g} to {after.seconds * 1e3:.3g} ms"
+    return f"from {number(before.seconds * 1e3)} to {number(after.seconds * 1e3)} ms"

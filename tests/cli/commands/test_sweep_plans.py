@@ -302,7 +302,7 @@ OF_ENTRIES = [
     ("bounds: {mfa: {min: 1}}", 'did you mean "mfu"?'),
     ("bounds: {mfu: {}}", "needs min, max or both"),
     ("bounds: {mfu: {mim: 1}}", 'did you mean "min"?'),
-    ("bounds: {mfu: {min: 2, max: 1}}", "min 2 is above max 1"),
+    ("bounds: {mfu: {min: 12345678, max: 0.5}}", "min 12345678 is above max 0.5"),
     ("max_batch_search: 7", "must be true or false, not '7'"),
     ("max_batch_search: {limit: 4, multiple_of: 8}", "limit 4 is below multiple_of 8"),
     ("launch: {workers: 0}", "workers: '0' must be from 1 to 256"),

@@ -64,12 +64,12 @@ FAST, SLOW = [0.02], [0.03]
         (record(SLOW * 10, SLOW * 15 + FAST * 85, "limit"), ["only from step 16 on"], True),
         (
             record(FAST * 10, FAST * 50 + SLOW * 50),
-            ["only from step 51 on", "slower than before: from 20 to 30 ms"],
+            ["only from step 51 on", "slower than before: from 20.00 to 30.00 ms"],
             True,
         ),
         (
             record(FAST * 10, FAST * 90 + SLOW * 10),
-            ["no steady state", "from 20 to 30 ms, came at step 91"],
+            ["no steady state", "from 20.00 to 30.00 ms, came at step 91"],
             True,
         ),
     ],
