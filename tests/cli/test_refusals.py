@@ -193,10 +193,10 @@ run CPU8 --model=lenet --forward_only        | --precision=int8: needs --forward
 # Sizes
 run --model=trivial --warmup=auto --num_warmup_batches=40 --max_warmup_batches=30 \
                                              | --max_warmup_batches=30: is less than the 40 steps
-run --model=trivial --autotune_threshold=9999 | --autotune_threshold=9999: means 4.999e+08 warm-up steps
+run --model=trivial --autotune_threshold=9999 | --autotune_threshold=9999: means 4.999e+08 warm-up
 run --warmup=auto --max_warmup_batches=19    | --max_warmup_batches=19: *at least 20
 run TINY --eval --train_dir=. --num_eval_epochs=1e9 | --num_eval_epochs=*must be at most
-run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most 1374389: 2147483647
+run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most 1374389:
 run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1,562 steps
 run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1,000,000 evaluations
 run TINY --weight_decay=1e300                | must not be larger than 3.4028235e+38

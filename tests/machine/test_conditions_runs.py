@@ -68,7 +68,9 @@ def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
     summary = record.summary()
     # 4 steps of 2 images.
     assert (summary.energy_joules, summary.joules_per_image) == (40.0, 5.0)
-    assert "cnnbench: 40 J in the timed loop, 5.000 J per image (RAPL package-0, all processes)" in err
+    assert (
+        "cnnbench: 40 J in the timed loop, 5.000 J per image (RAPL package-0, all processes)" in err
+    )
 
 
 def test_silenced_conditions_are_recorded_all_the_same() -> None:
