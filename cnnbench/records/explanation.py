@@ -24,7 +24,8 @@ class ExplainedRow:
         a side lacks the row.
       spread: twice the standard error of the difference, in seconds, between medians of processes,
         or between steps where each side has one process.
-      share: share of the row in the measured difference of the step; None where that is 0.
+      share: share of the row in the measured difference of the step; None where that is not larger
+        than its own spread, so that it may be 0.
     """
 
     layer: str

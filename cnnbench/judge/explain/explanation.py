@@ -37,8 +37,9 @@ def explain(
         ]
         answer += f" Certain is that the work differs: {'; '.join(told)}."
     timed, profiled = sides.timed.faster, sides.step.faster
+    spread = 2 * sides.timed.error(0.0)
     rows = [
-        _row(part._asdict(), *times.faster, 2 * times.error(0.0), timed[1] - timed[0])
+        _row(part._asdict(), *times.faster, 2 * times.error(0.0), (timed[1] - timed[0], spread))
         for part, times in sides.times.items()
     ]
     rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
@@ -48,7 +49,7 @@ def explain(
         new_label=labels[1],
         base=timed[0],
         new=timed[1],
-        spread=2 * sides.timed.error(0.0),
+        spread=spread,
         mean_base=sides.means.usual[0],
         mean_new=sides.means.usual[1],
         profiled_base=profiled[0],
@@ -67,10 +68,10 @@ def explain(
 
 
 def _row(
-    names: Mapping[str, str], base: float, new: float, spread: float, whole: float
+    names: Mapping[str, str], base: float, new: float, spread: float, whole: tuple[float, float]
 ) -> ExplainedRow:
-    """A row with its share of the `whole` difference."""
-    share = _share(new - base, whole)
+    """A row with its share of the `whole` difference, which has a spread, too."""
+    share = _share(new - base, *whole)
     return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
 
 
@@ -152,7 +153,7 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
 
     def line(name: str, base: float, new: float, spread: float = math.nan) -> ExplainedRow:
         names = {"layer": name, "kind": "", "direction": ""}
-        return _row(names, base, new, spread, found.difference)
+        return _row(names, base, new, spread, (found.difference, found.spread))
 
     shown = found.rows[:most] if most else found.rows
     lines = list(shown)
@@ -245,11 +246,12 @@ def about(found: Explanation) -> str:
     """A sentence on how it was measured."""
     a, b = found.base_processes, found.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
-    rest = percent(_share(found.remainder, found.difference) or 0.0, 0)
+    share = _share(found.remainder, found.difference, found.spread)
+    rest = "" if share is None else f" ({percent(share, 0)})"
     return (
         f"{processes} processes of {count(found.steps, 'profiled step', 'profiled steps')}, means "
         f"over the faster half; a profiled step takes {_ms(found.profiled_base)} of A and "
-        f"{_ms(found.profiled_new)} of B. {signed_ms(found.remainder)} ms ({rest}) of the "
+        f"{_ms(found.profiled_new)} of B. {signed_ms(found.remainder)} ms{rest} of the "
         "difference are not in the profiles."
     )
 
@@ -274,8 +276,9 @@ def _facts(found: Explanation) -> Iterator[str]:
         yield f"and {len(facts) - _MOST_FACTS} more, which JSON has"
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _share(part: float, whole: float, spread: float) -> float | None:
+    """None where the whole may be 0 by its spread, twice its standard error."""
+    return part / whole if abs(whole) > spread else None
 
 
 def in_ms(seconds: float) -> str:

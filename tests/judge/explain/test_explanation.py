@@ -240,6 +240,9 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     noisy = with_records(base, step_seconds=[(0.05 * n,) * 8 for n in (1, 2, 3)])
     found = explain(noisy, new)
     assert abs(found.difference) < found.spread
+    # Shares of nearly nothing would be those of chance.
+    assert {line.share for line in (*found.rows, *lines_of(found))} == {None}
+    assert "%" not in table_text(found)
     assert found.answer.startswith("Whether a step takes longer cannot be told (")
     assert "but it has 9." in found.answer
     assert "ms more (+/- " in found.answer
