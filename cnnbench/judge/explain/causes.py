@@ -101,9 +101,15 @@ class Claim:
 
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
-    """The causes that stand out, the largest first; those that others may bring about last."""
+    """The causes that stand out, the largest first; those that others may bring about last.
+
+    Causes other than pauses are those of the other steps, so that none is named twice.
+    """
     sides.free = dict.fromkeys(sides.times)
-    found = [] if sides.by_work else [(False, one) for one in [pauses(sides)] if one is not None]
+    found: list[tuple[bool, Cause]] = []
+    if not sides.by_work and (paused := pauses(sides)):
+        cause, slow = paused
+        found, sides = [(False, cause)], sides.without(slow)
     for recognise in RECOGNISERS:
         for claim in recognise(sides):
             times = sides.together(claim.parts)

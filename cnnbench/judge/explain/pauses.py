@@ -11,7 +11,7 @@ divided again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import comb
 from statistics import fmean
 from typing import TypeAlias
@@ -38,11 +38,15 @@ _LARGEST = 3
 Runs: TypeAlias = Sequence[Sequence[float]]
 """Seconds of the profiled steps of a process, or of these and of the timed ones."""
 
+Pauses: TypeAlias = tuple[Cause, Sequence[Collection[int]]]
+"""The cause, and the numbers of the slow steps of each process, those of A first; numbers from that
+of its profiled steps on are timed steps."""
+
 _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
 """A process, with its slow steps: numbers of the profiled ones, then of the timed ones."""
 
 
-def pauses(sides: Sides) -> Cause | None:
+def pauses(sides: Sides) -> Pauses | None:
     """Slow steps that recur in the processes of one side, and less on the other.
 
     The times of the cause are seconds of slow steps beyond ordinary ones, per step.
@@ -52,10 +56,10 @@ def pauses(sides: Sides) -> Cause | None:
     for part in sides.times:
         each = [(one,) for one in (*sides.a.seconds(part), *sides.b.seconds(part))]
         level = _CHANCE / (len(operations) if part in operations else 1)  # Bonferroni
-        if cause := _recurring(sides, each, level, part):
-            found.append(cause)
+        if recurring := _recurring(sides, each, level, part):
+            found.append(recurring)
     if found:
-        return max(found, key=lambda cause: abs(cause.difference))
+        return max(found, key=lambda one: abs(one[0].difference))
     profiles = (*sides.a.profiles, *sides.b.profiles)
     whole = [(one.step_seconds, one.record.step_seconds) for one in profiles]
     return _recurring(sides, whole, _CHANCE)
@@ -63,7 +67,7 @@ def pauses(sides: Sides) -> Cause | None:
 
 def _recurring(
     sides: Sides, each: Sequence[Runs], level: float, part: Part | None = None
-) -> Cause | None:
+) -> Pauses | None:
     """The pauses in the times of a part, or of whole steps, by process, those of A first.
 
     None unless all processes of a side have more slow steps, beyond chance.
@@ -82,6 +86,9 @@ def _recurring(
             SlowSteps.of(seconds, [step for step in range(len(seconds)) if (n, step) in slow])
             for n, seconds in enumerate(series)
         ]
+        # What takes longer in most steps is no pause: medians show it, but not minima.
+        if part != PROGRAM and any(_are_most(found[one]) for one in (of_a, of_b)):
+            return None
         times = [0 if one is None else one.occurrences for one in found]
         rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
         costs = [0.0 if one is None else one.share * one.extra for one in found]
@@ -98,7 +105,7 @@ def _recurring(
             slower = [*zip(profiles, found, strict=True)][more]
             place, evidence = _place(slower, part)
             base, new = cost.usual
-            return Cause(
+            cause = Cause(
                 kind="pauses",
                 base=base,
                 new=new,
@@ -107,8 +114,15 @@ def _recurring(
                 text=f"of {side}, {slow_steps_text(shared)}",
                 evidence=(*evidence, *_computing(one for one, _ in slower)),
             )
+            return cause, [() if one is None else one.indices for one in found]
         left = [one for one in left if one not in slow]
     return None
+
+
+def _are_most(found: Sequence[SlowSteps | None]) -> bool:
+    """Whether the slow steps of a side are more than half, or one more of an odd number."""
+    slow = shared_slow_steps(found)
+    return slow is not None and 2 * len(slow.indices) > slow.steps + 1
 
 
 def _ordinary(seconds: Sequence[float]) -> float:

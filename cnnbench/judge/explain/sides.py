@@ -243,6 +243,13 @@ class Sides:
         found.by_work = True
         return found
 
+    def without(self, steps: Sequence[Collection[int]]) -> Sides:
+        """The sides without some profiled steps of each process, those of A first."""
+        profiles = zip((*self.a.profiles, *self.b.profiles), steps, strict=True)
+        found = [profile.without(indices) for profile, indices in profiles]
+        of_a = len(self.a.profiles)
+        return Sides(found[:of_a], found[of_a:])
+
     def together(self, parts: Iterable[Part]) -> Times:
         """The sum of the times of several parts, at least one."""
         first, *others = (self.times[part] for part in parts)

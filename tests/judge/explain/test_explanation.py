@@ -468,13 +468,16 @@ AT_RANDOM = {2, 3, 9, 14, 22}
         (PROGRAM, set(range(0, 24, 3)), "the training loop", "every third step takes"),
         (INPUT_WAIT, AT_RANDOM, "the input pipeline", "at irregular distances"),
         (GAPS, AT_RANDOM, "gaps between operations", "at irregular distances"),
+        # The median over the steps is that of a slow one, too.
+        (HOT, set(range(1, 24, 2)), "conv2, kernel gradient", "every second step takes"),
+        (GAPS, set(range(1, 24, 2)), "gaps between operations", "every second step takes"),
     ],
 )
 def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, lenet_runs):
     profiles = Profiles(lenet_runs(), load=0.0)
     base = [paused(one, part, 0.0, slow) for one in profiles.side()]
     new = [paused(one, part, 0.3, slow) for one in profiles.side()]
-    first = explain(base, new).causes[0]
+    (first,) = explain(base, new).causes
     assert (first.kind, first.place[: len(place)]) == ("pauses", place)
     assert text in first.text
     assert first.difference == pytest.approx(0.3 * len(slow) / 24, rel=0.2)
@@ -482,6 +485,15 @@ def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, l
     assert " in the mean: " in explain(base, new).answer
     assert "pauses" not in {cause.kind for cause in explain(new, new).causes}
     assert "pauses" not in {cause.kind for cause in explain(base, base).causes}
+
+
+@pytest.mark.parametrize(("part", "kind"), [(HOT, "kernel"), (GAPS, "gaps")])
+def test_what_most_steps_take_is_no_pause(part, kind, lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    base, new = (
+        [paused(p, part, extra, range(1, 24)) for p in profiles.side()] for extra in (0, 0.3)
+    )
+    assert [cause.kind for cause in explain(base, new).causes] == [kind]
 
 
 @pytest.mark.parametrize("slow", [AT_RANDOM, {4, 14}])
