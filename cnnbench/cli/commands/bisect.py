@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cnnbench.base import plugins
 from cnnbench.base.text.progress import Reporter
@@ -18,7 +19,7 @@ from cnnbench.campaigns.bisect.bench import BisectFolder, CommitBench, Setting
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of, settling_pairs
 from cnnbench.campaigns.bisect.session import Bisection, no_difference, text_of
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.question import Question
+from cnnbench.campaigns.processes.question import AskedPlan, Question
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -163,10 +164,13 @@ def _run(
         "seed": setting.experiment.seed,
         **vars(setting.experiment.policy),
     }
+    plans = {"": replace(setting.side.plan(), config=None)}
     # Of what does not come with the commits: plug-ins by their absolute paths.
-    apart = tuple(path for _, path in plugins.files(setting.side.given) if os.path.isabs(path))
+    for _, path in plugins.files(setting.side.given):
+        if os.path.isabs(path):
+            plans[path] = AskedPlan({}, {plugins.FLAG: path}, Path(path).parent)
     question = Question(
-        plans={"": replace(setting.side.plan(), config={plugins.FLAG: apart} if apart else None)},
+        plans=plans,
         facts=facts.collect(),
         policy=policy,
     )

@@ -187,7 +187,10 @@ def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_
     for file, text in ((Path("notes"), "x"), (Path("new.py"), ""), (plugin, f"{NET}#")):
         before = file.read_text() if file.exists() else None
         file.write_text(text)
-        assert "uncommitted changes" in refused(command, "../r")
+        if command == "bisect" and file is not plugin:  # nothing of the working tree is measured
+            assert campaigns(command, "../r", resume=True) in (0, 3)
+        else:
+            assert "uncommitted changes" in refused(command, "../r")
         file.unlink()
         if before is not None:
             file.write_text(before)
