@@ -123,20 +123,32 @@ class Sweep:
     def run(self) -> list[SweepRun]:
         """Runs all items that are not done; returns all results."""
         for event in self.store.earlier:
-            if event.get("event") == PROCESS and event.get("repeat"):
-                self.campaign.remember((event["key"], False), event["seconds"])
             if self.store.resume and event.get("suite") == self.plan.suite:
                 self.store.stamp = event["stamp"]
-        items = ordered(self.plan.cases, self.seed)
-        todo = [item for item in items if self._earlier(item) is None]
-        if len(todo) < len(items):
-            done = f"{len(items) - len(todo)} of {len(items)} runs are done already"
-            self.campaign.reporter.notice(done)
-        if todo:
-            self.campaign.reporter.notice(outlook(todo, self.campaign))
-        counts = {"cases": len(self.plan.cases), "runs": len(todo)}
+        counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
         self.store.begin(suite=self.plan.suite, stamp=self.store.stamp, **counts)
-        return self.campaign.follow(self._policy(items))
+        return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))
+
+    def left(self) -> list[Item]:
+        """The items that are not done, in their order; a notice has their number and duration."""
+        for event in self.store.earlier:
+            if event.get("event") == PROCESS and event.get("repeat"):
+                self.campaign.remember((event["key"], False), event["seconds"])
+        items = ordered(self.plan.cases, self.seed)
+        left = [item for item in items if self._earlier(item) is None]
+        if len(left) < len(items):
+            done = f"{len(items) - len(left)} of {len(items)} runs are done already"
+            self.campaign.reporter.notice(done)
+        if left:
+            self.campaign.reporter.notice(outlook(left, self.campaign))
+        return left
+
+    def known_batch(self, case: SweepCase) -> int | None:
+        """The batch size that a search in an earlier session has found; None without one."""
+        earlier = None if case.entry.search is None else self._earlier(Item(case, 0))
+        if isinstance(earlier, RunRecord) and earlier.batch is not None:
+            return earlier.batch.per_device
+        return None
 
     def _earlier(self, item: Item) -> Record | None:
         """The record of a successful run of an item, or after a search, by an earlier session."""
@@ -159,9 +171,9 @@ class Sweep:
                 (ended,) = yield self._batch(item, batches.get(key), target, then)
                 runs.append(SweepRun(item, target, ended))
                 continue
-            earlier = self._earlier(item)
-            if isinstance(earlier, RunRecord) and earlier.batch is not None:
-                batches[key] = earlier.batch.per_device  # less memory may be free by now
+            known = self.known_batch(item.case)
+            if known is not None:
+                batches[key] = known  # less memory may be free by now
                 continue
             found = yield from self._search(item, then)
             if isinstance(found, SweepRun):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import exact
@@ -16,7 +18,14 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-from cnnbench.campaigns.sweep.planning import Item, SweepPlan, make_plan, ordered, question_of
+from cnnbench.campaigns.sweep.planning import (
+    Item,
+    SweepCase,
+    SweepPlan,
+    make_plan,
+    ordered,
+    question_of,
+)
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
@@ -78,7 +87,10 @@ class SweepFlags:
         minimum=0,
     )
     list: bool = flag(False, "List the configurations and run nothing.")
-    dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
+    dry_run: bool = flag(
+        False,
+        "List the runs with their commands, with --resume those that are left, and run nothing.",
+    )
 
 
 def completions() -> tuple[str, ...]:
@@ -117,10 +129,16 @@ def main(argv: Sequence[str]) -> int:
         )
     if not (options.list or options.dry_run):
         return _run(plan, options, argv, facts, reporter)
-    items = ordered(plan.cases, seed_or_random(options.seed))
-    reporter.notice(outlook(items, Campaign(reporter, facts)))
-    lines = [f"{case.name}  x{case.repeats}" for case in plan.cases]
-    print_result("\n".join(lines if options.list else _commands(items)))
+    if options.dry_run and options.resume and Path(options.results).is_dir():
+        with _begun(plan, options, argv, facts, reporter) as sweep:
+            lines = list(_commands(sweep.left(), sweep.known_batch))
+    else:
+        items = ordered(plan.cases, seed_or_random(options.seed))
+        reporter.notice(outlook(items, Campaign(reporter, facts)))
+        lines = list(_commands(items))
+    if options.list:
+        lines = [f"{case.name}  x{case.repeats}" for case in plan.cases]
+    print_result("\n".join(lines))
     return ExitCode.OK
 
 
@@ -136,11 +154,38 @@ def _scaled_to_cpus(
     return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *command_words(flags)])
 
 
-def _commands(items: Sequence[Item]) -> Iterator[str]:
+def _commands(
+    items: Sequence[Item], known_batch: Callable[[SweepCase], int | None] = lambda case: None
+) -> Iterator[str]:
     for number, item in enumerate(items, start=1):
         yield f"# {number} {item.label}, at most {exact(item.case.entry.timeout)} s"
         # Batch sizes that a search will find are not known yet.
-        yield shlex.join((*program(), *arguments(item)))
+        yield shlex.join((*program(), *arguments(item, known_batch(item.case))))
+
+
+@contextlib.contextmanager
+def _begun(
+    plan: SweepPlan,
+    options: SweepFlags,
+    argv: Sequence[str],
+    facts: Mapping[str, Any],
+    reporter: Reporter,
+) -> Iterator[Sweep]:
+    """A sweep in its results directory."""
+    seed = options.seed
+    if seed is None and options.resume:
+        seed = Store.seed_of(options.results, plan.suite)
+    seed = seed_or_random(seed)
+    question = question_of(plan, facts, seed)
+    with Store(options.results, question, resume=options.resume) as store:
+        yield Sweep(
+            plan=plan,
+            store=store,
+            campaign=Campaign(reporter, facts, question=question),
+            seed=seed,
+            program=program(),
+            command=("cnnbench", "sweep", *argv),
+        )
 
 
 def _run(
@@ -150,21 +195,8 @@ def _run(
     facts: Mapping[str, Any],
     reporter: Reporter,
 ) -> int:
-    seed = options.seed
-    if seed is None and options.resume:
-        seed = Store.seed_of(options.results, plan.suite)
-    seed = seed_or_random(seed)
-    question = question_of(plan, facts, seed)
     known = {"results": options.results, "resume": True}
-    with Store(options.results, question, resume=options.resume) as store:
-        sweep = Sweep(
-            plan=plan,
-            store=store,
-            campaign=Campaign(reporter, facts, question=question),
-            seed=seed,
-            program=program(),
-            command=("cnnbench", "sweep", *argv),
-        )
+    with _begun(plan, options, argv, facts, reporter) as sweep:
         with telling_how_to_go_on(reporter, again("sweep", argv, _SPECS, **known)):
             rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import textwrap
 import threading
@@ -126,6 +127,12 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     assert further == f"cnnbench: to go on: {going_on}"
     assert end == "cnnbench: error: interrupted"
     assert len(load_records(["results"]).records) == 1
+    assert main([*command, "--dry_run"]) == 0
+    captured = capfd.readouterr()
+    assert "cnnbench: 1 of 2 runs are done already" in captured.err
+    (left,) = re.findall("^# 1 a (num_gpus=[12]),", captured.out, re.MULTILINE)
+    assert left not in next(Path("results").glob("*.json")).name
+    assert captured.out.count("\n") == 2
     assert main(command) == 0
     captured = capfd.readouterr()
     assert "cnnbench: 1 of 2 runs are done already" in captured.err

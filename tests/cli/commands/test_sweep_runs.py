@@ -267,7 +267,7 @@ def test_a_search_ends_at_its_limit(sweep):
     assert "10 per device, the limit of the search" in err
 
 
-def test_a_search_that_was_killed_goes_on_where_it_was(sweep, tmp_path, monkeypatch):
+def test_a_search_that_was_killed_goes_on_where_it_was(sweep, call, tmp_path, monkeypatch):
     searched = entry("a", "oom", max_batch_search=SEARCH)
     once = tmp_path / "once"
     once.touch()
@@ -281,6 +281,10 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, tmp_path, monkeypa
     assert tried() == [4, 8, 16, 32, 24, 20, 22, 23]  # none of them twice
     before = len(journal())
     assert runs_of(sweep(searched, resume=True), "a") == "1 ok"
+    left = call("sweep", "suite.yaml", "--resume", "--repeats=2", "--dry_run").out
+    assert left.startswith("# 1 a #2, at most ")
+    assert left.endswith(" --batch_size=23\n")
+    assert left.count("\n") == 2
     assert len(journal()) == before
 
 
