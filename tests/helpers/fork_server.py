@@ -31,7 +31,6 @@ def serve(listener: socket.socket) -> None:
     asking: set[socket.socket] = set()
     while not asking:
         asking = accepted(listener)
-    null = os.open(os.devnull, os.O_RDWR)
     children: dict[int, tuple[int, socket.socket]] = {}
     while asking:
         for ready in select.select([listener, *asking, *children], [], [])[0]:
@@ -52,10 +51,8 @@ def serve(listener: socket.socket) -> None:
             link = socket.socket(fileno=descriptors[0])
             child = os.fork()
             if not child:
-                # A child may outlive this program. The descriptors stay taken, since
-                # `forked._Guard` closes some by their numbers.
-                for ours in (listener, *asking):
-                    os.dup2(null, ours.fileno())
+                for ours in (listener, *asking):  # a child may outlive this program
+                    ours.close()
                 ask = json.loads(request)
                 end_with(functools.partial(begin, ask, link))
             children[os.pidfd_open(child)] = child, link

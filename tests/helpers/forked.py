@@ -425,10 +425,11 @@ class _Guard:
             for number, opened in enumerate(streams, start=1):
                 os.dup2(opened, number)
             sys.stderr = os.fdopen(2, "w", 1, closefd=False)  # it may use another descriptor
+            # Numbers stay taken: an object that has one may be collected later, and close it.
+            null = os.open(os.devnull, os.O_RDWR)
             for number in map(int, os.listdir("/proc/self/fd")):
-                if number > 2 and number not in pass_fds:
-                    with contextlib.suppress(OSError):
-                        os.close(number)
+                if number > 2 and number not in (null, *pass_fds):
+                    os.dup2(null, number, inheritable=False)
             os.environ.clear()
             os.environ.update(env)
             os.chdir(cwd or ".")

@@ -10,8 +10,9 @@ import textwrap
 import threading
 import time
 
+import forked
 import pytest
-from forked import PATIENCE, gone, until, wait_for
+from forked import PATIENCE, finished, gone, until, wait_for
 
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills
@@ -208,6 +209,34 @@ def test_what_the_child_inherits(tmp_path, monkeypatch):
     # When memory runs out, the child is ended before its parent.
     with open("/proc/self/oom_score_adj", encoding="ascii") as file:
         assert int(score) >= max(int(file.read()), 500)
+
+
+def test_garbage_of_its_parent_closes_nothing_of_a_forked_child(tmp_path):
+    code = f"""
+        import gc, os, pathlib, sys
+        import forked
+        from cnnbench.campaigns.processes import child
+
+        class Garbage:
+            def __init__(self):
+                self.itself, self.file = self, open(os.devnull)
+
+        def program():
+            read, write = os.pipe()  # may get the number of the file
+            gc.collect()
+            os.write(write, b"x")
+            print(os.read(read, 1))
+
+        gc.disable()
+        Garbage()
+        forked.cnnbench = program
+        forked.fork_children()
+        log = pathlib.Path({str(tmp_path / "log")!r})
+        child.execute(child.Command(words=(sys.executable, "run"), log=log), {PATIENCE})
+    """
+    helpers = {"PYTHONPATH": os.path.dirname(forked.__file__)}
+    finished((sys.executable, "-c", textwrap.dedent(code)), environment=helpers)
+    assert (tmp_path / "log").read_text() == "b'x'\n"
 
 
 def parent(tmp_path):
