@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cnnbench.base.stats.descriptive import median, p99
+from cnnbench.records.amounts import is_amount
 from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, computed, one_of, started
-from cnnbench.records.parts import Conditions, ErrorInfo, RingDevices, SweepPlace, is_amount
+from cnnbench.records.parts import Conditions, ErrorInfo, RingDevices, SweepPlace
 from cnnbench.records.run import STATUSES, check_status
 from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.aggregation.spec import Packing

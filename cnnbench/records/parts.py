@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from cnnbench.records.codec import ABSENT, OPTIONAL, json_key, one_of
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-AMOUNTS = (1e-40, 1e40)
-"""Smallest and largest accepted time, size or rate. Statistics of values in this range, including
-squared ratios of two of them, neither overflow nor underflow."""
+from cnnbench.base.text.numbers import exact
+from cnnbench.records.amounts import check_amounts
+from cnnbench.records.codec import ABSENT, OPTIONAL, one_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,39 +320,6 @@ class Conditions:
     notes: tuple[ConditionNote, ...] = ()
 
 
-def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
-    """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`.
-
-    Fields named in `but` may hold any number.
-    """
-    for one in fields(of):
-        value = getattr(of, one.name)
-        if isinstance(value, (int, float)) and value != 0 and one.name not in but:
-            check_amount(f"{section}.{json_key(one)}", value)
-
-
-def check_amount(name: str, value: float) -> None:
-    """Raises a ValueError for a number that is not within `AMOUNTS`."""
-    if not is_amount(value):
-        raise ValueError(f"{name}: {value} is not an amount")
-
-
-def is_amount(value: float) -> bool:
-    """Whether a number is within `AMOUNTS`."""
-    return AMOUNTS[0] <= value <= AMOUNTS[1]
-
-
-def wrong_amount(values: Sequence[float], or_zero: bool = False) -> int | None:
-    """Index of the first number that is not within `AMOUNTS`; None if all are."""
-    given = [value for value in values if value] if or_zero else values
-    # Together they are compared fast; a sum with a NaN equals nothing.
-    if not given or (
-        AMOUNTS[0] <= min(given) and max(given) <= AMOUNTS[1] and sum(given) == sum(given)
-    ):
-        return None
-    return next(i for i, one in enumerate(values) if (one or not or_zero) and not is_amount(one))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTaking:
     """How the timed steps were made in turn with those of other processes.
@@ -461,7 +423,7 @@ class Target:
         return found <= self.value if self.lower_is_better else found >= self.value
 
     def __str__(self) -> str:
-        return f"{self.metric}:{str(self.value).removesuffix('.0')}"
+        return f"{self.metric}:{exact(self.value)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from cnnbench.base.text.numbers import count
+from cnnbench.records.amounts import check_amount, check_amounts
 from cnnbench.records.codec import Document, computed
-from cnnbench.records.parts import check_amount, check_amounts
 from cnnbench.records.run import RunRecord
 
 

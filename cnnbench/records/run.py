@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from cnnbench.base.stats.steady_state import SteadyState, steady_state
+from cnnbench.records.amounts import AMOUNTS, wrong_amount
 from cnnbench.records.codec import (
     ABSENT,
     OPTIONAL,
@@ -23,7 +24,6 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.metric import Summary, summary_of
 from cnnbench.records.parts import (
-    AMOUNTS,
     AbPlace,
     Batch,
     Cluster,
@@ -40,7 +40,6 @@ from cnnbench.records.parts import (
     SweepPlace,
     Target,
     TurnTaking,
-    wrong_amount,
 )
 from cnnbench.records.subject import Subject
 

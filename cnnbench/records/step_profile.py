@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
+from cnnbench.records.amounts import check_amount, check_amounts, is_amount
 from cnnbench.records.codec import ABSENT, Document
-from cnnbench.records.parts import check_amount, check_amounts, is_amount
 from cnnbench.records.run import RunRecord
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"

@@ -8,8 +8,8 @@ from math import isfinite
 from typing import Any, ClassVar
 
 from cnnbench.base.text.numbers import number
+from cnnbench.records.amounts import check_amount, check_amounts
 from cnnbench.records.codec import ABSENT, TIME, Document, one_of, started
-from cnnbench.records.parts import check_amount, check_amounts
 from cnnbench.records.subject import Subject
 
 ONE_TOWER = "one_tower"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar
 
+from cnnbench.records.amounts import check_amount
 from cnnbench.records.codec import TIME, Document, started
-from cnnbench.records.parts import check_amount
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)

@@ -15,10 +15,15 @@ from dataclasses import dataclass
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, number
-from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
+from cnnbench.judge.explain.facts import (
+    CPU_TIME,
+    FACTS_OF,
+    changes_of,
+    measured_changes,
+    text_of,
+)
 from cnnbench.judge.explain.pauses import pauses
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
-from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
     FORWARD,
@@ -33,36 +38,6 @@ from cnnbench.records.step_profile import (
     Part,
     ProfiledLayer,
 )
-
-_FACTS: Mapping[str, tuple[str, ...]] = {
-    "threads": (
-        *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
-        *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
-        *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
-    ),
-    # Records name only variables that affect speed.
-    "libraries": (
-        *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
-        *("tensorflow_version", "env_*"),
-    ),
-    "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
-    "updating": (
-        *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
-        *("variable_update", "variable_consistency"),
-    ),
-    "reducing": (
-        *(*REDUCING, "gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes"),
-        "all_reduce",
-    ),
-    "reading": (
-        *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
-        *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
-    ),
-    "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
-}
-"""Facts that change a part of the step, by part: "threads" and "libraries" change all operations,
-and "threads" also the gaps between them.
-"""
 
 _ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
@@ -155,7 +130,7 @@ def input_wait(sides: Sides) -> Iterator[Claim]:
     # Operations of the input scatter; the wait of a program hardly does.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
-            text, facts = "the step waits for input", _facts(sides, _FACTS["reading"])
+            text, facts = "the step waits for input", _facts(sides, FACTS_OF["reading"])
             yield Claim("input", some, "the input pipeline", text, facts=facts)
             return
 
@@ -167,7 +142,8 @@ def program(sides: Sides) -> Iterator[Claim]:
         place = "the training loop, outside the graph"
         measured = measured_changes(sides.a.profiles, sides.b.profiles)
         computing = tuple(text_of(one) for one in measured if one.fact == CPU_TIME)
-        yield Claim("program", (PROGRAM,), place, text, computing, _facts(sides, _FACTS["looping"]))
+        facts = _facts(sides, FACTS_OF["looping"])
+        yield Claim("program", (PROGRAM,), place, text, computing, facts)
 
 
 def network(sides: Sides) -> Iterator[Claim]:
@@ -190,7 +166,7 @@ def network(sides: Sides) -> Iterator[Claim]:
 
 def batch(sides: Sides) -> Iterator[Claim]:
     """Batches of another size: more or less of the same work."""
-    facts = _facts(sides, _FACTS["batch"])
+    facts = _facts(sides, FACTS_OF["batch"])
     parts = sides.operations
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
@@ -203,8 +179,8 @@ def batch(sides: Sides) -> Iterator[Claim]:
 
 def threads(sides: Sides) -> Iterator[Claim]:
     """Fewer or slower processors, or another library, for all operations."""
-    libraries = _facts(sides, _FACTS["libraries"])
-    facts = (*libraries, *_facts(sides, _FACTS["threads"]))
+    libraries = _facts(sides, FACTS_OF["libraries"])
+    facts = (*libraries, *_facts(sides, FACTS_OF["threads"]))
     parts = sides.operations
     if not facts or not parts or sides.by_work:
         return
@@ -286,7 +262,7 @@ def reduction(sides: Sides) -> Iterator[Claim]:
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
-        evidence, facts = (_changed(sides, parts),), _facts(sides, _FACTS["reducing"])
+        evidence, facts = (_changed(sides, parts),), _facts(sides, FACTS_OF["reducing"])
         parts = _with_gaps(sides, parts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence, facts)
 
@@ -312,7 +288,7 @@ def other_copies(sides: Sides) -> Iterator[Claim]:
         )
         updates = before != after or _facts(sides, ("optimizer",))
         place = "the optimizer's update" if updates else "updates and copies of variables"
-        facts = _facts(sides, _FACTS["updating"])
+        facts = _facts(sides, FACTS_OF["updating"])
         yield Claim("copies", _with_gaps(sides, parts), place, text, evidence, facts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
@@ -15,6 +15,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, binary, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import Group, differences
 from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
@@ -23,6 +24,36 @@ from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL, Primitiv
 _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"
 """The quantity that distinguishes a program that computes from one that waits."""
+
+FACTS_OF: Mapping[str, tuple[str, ...]] = {
+    "threads": (
+        *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
+        *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
+        *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
+    ),
+    # Records name only variables that affect speed.
+    "libraries": (
+        *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
+        *("tensorflow_version", "env_*"),
+    ),
+    "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),
+    "updating": (
+        *(*UPDATING, "use_fp16", "precision", "fp16_loss_scale", "fp16_enable_auto_loss_scale"),
+        *("variable_update", "variable_consistency"),
+    ),
+    "reducing": (
+        *(*REDUCING, "gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes"),
+        "all_reduce",
+    ),
+    "reading": (
+        *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
+        *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
+    ),
+    "looping": ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy"),
+}
+"""Facts that change a part of the step, by part: "threads" and "libraries" change all operations,
+and "threads" also the gaps between them.
+"""
 
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")

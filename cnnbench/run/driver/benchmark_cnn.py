@@ -43,6 +43,7 @@ from cnnbench.records.result_files import RUNS, ResultFiles, run_row
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import estimates, outputs
 from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.driver.notices import (
@@ -65,7 +66,6 @@ from cnnbench.run.runtime.turns import Turns
 if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.step_profile import StepProfiler
-    from cnnbench.run.driver.training import ScenarioContext
 
 
 # TensorFlow's message if there is no memory for a copy on a device.
@@ -311,8 +311,6 @@ class BenchmarkCNN:
 
     def _begin(self, devices: runtime.Devices) -> ScenarioContext:
         """Warns of a machine that is not fit to measure on, before anything is measured."""
-        from cnnbench.run.driver.training import ScenarioContext
-
         assert self._watch is not None
         flags = run_flags(self.plan, devices, self.plan.length.batch_per_device)
         self._warn(self._watch.before(self._measurements.environment, flags))

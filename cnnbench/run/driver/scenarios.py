@@ -17,6 +17,7 @@ from cnnbench.run.driver import checkpoints
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
+from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.describe import log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stage, time_whole
@@ -27,7 +28,7 @@ from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.replica_check import replica_checks
 from cnnbench.run.driver.step_timer import LoopTimer
 from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
-from cnnbench.run.driver.training import ScenarioContext, Training
+from cnnbench.run.driver.training import Training
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns

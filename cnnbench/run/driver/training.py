@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,57 +17,24 @@ from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
 from cnnbench.base.text.numbers import duration
-from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
-from cnnbench.machine.watch import Watch
-from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.work import Work
 from cnnbench.records.files import writing_output
-from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Console, DisplayInterval
+from cnnbench.run.driver.console import DisplayInterval
+from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.probes import Probe
 from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
-from cnnbench.run.runtime.activity import Activity, Doing
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.step.train_step import StepResult, TrainStep
 
-if TYPE_CHECKING:
-    from cnnbench.run.driver.step_profile import StepProfiler
-
 _SILENT = 60.0  # seconds of a warm-up without a terminal
-
-
-@dataclass(frozen=True)
-class ScenarioContext:
-    """Parts that every scenario uses.
-
-    Attributes:
-      measurements: filled during the run.
-      watch: entered before the timed loop and left after it.
-      gone: returns workers that no longer answer, with the reasons; for runs that survive their
-        loss.
-      profiler: of the last steps of the warm-up.
-      turns: turns of this process, where several processes step in turn.
-      activity: what the loop is doing, for the watchdog.
-    """
-
-    plan: RunPlan
-    console: Console
-    messages: Messages
-    progress: Progress
-    measurements: Measurements
-    watch: Watch
-    gone: Callable[[], Mapping[str, str]] = dict
-    profiler: StepProfiler | None = None
-    turns: Turns = field(default_factory=Turns)
-    activity: Activity = field(default_factory=Activity)
 
 
 class StepValues(NamedTuple):

@@ -17,10 +17,11 @@ from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.step_timer import LoopTime, StepTime
-from cnnbench.run.driver.training import ScenarioContext, Training
+from cnnbench.run.driver.training import Training
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult
 
