@@ -127,17 +127,17 @@ def main(argv: Sequence[str]) -> int:
             f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
             f"scaled to its CPUs: {scaled}"
         )
-    if not (options.list or options.dry_run):
-        return _run(plan, options, argv, facts, reporter)
-    if options.dry_run and options.resume and Path(options.results).is_dir():
-        with _begun(plan, options, argv, facts, reporter) as sweep:
+    begun = options.resume and not options.list and Path(options.results).is_dir()
+    if begun or not (options.list or options.dry_run):
+        with _sweep(plan, options, argv, facts, reporter) as sweep:
+            if not options.dry_run:
+                return _run(sweep, options, argv)
             lines = list(_commands(sweep.left(), sweep.known_batch))
     else:
         items = ordered(plan.cases, seed_or_random(options.seed))
         reporter.notice(outlook(items, Campaign(reporter, facts)))
-        lines = list(_commands(items))
-    if options.list:
-        lines = [f"{case.name}  x{case.repeats}" for case in plan.cases]
+        cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
+        lines = cases if options.list else list(_commands(items))
     print_result("\n".join(lines))
     return ExitCode.OK
 
@@ -164,7 +164,7 @@ def _commands(
 
 
 @contextlib.contextmanager
-def _begun(
+def _sweep(
     plan: SweepPlan,
     options: SweepFlags,
     argv: Sequence[str],
@@ -188,17 +188,11 @@ def _begun(
         )
 
 
-def _run(
-    plan: SweepPlan,
-    options: SweepFlags,
-    argv: Sequence[str],
-    facts: Mapping[str, Any],
-    reporter: Reporter,
-) -> int:
+def _run(sweep: Sweep, options: SweepFlags, argv: Sequence[str]) -> int:
+    plan, reporter = sweep.plan, sweep.campaign.reporter
     known = {"results": options.results, "resume": True}
-    with _begun(plan, options, argv, facts, reporter) as sweep:
-        with telling_how_to_go_on(reporter, again("sweep", argv, _SPECS, **known)):
-            rows = summarise(plan.cases, sweep.run())
+    with telling_how_to_go_on(reporter, again("sweep", argv, _SPECS, **known)):
+        rows = summarise(plan.cases, sweep.run())
     write_output(None, table_text(rows))
     advised = advice(
         rows, plan.cases, lambda repeats: again("sweep", argv, _SPECS, **known, repeats=repeats)
