@@ -6,12 +6,14 @@ loaded; where a run has loaded it, its facts are included.
 
 from __future__ import annotations
 
-from cnnbench.machine import cpu, gpu, software
+from collections.abc import Mapping
+
+from cnnbench.machine import cpu, gpu, libraries, software
 from cnnbench.machine.host import Fact, FactGroup, Host, gather
 
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
-    ("GPUs", gpu.GROUPS),
+    ("GPUs", (*gpu.GROUPS, libraries.loaded)),
     ("Software", software.GROUPS),
     ("Environment variables", (software.speed_variables,)),
 )
@@ -29,3 +31,8 @@ def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
     host = Host() if host is None else host
     gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
     return {title: facts for title, facts in gathered if facts}
+
+
+def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """The facts, with the GPU libraries that this process has loaded since they were collected."""
+    return {**facts, **gather((libraries.loaded,), Host())}

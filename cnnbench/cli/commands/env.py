@@ -33,7 +33,9 @@ class EnvFlags:
         False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'
     )
     tensorflow: bool = flag(
-        False, "Load TensorFlow too, which takes seconds, for the facts about its build."
+        False,
+        "Load TensorFlow too, which takes seconds, for the facts about its build and the GPU "
+        "libraries that it loads to find GPUs.",
     )
     check: bool = flag(
         False,

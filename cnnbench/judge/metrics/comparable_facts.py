@@ -51,7 +51,6 @@ FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
 
 _MODEL = _blocks("another size of the network is another revision of it")
 _SLICE = _blocks("how much of the machine a run may use", NOTHING)
-_CUDA = _blocks("another CUDA or cuDNN has other kernels")
 
 MODEL_SIZE = (
     *("model_parameters", "model_trainable_parameters"),
@@ -106,7 +105,9 @@ FACTS: dict[str, Fact] = {
     # Named so that it is in no group of facts that may differ.
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
-    "gpu_driver": _blocks("drivers compile and schedule kernels"),
+    **dict.fromkeys(
+        ("gpu_driver", "gpu_driver_cuda"), _blocks("drivers compile and schedule kernels")
+    ),
     "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
     "gpu_clocks_mhz": _ignored("changes by the second"),
     "gpu_throttle_reasons": _mentioned("of the moment; what limits the clocks is a fact"),
@@ -121,8 +122,13 @@ FACTS: dict[str, Fact] = {
         ),
         _blocks("another TensorFlow has other kernels"),
     ),
-    "cuda_version": _CUDA,
-    "cudnn_version": _CUDA,
+    **dict.fromkeys(
+        (
+            *("cuda_version", "cudnn_version"),
+            *("loaded_cublas", "loaded_cudart", "loaded_cudnn", "loaded_nccl"),
+        ),
+        _blocks("other libraries have other kernels"),
+    ),
     "intra_op_threads": _blocks("threads decide speed", NOTHING),
     "inter_op_threads": _blocks("threads decide speed", NOTHING),
     "python_version": _mentioned("a step is one call from Python"),
@@ -171,13 +177,16 @@ _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "tensorflow": ("tensorflow_*", "cuda_version", "cudnn_version", "keras_version"),
+    "tensorflow": (
+        *("tensorflow_*", "cuda_version", "cudnn_version", "keras_version", "loaded_*"),
+    ),
     "machine": (
         *("cpu_*", "gpu_*", "cgroup_*", "numa_*", "memory_*", "hostname", "platform"),
         *("architecture", "physical_cores", "logical_cpus", "usable_cpus", "virtual_machine"),
         *("transparent_huge_pages", *_THREADS),
     ),
     "gpu": ("gpu_*",),
+    "gpu_driver": ("gpu_driver_cuda",),
     "model": ("model", "model_*"),
     "device": ("device", "data_format", "gpu_*", "env_TF_GPU_*", *_THREADS),
     # Devices on the CPU share its threads.

@@ -237,6 +237,7 @@ class AllReduceBench:
         self._warn(self._watch.during())
 
     def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
+        self._add(environment=facts.with_loaded_libraries(self._so_far.environment))
         copying, points = bench.copying, bench.points
         if copying is not None:
             self._add(copies=(*self._so_far.copies, copying))

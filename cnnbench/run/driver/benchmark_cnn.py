@@ -180,7 +180,11 @@ class BenchmarkCNN:
                     scenario = (
                         scenarios.evaluate if self.plan.work is Work.EVALUATION else scenarios.train
                     )
-                    total = scenario(run, built)
+                    try:
+                        total = scenario(run, built)
+                    finally:  # not in `_end`: the watchdog's thread must not wait for a library
+                        so_far = self._measurements
+                        so_far.environment = environment.with_loaded_libraries(so_far.environment)
                     self._note_peak_memory()
                     if self._files.wanted:
                         scenarios.measure_input_alone(run, built)

@@ -20,6 +20,7 @@ from cnnbench.base.text.numbers import duration
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
+from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.work import Work
 from cnnbench.records.files import writing_output
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
@@ -239,6 +240,7 @@ class Training:
         measurements.warmup_status = (
             "fixed" if not warm_up.auto else "steady" if steady else "limit"
         )
+        measurements.environment = with_loaded_libraries(measurements.environment)
         measurements.publish()
         self._progress.finish()
         self._console.lines("Done warm up")

@@ -28,6 +28,8 @@ def by_fact(found):
         ("logical_cpus", 2, 4, True),
         ("tensorflow_version", "2.21.0", "2.20.0", True),
         ("gpu_names", ["A"], ["A", "A"], True),
+        ("gpu_driver_cuda", "12.8", "13.1", True),
+        ("loaded_cudnn", "9.3.0", "9.19.0", True),
         ("cpu_governor", "performance", "powersave", True),
         ("hostname", "one", "two", False),
         ("git_commit", "one", "two", False),
@@ -92,6 +94,28 @@ def test_mixtures_are_comparable_with_nothing(runs):
 def test_a_named_fact_may_differ_and_is_mentioned(runs, allowed):
     new = [runs(environment={"tensorflow_version": "2.20.0"})]
     assert by_fact(unlike([runs()], new, allowed)) == {"tensorflow_version": False}
+
+
+LOADED = {f"loaded_{name}": "1.0" for name in ("cublas", "cudart", "cudnn", "nccl")}
+DRIVER = {"gpu_driver": "570", "gpu_driver_cuda": "12.8"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "facts", "blocks"),
+    [
+        ("tensorflow", LOADED, False),
+        ("gpu", LOADED, True),
+        ("gpu", DRIVER, False),
+        ("machine", DRIVER, False),
+        ("gpu_driver", DRIVER, False),
+        ("tensorflow", DRIVER, True),
+    ],
+)
+def test_groups_of_facts_about_libraries_and_drivers(runs, allowed, facts, blocks):
+    base, new = ([runs(environment=side)] for side in (facts, dict.fromkeys(facts, "2.0")))
+    assert by_fact(unlike(base, new, allowed)) == dict.fromkeys(facts, blocks)
+    # Records of earlier versions do not name them.
+    assert not any(unlike([runs()], new).values())
 
 
 def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):

@@ -56,6 +56,7 @@ _FACTS = (
     ("GPUs", ("gpu_names",)),
     ("processor", ("cpu_model", "usable_cpus", "memory_bytes")),
     ("driver, CUDA, cuDNN", ("gpu_driver", "cuda_version", "cudnn_version")),
+    ("loaded cuBLAS, cuDNN, NCCL", ("loaded_cublas", "loaded_cudnn", "loaded_nccl")),
     ("TensorFlow", ("tensorflow_version",)),
     ("Python", ("python_version",)),
     ("cnnbench", ("cnnbench_version", "git_commit")),
