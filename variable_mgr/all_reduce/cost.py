@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.text.numbers import number
 from cnnbench.variable_mgr.sizes import chunk_size
 
 # Adding reads two bytes and writes one, copying reads one and writes one.
@@ -40,8 +39,8 @@ class Link:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: alpha {number(1e6 * self.alpha)} us, "
-            f"bandwidth {number(self.bandwidth / 1e9)} GB/s, gamma {number(1e9 * self.gamma)} ns/B"
+            f"{self.name}: alpha {1e6 * self.alpha:.4g} us, "
+            f"bandwidth {self.bandwidth / 1e9:.4g} GB/s, gamma {1e9 * self.gamma:.3g} ns/B"
         )
 
 
