@@ -124,11 +124,14 @@ def test_smoothed_labels_are_for_training(trained):
     assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
 
 
+DIVERGING = {"init_learning_rate": 1e9, "weight_decay": 1e-4}
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(scaled, tmp_path, holds):
     path = tmp_path / "record.json"
     out = io.StringIO()
-    flags = {**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
+    flags = {**TINY, **DIVERGING, "num_batches": 50, "result_json": str(path)}
     if scaled:
         flags |= {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
     with pytest.raises(NonFiniteLossError, match="at step"):
@@ -144,7 +147,7 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(scaled, tmp_path, h
 
 
 def test_allow_nonfinite_goes_on():
-    record = run(init_learning_rate=1e9, allow_nonfinite=True, num_batches=5).record
+    record = run(**DIVERGING, allow_nonfinite=True, num_batches=5).record
     assert record.status == "ok"
     assert not math.isfinite(record.losses[-1])
 

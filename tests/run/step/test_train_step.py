@@ -34,7 +34,7 @@ def lenet():
     @functools.cache
     def make(mode, devices, precision="fp32"):
         flags = {"num_gpus": devices, "variable_update": mode, "precision": precision}
-        return build(model="lenet", batch_size=2, **flags)
+        return build(model="lenet", batch_size=2, weight_decay=4e-5, **flags)
 
     return make
 
@@ -168,6 +168,7 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(mode, monkeypatch):
         data_name="cifar10",
         num_gpus=2,
         batch_size=2,
+        weight_decay=4e-5,
         variable_update=mode,
         cross_device_ops="reduction_to_one_device" if mode == "mirrored_strategy" else "auto",
     )
