@@ -28,7 +28,7 @@ import pytest
 from forked import Forked, Server, brief, execute, finished, keep_kernels
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.processes import campaign
+from cnnbench.campaigns.processes import campaign, commands, question
 from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -282,6 +282,8 @@ def cpu_devices() -> tuple[str, ...]:
 
 
 _machine = functools.cache(environment.collect)
+_own_subject = functools.cache(repository.of_cnnbench)
+_own_sources = functools.cache(commands.source_digest)
 
 
 @functools.cache
@@ -490,8 +492,10 @@ def _stand_ins():
 
 @pytest.fixture
 def quick_processes(monkeypatch, _stand_ins):
-    """Campaigns fork their stand-ins; those that step in turn are started."""
+    """Campaigns fork their stand-ins, and look at cnnbench once; those in turn are started."""
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
+    monkeypatch.setattr(repository, "of_cnnbench", _own_subject)
+    monkeypatch.setattr(question, "source_digest", _own_sources)
 
 
 @pytest.fixture
