@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import check_emulated_gpus
 import pytest
+from emulated import EmulatedGpus
 from gpu_cases import (
     FORWARD_LOSS,
     TOLERANCES,
@@ -18,6 +21,9 @@ from gpu_cases import (
     values,
 )
 from short_runs import NETWORKS
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.run.driver.training import Training
 
 Flags = Mapping[str, Any]
 
@@ -78,22 +84,28 @@ def named(flags: Flags) -> str:
     return " ".join(f"{name}={value}" for name, value in flags.items() if name not in EVALUATED)
 
 
-@pytest.fixture(scope="session")
-def losses(emulated) -> Callable[[Flags], Values]:
-    """Runs to their end; each on CPUs once."""
-    known: dict[str, Values] = {}
+@functools.cache
+def _on_cpus(flags: str) -> Values:
+    record = BenchmarkCNN(Params.from_dict(json.loads(flags))).run()
+    return values(json.loads(record.to_json()))
+
+
+@pytest.fixture
+def losses(
+    emulated: EmulatedGpus, quick_start: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Flags], Values]:
+    """Runs to their end; each on CPUs once, in this process."""
+    monkeypatch.setattr(Training, "_values", Training._values)  # as it is again after the test
+    exec(FORWARD_LOSS, {})
 
     def run(flags: Flags) -> Values:
         given = {**COMMON, **flags}
-        place = {"gpus": 0} if flags.get("device") == "cpu" else machine(flags)
-        words = command(given)
-        text = " ".join(words)
-        if place["gpus"] or text not in known:
-            words.append("--result_json=record.json")
-            found = emulated(*words, **place, before=FORWARD_LOSS, record=False)
-            assert {one.what for one in found.work} <= {"kernel"} | COPIES
-            known[text] = values(found.record)
-        return known[text]
+        if flags.get("device") == "cpu":
+            return _on_cpus(json.dumps(given))
+        words = [*command(given), "--result_json=record.json"]
+        found = emulated(*words, **machine(flags), before=FORWARD_LOSS, record=False)
+        assert {one.what for one in found.work} <= {"kernel"} | COPIES
+        return values(found.record)
 
     return run
 
