@@ -36,7 +36,7 @@ BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 def of(model, **flags):
     own = {"model": model, "model_plugin": NETWORKS}
     own |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_batches": 3}
-    return {**own, **flags}
+    return {**own, "weight_decay": 0, **flags}
 
 
 ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625)
@@ -130,7 +130,7 @@ def write_data(folder):
     write_cifar10(folder / "shared", images[:8], np.arange(8))
     write_black_images(folder / "records", [[1, 2, 3], [4, 5], [6, 7, 8]])
     trained = {"model": "trivial", "data_name": "cifar10", "batch_size": 2, "num_batches": 1}
-    trained |= {"train_dir": str(folder / "one"), "num_warmup_batches": 0, "num_gpus": 1}
+    trained |= {"train_dir": str(folder / "one"), "num_warmup_batches": 0, "weight_decay": 0}
     outcome({**ONE_PROCESS, **trained})
     (folder / "one").rename(folder / "evaluated0")
 
@@ -138,6 +138,7 @@ def write_data(folder):
 EVALUATED = {"model": "trivial", "data_name": "cifar10", "batch_size": 2, "eval": True}
 EVALUATED |= {"num_eval_epochs": 1.0, "data_dir": "{folder}/cifar"}
 READING = {"model": "trivial", "batch_size": 2, "num_batches": 1, "num_warmup_batches": 0}
+READING |= {"weight_decay": 0}
 OF_CIFAR10 = {"data_name": "cifar10", "data_dir": "{folder}/shared"}
 OF_RECORDS = {"data_name": "imagenet", "data_dir": "{folder}/records"}
 DISTRIBUTED = {**READING, **BY_STRATEGY, "input_distribution": "strategy", "reads": 4}

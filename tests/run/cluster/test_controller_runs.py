@@ -20,7 +20,7 @@ REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xrin
 
 def of(model, **flags):
     own = {"model": model, "model_plugin": NETWORKS}
-    return {**ALL, **own, "num_batches": 3, **flags}
+    return {**ALL, **own, "num_batches": 3, "weight_decay": 0, **flags}
 
 
 ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625, **PS)
@@ -42,6 +42,7 @@ COMPARED = {
 
 
 EVALUATED = {**ALL, **REDUCED, "model": "trivial", "data_name": "cifar10", "batch_size": 2}
+EVALUATED |= {"weight_decay": 0}
 EVALUATED |= {"num_batches": 2, "eval_during_training_every_n_steps": 1, "num_eval_epochs": 1}
 
 
