@@ -9,7 +9,8 @@ from emulated import outcome
 
 from cnnbench.run.runtime.supervisor import GUARDED
 
-SMALL = ("--model=trivial", "--batch_size=2", "--num_batches=40", "--num_warmup_batches=2")
+SMALL = ("--model=trivial", "--data_name=cifar10", "--batch_size=2", "--num_batches=40")
+SMALL += ("--num_warmup_batches=2",)
 
 
 def last_line(found):
@@ -35,9 +36,9 @@ LENET = ("--model=lenet", "--num_gpus=1", "--num_batches=4", "--num_warmup_batch
 EVALUATED = ("--eval_during_training_every_n_steps=3", "--num_eval_batches=1")
 OUT_OF_MEMORY = {
     "build": (*LENET, "--batch_size=2", "memory_mb=5"),
-    "first step": (*LENET, "--batch_size=1024", "memory_mb=80"),
+    "first step": (*LENET, "--batch_size=256", "memory_mb=30"),
     "evaluation": (
-        *(*LENET, *EVALUATED, "--batch_size=2", "--eval_batch_size=1024", "memory_mb=100"),
+        *(*LENET, *EVALUATED, "--batch_size=2", "--eval_batch_size=512", "memory_mb=50"),
     ),
 }
 # By what breaks: the settings that break it after some steps.

@@ -113,8 +113,8 @@ def test_env(emulated):
 
 def test_local_workers_divide_the_gpus(emulated):
     found = emulated(
-        *("launch", "--workers=2", "--", "--model=trivial", "--batch_size=2"),
-        *("--num_batches=3", "--variable_update=collective_all_reduce"),
+        *("launch", "--workers=2", "--", "--model=trivial", "--data_name=cifar10"),
+        *("--batch_size=2", "--num_batches=3", "--variable_update=collective_all_reduce"),
         *("--result_json=record.json", "--quiet_conditions=load"),
         record=False,
         **THROTTLED,
