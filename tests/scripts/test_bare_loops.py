@@ -35,7 +35,7 @@ def test_only_the_harness_goes_through_the_harness(monkeypatch, capsys):
 
     counted(TrainStep, "harness")
     counted(TracedFunction, "function")
-    params = Params(model="trivial", device="cpu", batch_size=2)
+    params = Params(model="trivial", data_name="cifar10", device="cpu", batch_size=2)
     steps = {"num_batches": STEPS, "num_warmup_batches": WARMUP}
     bare_loop.BetweenBareLoops(params.replace(**steps)).run()
     harness, bare = STEPS + WARMUP, 2 * bare_loop.WARMUP + STEPS

@@ -22,8 +22,8 @@ from cnnbench.plan import parse_run
 SUITE = """
 name: tiny
 defaults:
-  flags: {model: trivial, device: cpu, batch_size: 2, num_batches: 3, num_warmup_batches: 1,
-          peak_flops: 1e12}  # so that it is not measured
+  flags: {model: trivial, data_name: cifar10, device: cpu, batch_size: 2, num_batches: 3,
+          num_warmup_batches: 1, peak_flops: 1e12}  # so that it is not measured
   timeout: 120
 entries:
   - name: a
