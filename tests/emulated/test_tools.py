@@ -8,6 +8,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 import pytest
+from short_runs import NETWORKS
 
 from cnnbench.records.step_profile import COPIES, REDUCTION, REST, TO_KERNEL
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -108,7 +109,8 @@ def test_the_files_of_a_profiled_step(emulated):
 def test_explain_names_the_slow_layer(emulated):
     found = emulated(
         *("explain", "--rounds=2", "--steps=5", f"--b_env=HOSTGPU_RULES={SLOW}=200000", "--"),
-        *("--model=lenet", "--batch_size=2", "--num_gpus=2", "--variable_update=replicated"),
+        *("--model=normal", f"--model_plugin={NETWORKS}", "--num_gpus=2", "--weight_decay=0"),
+        "--variable_update=replicated",
         record=False,
     )
     answer = " ".join(found.out.split("\n- ")[0].split())
