@@ -55,7 +55,7 @@ SHORT = {
     "FROZEN": "--model=trivial --forward_only --freeze_when_forward_only",
     "CPU8": "--device=cpu --precision=int8",
     "NO_WARMUP": "--num_warmup_batches=0",
-    "LOCAL": f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}",
+    "LOCAL": f"'--a=--variable_mgr_plugin={LOCAL_SGD_PLUGIN} --variable_update={LOCAL_SGD}'",
     "DETECTOR": f"--model_plugin={NETWORKS} --model=detector",
     "ORACLE": f"--model_plugin={NETWORKS} --model=oracle",
 }
@@ -479,7 +479,7 @@ ab --b=--flagfile=none                       | --flagfile=none: cannot be read: 
 ab --b_checkout=images --b=--flagfile=../ff  | --result_csv=x: cannot go with ab
 ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
-ab --pairing=turns --b=--xla -- --device=gpu LOCAL | --pairing=*cannot be: side A: on GPUs*growth
+ab --pairing=turns --b=--xla LOCAL -- --device=gpu | --pairing=*cannot be: side A: on GPUs*growth
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
