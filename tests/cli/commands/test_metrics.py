@@ -38,7 +38,7 @@ def registered():
 @pytest.mark.usefixtures("registered")
 def test_a_run_computes_prints_and_writes_it(tmp_path, capsys, holds):
     files = {name: tmp_path / f"r.{name[-4:]}" for name in ("result_json", "result_csv")}
-    assert command(**files) == 0
+    assert command(**files, peak_flops=1e12) == 0
     record = json.loads(files["result_json"].read_text())
     ratio = record["summary"][NAME]
     assert ratio == pytest.approx(

@@ -217,7 +217,12 @@ def test_a_log_keeps_to_the_rules(tmp_path, run):
             ["eval_accuracy", "eval_stop", "run_stop"],
             "aborted",
         ),
-        (["--init_learning_rate=1e30"], 4, ["block_start", "block_stop", "run_stop"], "aborted"),
+        (
+            ["--init_learning_rate=1e30", "--weight_decay=1"],
+            4,
+            ["block_start", "block_stop", "run_stop"],
+            "aborted",
+        ),
     ],
 )
 def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, run):
