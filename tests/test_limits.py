@@ -133,13 +133,8 @@ def test_a_run_out_of_memory_keeps_what_it_measured(capsys, tmp_path):
             return super().write(text)
 
     path = tmp_path / "r.json"
-    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2")
-    flags += (
-        "--num_warmup_batches=1",
-        "--display_every=1",
-        f"--result_json={path}",
-        "--quiet_conditions=all",
-    )
+    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
+    flags += ("--display_every=1", f"--result_json={path}", "--quiet_conditions=all")
     with contextlib.redirect_stdout(Out()):
         assert cli.main([*flags]) == 4
     assert error_of(capsys.readouterr().err) == "cnnbench: error: out of memory"

@@ -137,8 +137,7 @@ def write_data(folder):
 
 EVALUATED = {"model": "trivial", "data_name": "cifar10", "batch_size": 2, "eval": True}
 EVALUATED |= {"num_eval_epochs": 1.0, "data_dir": "{folder}/cifar"}
-READING = {"model": "trivial", "batch_size": 2, "num_batches": 1, "num_warmup_batches": 0}
-READING |= {"weight_decay": 0}
+READING = {"model": "trivial", "batch_size": 2, "num_batches": 1, "weight_decay": 0}
 OF_CIFAR10 = {"data_name": "cifar10", "data_dir": "{folder}/shared"}
 OF_RECORDS = {"data_name": "imagenet", "data_dir": "{folder}/records"}
 DISTRIBUTED = {**READING, **BY_STRATEGY, "input_distribution": "strategy", "reads": 4}

@@ -102,8 +102,7 @@ def test_a_run_ends_as_by_an_interrupt(
 
     monkeypatch.setattr(Training, "_launch", launching)
     before = [signal.getsignal(number) for number in SIGNALS]
-    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2")
-    flags += ("--num_warmup_batches=1",)
+    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_warmup_batches=1")
     assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 130
     assert [signal.getsignal(number) for number in SIGNALS] == before  # of the calling program
     (line,) = (one for one in capsys.readouterr().err.splitlines() if "error" in one)

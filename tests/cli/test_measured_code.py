@@ -21,13 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 
 GATE = Path(__file__).parents[2] / "scripts" / "gate_pull_request"
 TINY = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2")
-SHORT = (
-    *TINY,
-    "--num_batches=1",
-    "--num_warmup_batches=0",
-    "--weight_decay=0",
-    "--peak_flops=1e12",
-)
+SHORT = (*TINY, "--num_batches=1", "--num_warmup_batches=0", "--peak_flops=1e12")
 DUBIOUS = "detected dubious ownership in repository at '"
 NO_GIT = "git cannot be run: No such file or directory"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import check_emulated_gpus
 import pytest
-from emulated import EmulatedGpus
 from gpu_cases import (
     FORWARD_LOSS,
     TOLERANCES,
@@ -91,9 +90,7 @@ def _on_cpus(flags: str) -> Values:
 
 
 @pytest.fixture
-def losses(
-    emulated: EmulatedGpus, quick_start: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Flags], Values]:
+def losses(emulated, quick_start, monkeypatch) -> Callable[[Flags], Values]:
     """Runs to their end; each on CPUs once, in this process."""
     monkeypatch.setattr(Training, "_values", Training._values)  # as it is again after the test
     exec(FORWARD_LOSS, {})

@@ -339,9 +339,8 @@ def _listens(port):
 
 def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     """The launch is ended by SIGKILL in mid-training, as nobody can clean up after."""
-    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2")
-    flags += ("--num_batches=1000000", "--display_every=1")
-    words = ("--workers=1", "--ps=1", f"--log_dir={tmp_path}", "--", *flags)
+    flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_batches=1000000")
+    words = ("--workers=1", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
     out = tmp_path / "out"
     with open(out, "wb") as stdout:
         process = subprocess.Popen(

@@ -13,14 +13,14 @@ from worker_runs import made_once, outcome, run_under_a_controller
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-ALL = {"num_gpus": 2, "num_warmup_batches": 0, "init_learning_rate": RATE}
+ALL = {"num_gpus": 2, "num_warmup_batches": 0, "init_learning_rate": RATE, "weight_decay": 0}
 PS = {"variable_update": "parameter_server"}
 REDUCED = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "xring"}
 
 
 def of(model, **flags):
     own = {"model": model, "model_plugin": NETWORKS}
-    return {**ALL, **own, "num_batches": 3, "weight_decay": 0, **flags}
+    return {**ALL, **own, "num_batches": 3, **flags}
 
 
 ORACLE = of("oracle", num_batches=STEPS, optimizer="momentum", weight_decay=0.0625, **PS)
@@ -42,7 +42,6 @@ COMPARED = {
 
 
 EVALUATED = {**ALL, **REDUCED, "model": "trivial", "data_name": "cifar10", "batch_size": 2}
-EVALUATED |= {"weight_decay": 0}
 EVALUATED |= {"num_batches": 2, "eval_during_training_every_n_steps": 1, "num_eval_epochs": 1}
 
 

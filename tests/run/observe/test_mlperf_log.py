@@ -217,17 +217,12 @@ def test_a_log_keeps_to_the_rules(tmp_path, run):
             ["eval_accuracy", "eval_stop", "run_stop"],
             "aborted",
         ),
-        (
-            ["--init_learning_rate=1e30", "--weight_decay=1"],
-            4,
-            ["block_start", "block_stop", "run_stop"],
-            "aborted",
-        ),
+        (["--init_learning_rate=1e30"], 4, ["block_start", "block_stop", "run_stop"], "aborted"),
     ],
 )
 def test_a_log_ends_with_what_became_of_the_training(flags, code, end, status, run):
     during = ["--eval_during_training_every_n_steps=2", "--num_eval_batches=2"]
-    out, err = run("--ml_perf_compliance_logging", *during, *flags, code=code)
+    out, err = run("--ml_perf_compliance_logging", *during, *flags, code=code, weight_decay=1)
     assert PREFIX not in out
     lines = parsed(err)
     assert [line["key"] for line in lines[-3:]] == end

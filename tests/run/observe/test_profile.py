@@ -149,13 +149,8 @@ def test_the_top_operations_are_a_table(run, tmp_path):
 
 def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):
     path = tmp_path / "trace.json"
-    run(
-        f"--trace_file={path}",
-        "--init_learning_rate=1e30",
-        "--weight_decay=1",
-        "--num_warmup_batches=4",
-        code=4,
-    )
+    diverging = {"init_learning_rate": 1e30, "weight_decay": 1}
+    run(f"--trace_file={path}", "--num_warmup_batches=4", code=4, **diverging)
     assert not path.exists()
     run(f"--trace_file={path}")
     assert path.exists()
