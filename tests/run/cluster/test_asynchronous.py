@@ -145,8 +145,7 @@ EVALUATING = {"num_warmup_batches": 0, "eval_during_training_every_n_steps": 100
 
 def test_a_worker_stopped_before_it_has_to_evaluate_is_named(tmp_path):
     """TensorFlow would wait for it without end; test_coordinated.py has one killed meanwhile."""
-    flags = {**FLAGS, **EVALUATING, "model": "trivial", "data_name": "cifar10"}
-    flags |= {"num_batches": 300, "num_eval_batches": 1}
+    flags = {**FLAGS, **EVALUATING, "model": "trivial", "data_name": "cifar10", "num_batches": 300}
     texts = [f"--{name}={value}" for name, value in flags.items()]
     order = ("ps:0", "worker:0", "worker:1", "controller:0")
     with started(tmp_path, texts, order, controller=True, program=impatient) as tasks:

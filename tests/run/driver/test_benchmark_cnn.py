@@ -288,16 +288,23 @@ def test_a_resumed_run_that_skips_records_trains_on_the_others(tmp_path):
     assert len(set(losses)) == 20
 
 
-def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained):
+def test_evaluation_and_inference_and_how_they_leave_a_training_alone(trained):
     def state():
         return {path.name: path.stat().st_mtime_ns for path in Path(trained).iterdir()}
 
     with FolderLock(Path(trained)):
         before = state()
-        run(eval=True, train_dir=trained, num_eval_batches=1)
-        record = run(forward_only=True, train_dir=trained, num_batches=3).record
+        evaluated, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4)
+        record = run(forward_only=True, train_dir=trained, num_batches=3, num_gpus=2).record
         assert state() == before
+    (one,) = evaluated.evaluations
+    assert evaluated.summary().total_images_per_sec > 0
+    accuracies = f"Accuracy @ 1 = {one.top_1:.4f} Accuracy @ 5 = {one.top_5:.4f}"
+    assert f"{accuracies} [{one.examples} examples]" in lines
     assert len(record.step_seconds) == 3
+    assert record.losses == (0.0,) * 3
+    summary, flops = record.summary(), record.model.forward_flops_per_image
+    assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)
 
 
 def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
@@ -416,22 +423,6 @@ def test_old_checkpoints_are_deleted(keep, kept, tmp_path):
 def test_evaluating_without_a_checkpoint_fails(tmp_path):
     with pytest.raises(BenchmarkError, match="no checkpoint"):
         run(eval=True, train_dir=str(tmp_path))
-
-
-def test_an_evaluation_prints_what_it_records(trained):
-    record, lines, _ = run(eval=True, train_dir=trained, num_eval_batches=4)
-    (one,) = record.evaluations
-    assert record.summary().total_images_per_sec > 0
-    accuracies = f"Accuracy @ 1 = {one.top_1:.4f} Accuracy @ 5 = {one.top_5:.4f}"
-    assert f"{accuracies} [{one.examples} examples]" in lines
-
-
-def test_forward_only():
-    record = run(forward_only=True, num_gpus=2).record
-    assert record.losses == (0.0,) * 4
-    flops = record.model.forward_flops_per_image
-    summary = record.summary()
-    assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)
 
 
 def test_the_seed_decides_the_losses():

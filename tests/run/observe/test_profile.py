@@ -149,8 +149,8 @@ def test_the_top_operations_are_a_table(run, tmp_path):
 
 def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):
     path = tmp_path / "trace.json"
-    diverging = {"init_learning_rate": 1e30, "weight_decay": 1}
-    run(f"--trace_file={path}", "--num_warmup_batches=4", code=4, **diverging)
+    flags = {"init_learning_rate": 1e30, "weight_decay": 1, "num_warmup_batches": 4}
+    run(f"--trace_file={path}", code=4, **flags)
     assert not path.exists()
     run(f"--trace_file={path}")
     assert path.exists()

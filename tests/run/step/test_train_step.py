@@ -168,12 +168,11 @@ def test_a_changing_learning_rate_is_an_argument_of_the_step(mode, monkeypatch):
         data_name="cifar10",
         num_gpus=2,
         batch_size=2,
-        weight_decay=4e-5,
         variable_update=mode,
         cross_device_ops="reduction_to_one_device" if mode == "mirrored_strategy" else "auto",
     )
     assigned = []
-    weights = next(iter(built.manager.savable_variables().values()))
+    *_, weights = built.manager.savable_variables().values()
     monkeypatch.setattr(
         type(built.step._counter), "assign", lambda variable, *_, **__: assigned.append(variable)
     )
