@@ -182,12 +182,8 @@ _MACHINE: tuple[Rule[Setup], ...] = (
     ),
     refused(
         "allow_growth",
-        on("allow_growth"),
-        lambda p: (
-            "cannot go with --gpus_per_card, which divides the memory beforehand"
-            if p.params.gpus_per_card > 1
-            else ""
-        ),
+        lambda p: p.params.allow_growth and p.params.gpus_per_card > 1,
+        "cannot go with --gpus_per_card, which divides the memory beforehand",
     ),
     refused(
         "gpus_per_card",

@@ -61,7 +61,7 @@ def _check_all_reduce(p: Setup) -> None:
         network_topology=p.params.network_topology,
         group_size=p.params.all_reduce_group_size,
         communication_hint=p.params.communication_hint,
-        shared_cards=p.params.gpus_per_card > 1,
+        shared_cards=p.exchange.cross_device.shared_cards,
     )
 
 
@@ -205,7 +205,7 @@ STRATEGIES: tuple[Rule[Setup], ...] = (
             p.params.cross_device_ops,
             p.params.num_gpus,
             on_gpu=p.params.device != "cpu",
-            shared_cards=p.params.gpus_per_card > 1,
+            shared_cards=p.exchange.cross_device.shared_cards,
         ),
     ),
     refused(

@@ -18,8 +18,6 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
-from cnnbench.machine.cpu import main_memory
-from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan import RunPlan
 from cnnbench.plan.same_run import KEY_LENGTH, identity_here
 from cnnbench.plan.work import Work
@@ -31,6 +29,7 @@ from cnnbench.run.driver.estimates import (
     batch_limits,
     computes_on_cpu,
     estimate,
+    memory_of,
     total_of_job,
     work_of,
 )
@@ -150,11 +149,10 @@ def _no_turns(plan: RunPlan) -> str | None:
         return "only training and forward passes have steps that can wait for one another"
     if plan.input.data_dir is not None:
         return "the input pipeline would read ahead while the other side has its turn"
-    machine, on_cpu = plan.machine, computes_on_cpu(plan)
-    if not on_cpu and not machine.allow_growth:
+    kind = "cpu" if computes_on_cpu(plan) else "gpu"
+    if kind == "gpu" and not plan.machine.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
-    there = main_memory() if on_cpu else gpu_memory(machine.cards, machine.gpus_per_card)
-    needed = 2 * estimate(plan, "cpu" if on_cpu else "gpu").total
+    there, needed = memory_of(plan, kind), 2 * estimate(plan, kind).total
     if there is not None and needed > there.available:
         return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
     return None

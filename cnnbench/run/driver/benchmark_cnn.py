@@ -30,8 +30,7 @@ from cnnbench.errors import (
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_quiet
-from cnnbench.machine.cpu import main_memory
-from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
+from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.plan.run_plan import Runnable, RunPlan, make_plan, without_outputs
 from cnnbench.plan.work import Work
@@ -346,9 +345,7 @@ class BenchmarkCNN:
         """Refuses a run that cannot fit into memory; warns of one that may not."""
         needed = estimates.estimate(self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
-        machine = self.plan.machine
-        of_gpu = gpu_memory(machine.cards, machine.gpus_per_card) if kind == "gpu" else None
-        there = main_memory() if kind == "cpu" else of_gpu
+        there = estimates.memory_of(self.plan, kind)
         if there is not None:
             warning = estimates.check(needed, there, self.plan, refuse=kind == "cpu")
             if warning is not None:

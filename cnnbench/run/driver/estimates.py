@@ -16,7 +16,7 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.base.urls import is_url, place
 from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import Memory, main_memory
-from cnnbench.machine.gpu import gpu_count
+from cnnbench.machine.gpu import gpu_count, gpu_memory
 from cnnbench.machine.host import Host
 from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
@@ -83,6 +83,12 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
     needed = estimate(plan, "cpu")
     fitting = needed.largest_batch(round(_NEAR * memory.available))
     return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
+
+
+def memory_of(plan: RunPlan, kind: str) -> Memory | None:
+    """Memory for an estimate of a kind: of the machine, or of a GPU of the run; None if unknown."""
+    machine = plan.machine
+    return main_memory() if kind == "cpu" else gpu_memory(machine.cards, machine.gpus_per_card)
 
 
 def computes_on_cpu(plan: Setup) -> bool:

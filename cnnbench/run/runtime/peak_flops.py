@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.gpu import uses_tensor_float_32
 from cnnbench.machine.host import Host
+from cnnbench.run.runtime.tensorflow import cards_of_gpus
 
 _TERA = 1e12
 
@@ -152,11 +153,7 @@ def gpu_name(device: str) -> str | None:
     import tensorflow as tf
 
     found = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)
-    cards = [
-        card
-        for card in tf.config.get_visible_devices("GPU")
-        for _ in tf.config.get_logical_device_configuration(card) or (card,)
-    ]
+    cards = cards_of_gpus()
     if found is None or int(found.group(1)) >= len(cards):
         return None
     details = tf.config.experimental.get_device_details(cards[int(found.group(1))])

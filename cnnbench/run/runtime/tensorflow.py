@@ -292,8 +292,8 @@ def _use_gpus(tf: Any, settings: MachinePlan, gpus: Sequence[Any]) -> None:
         for gpu in gpus if settings.allow_growth else ():
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
-        there = sum(map(_parts_of, gpus))
-        if tf.config.get_visible_devices("GPU") != list(gpus) or there != settings.num_gpus:
+        visible = tf.config.get_visible_devices("GPU")
+        if visible != list(gpus) or len(cards_of_gpus()) != settings.num_gpus:
             raise FlagError(
                 "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
@@ -355,8 +355,8 @@ def reset_peak_memory(device_kind: str) -> None:
     if device_kind == "gpu":
         import tensorflow as tf
 
-        for device in _logical_gpus(tf):
-            tf.config.experimental.reset_memory_stats(device)
+        for number in range(len(cards_of_gpus())):
+            tf.config.experimental.reset_memory_stats(f"GPU:{number}")
 
 
 def peak_memory(device_kind: str) -> int | None:
@@ -369,20 +369,20 @@ def peak_memory(device_kind: str) -> int | None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
     import tensorflow as tf
 
-    infos = map(tf.config.experimental.get_memory_info, _logical_gpus(tf))
+    gpus = (f"GPU:{number}" for number in range(len(cards_of_gpus())))
+    infos = map(tf.config.experimental.get_memory_info, gpus)
     return max((int(info["peak"]) for info in infos), default=None)
 
 
-def _logical_gpus(tf: Any) -> list[str]:
-    # Those of this process; others are not asked from here.
-    return [f"GPU:{i}" for i in range(sum(map(_parts_of, tf.config.get_visible_devices("GPU"))))]
-
-
-def _parts_of(card: Any) -> int:
-    """Number of logical devices of a GPU."""
+def cards_of_gpus() -> list[Any]:
+    """The physical device of each logical GPU of this process, by its number in TensorFlow."""
     import tensorflow as tf
 
-    return len(tf.config.get_logical_device_configuration(card) or (card,))
+    return [
+        card
+        for card in tf.config.get_visible_devices("GPU")
+        for _ in tf.config.get_logical_device_configuration(card) or (card,)
+    ]
 
 
 def silent_gpus() -> list[str]:

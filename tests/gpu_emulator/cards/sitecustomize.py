@@ -16,74 +16,71 @@ def _parts():
     return int(os.environ.get("HOSTGPU_PARTS", "1"))
 
 
-def _divide(tf):
-    config = tf.config
-    listed, see = config.list_physical_devices, config.set_visible_devices
-    details = config.experimental.get_device_details
-    logical = {}
+class _Cards:
+    """The functions of `tf.config` that take or list GPUs, for cards."""
 
-    def cards():
-        made = type(listed("CPU")[0])
-        count = len(listed("GPU")) // _parts()
-        return [made(f"/physical_device:GPU:{number}", "GPU") for number in range(count)]
+    def __init__(self, config):
+        self._listed, self._see = config.list_physical_devices, config.set_visible_devices
+        self._seen = config.get_visible_devices
+        self._configure = config.set_logical_device_configuration
+        self._configured = config.get_logical_device_configuration
+        self._details = config.experimental.get_device_details
+        self._logical = {}
 
-    def parts_of(card):
-        number = int(card.name.rpartition(":")[2])
-        return listed("GPU")[number * _parts() : (number + 1) * _parts()]
-
-    def list_physical_devices(device_type=None):
+    def list_physical_devices(self, device_type=None):
         if _parts() == 1 or device_type not in (None, "GPU"):
-            return listed(device_type)
-        others = [one for one in listed() if one.device_type != "GPU"]
-        return cards() if device_type == "GPU" else [*others, *cards()]
+            return self._listed(device_type)
+        made = type(self._listed("CPU")[0])
+        count = len(self._listed("GPU")) // _parts()
+        cards = [made(f"/physical_device:GPU:{number}", "GPU") for number in range(count)]
+        others = [one for one in self._listed() if one.device_type != "GPU"]
+        return cards if device_type == "GPU" else [*others, *cards]
 
-    def set_visible_devices(devices, device_type=None):
+    def set_visible_devices(self, devices, device_type=None):
         if _parts() > 1 and device_type == "GPU":
-            see([part for card in devices for part in parts_of(card)], "GPU")
-        else:
-            see(devices, device_type)
+            devices = [part for card in devices for part in self._parts_of(card)]
+        self._see(devices, device_type)
 
-    def get_visible_devices(device_type=None):
-        if _parts() > 1 and device_type == "GPU":
-            return [card for card in cards() if parts_of(card)[0] in seen("GPU")]
-        return seen(device_type)
+    def get_visible_devices(self, device_type=None):
+        seen = self._seen(device_type)
+        if _parts() == 1 or device_type != "GPU":
+            return seen
+        cards = self.list_physical_devices("GPU")
+        return [card for card in cards if self._parts_of(card)[0] in seen]
 
-    def set_logical_device_configuration(device, logical_devices):
+    def set_logical_device_configuration(self, device, logical_devices):
         if _parts() == 1 or device.device_type != "GPU":
-            return configure(device, logical_devices)
+            return self._configure(device, logical_devices)
         wanted = [one.memory_limit for one in logical_devices]
         if len(wanted) > _parts():
             raise ValueError(f"{len(wanted)} logical devices, and HOSTGPU_PARTS={_parts()}")
         if None in wanted or sum(wanted) > int(os.environ.get("HOSTGPU_MEMORY_MB", "4096")):
             raise ValueError(f"{wanted} MiB are not the memory of a card")
-        logical[device.name] = list(logical_devices)
-        unused = parts_of(device)[len(wanted) :]
-        see([part for part in seen("GPU") if part not in unused], "GPU")
+        self._logical[device.name] = list(logical_devices)
+        unused = self._parts_of(device)[len(wanted) :]
+        self._see([part for part in self._seen("GPU") if part not in unused], "GPU")
         return None
 
-    def get_logical_device_configuration(device):
+    def get_logical_device_configuration(self, device):
         if _parts() == 1 or device.device_type != "GPU":
-            return configured(device)
-        return logical.get(device.name)
+            return self._configured(device)
+        return self._logical.get(device.name)
 
-    def get_device_details(device):
+    def get_device_details(self, device):
         gpu = _parts() > 1 and device.device_type == "GPU"
-        return details(parts_of(device)[0] if gpu else device)
+        return self._details(self._parts_of(device)[0] if gpu else device)
 
-    seen = config.get_visible_devices
-    configure, configured = (
-        config.set_logical_device_configuration,
-        config.get_logical_device_configuration,
-    )
-    for function in (
-        list_physical_devices,
-        set_visible_devices,
-        get_visible_devices,
-        set_logical_device_configuration,
-        get_logical_device_configuration,
-    ):
-        setattr(config, function.__name__, function)
-    config.experimental.get_device_details = get_device_details
+    def _parts_of(self, card):
+        number = int(card.name.rpartition(":")[2])
+        return self._listed("GPU")[number * _parts() : (number + 1) * _parts()]
+
+
+def _divide(tf):
+    cards = _Cards(tf.config)
+    for name in dir(cards):
+        if not name.startswith("_"):
+            owner = tf.config.experimental if name == "get_device_details" else tf.config
+            setattr(owner, name, getattr(cards, name))
     _serve(tf)
 
 
