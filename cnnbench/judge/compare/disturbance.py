@@ -54,12 +54,13 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
     ]
     if not checked:
         return ""
-    names = dict.fromkeys(name for one in checked for name in _disturbances(one))
-    found = {name: [one for one in checked if name in _disturbances(one)] for name in names}
+    by_run = [(one, _disturbances(one)) for one in checked]
+    names = dict.fromkeys(name for _, own in by_run for name in own)
+    found = {name: [one for one, own in by_run if name in own] for name in names}
     if not found:
         most = _amount("load", checked) or "as far as they could be checked"
         return f"none of {count(len(checked), 'run', 'runs')} was disturbed ({most})"
-    disturbed = sum(bool(_disturbances(one)) for one in checked)
+    disturbed = sum(bool(own) for _, own in by_run)
     verb = "was" if disturbed == 1 else "were"
     causes = [
         f"{CONDITIONS.get(name, name)} in {len(those)}"
