@@ -77,13 +77,13 @@ BY_HAND = {
         1,
     ),
 }
+EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 NORMAL = of(
     "normal",
     num_gpus=2,
     optimizer="momentum",
     bn_stats="mean",
-    eval_during_training_every_n_steps=2,
-    num_eval_batches=1,
+    **EVALUATING,
 )
 # Compared with one process that has all the towers.
 COMPARED = {
@@ -117,6 +117,7 @@ MOMENTS = {
         {"num_gpus": 2},
     ),
 }
+FINISHED = {**EVALUATING, "num_batches": 3, "num_warmup_batches": 2}
 SAVED = of("normal", optimizer="momentum", num_batches=2)
 SAVING = {"workers": {}, "strategy": BY_STRATEGY}
 
@@ -172,11 +173,13 @@ def of_all_runs(folder):
         saved = {**SAVED, **mode, "train_dir": f"{{folder}}/{name}{{worker}}"}
         runs[f"saved by {name}"] = saved
         runs[f"resumed by {name}"] = {**saved, "num_batches": 4}
+        runs[f"finished by {name}"] = {**saved, **FINISHED}
         evaluated = {**EVALUATED, **mode, "train_dir": "{folder}/evaluated{worker}"}
         runs[f"evaluated by {name}"] = evaluated
     runs |= {name: {**DISTRIBUTED, **flags} for name, flags in SHARED_OUT.items()}
     runs["steady"] = of("oracle", warmup="auto", max_warmup_batches=30, num_warmup_batches=None)
     runs["bent"] = {**runs["one tower each"], "bent": "1"}
+    runs["stopped"] = {**NORMAL, "stop_at": "loss:1", "num_batches": 5, "reached_by": "0"}
     runs["lost"] = of("oracle", init_learning_rate=1e30, num_batches=9)
     texts = [filled(run, folder=folder) for run in runs.values()]
     return dict(zip(runs, run_in_workers(2, texts, folder), strict=True))
@@ -264,6 +267,19 @@ def test_checkpoints_interchange_although_workers_share_no_folder(results, folde
         by_one = outcome({**one, **chief})
         assert len(by_one["losses"]) == 1
         assert by_one["losses"][0] < expected["saved"]["losses"][0]
+
+
+@pytest.mark.parametrize("name", SAVING)
+def test_a_finished_training_ends_in_all_workers_with_its_last_evaluation(name, results):
+    """Only the chief sees the checkpoint, which is one warm-up step beyond the last batch."""
+    for worker in results[f"finished by {name}"]:
+        assert (worker["warmup_losses"], worker["losses"]) == ([], [])
+        assert [one["step"] for one in worker["evaluations"]] == [4]
+
+
+def test_the_chief_decides_whether_the_target_is_reached(results):
+    for worker in results["stopped"]:
+        assert len(worker["losses"]) == 2
 
 
 def test_an_evaluation_counts_every_example_once(results, folder):

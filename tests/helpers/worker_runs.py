@@ -264,6 +264,7 @@ def worker():
     Its arguments are the addresses of the workers, its number, and the address of the ps task.
     """
     from cnnbench.machine import facts
+    from cnnbench.records.parts import Target
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
     from cnnbench.run.driver.replica_check import ReplicaCheck
@@ -274,7 +275,7 @@ def worker():
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
     membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
-    check = ReplicaCheck._check
+    check, reached = ReplicaCheck._check, Target.reached
     facts.collect = functools.cache(facts.collect)
     results = []
     for run in json.loads(Path("runs.json").read_text()):
@@ -282,6 +283,8 @@ def worker():
         flags |= filled(run, worker=number)
         delay = late if flags.pop("late", False) else contextlib.nullcontext
         ReplicaCheck._check = bent() if flags.pop("bent", "") == number else check
+        reached_by = flags.pop("reached_by", None)
+        Target.reached = (lambda *_, by=reached_by: by == number) if reached_by else reached
         if ps and flags["variable_update"] != "distributed_all_reduce":
             (flags["ps_hosts"],) = ps
         flags |= {"job_name": "worker", "worker_hosts": hosts, "task_index": int(number)}

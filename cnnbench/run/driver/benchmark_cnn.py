@@ -106,7 +106,6 @@ class BenchmarkCNN:
             raise FlagError(
                 "job_name", job.task.job, f"{job.task} serves; start it as a command, cnnbench"
             )
-        self._check_steps_left()
         self.record: RunRecord | None = None
         self._console = console or Console.silent()
         self._progress = progress or Progress.silent()
@@ -250,6 +249,7 @@ class BenchmarkCNN:
         )
         settings = self.plan.machine.of_task(self.plan.place.job)
         self._watch.met(self._membership.meet())
+        self._check_steps_left()  # after the handshake, so that the other processes learn of it
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cnnbench.base import plugins
@@ -99,22 +100,25 @@ class BuiltRun(Trainable):
             )
         )
 
-    def share_restored(self, global_step: int, examples: int = 0) -> tuple[int, int]:
-        """Sends what the chief restored, if anything, to workers with steps of their own.
+    def share_restored(self, *decided: int) -> list[int]:
+        """Sends the chief's variables to all workers that run steps of their own.
+
+        Args:
+          decided: numbers that follow from the checkpoint, of which only the chief knows the right
+            ones: global step, steps left, and so on.
 
         Returns:
-          The chief's global step and examples; the arguments count on the chief alone.
+          The chief's numbers.
         """
         workers = self.manager.workers
         if workers is None:
-            return global_step, examples
+            return [*decided]
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
         self.manager.share([*variables, *self.slots.values(), *state])
-        of_chief = [global_step, examples] if workers.is_chief else [0, 0]
-        global_step, examples = map(int, workers.total(of_chief))
-        return global_step, examples
+        of_chief, *_ = workers.gather(np.array(decided, np.int64).tobytes())
+        return [*map(int, np.frombuffer(of_chief, np.int64))]
 
     def close(self) -> None:
         """Closes the inputs; a second call does nothing."""

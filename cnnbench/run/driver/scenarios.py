@@ -111,13 +111,14 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
         if plan.outputs.graph_file:
             write_graph("graph_file", plan.outputs.graph_file, built.step.graph.as_graph_def())
         restored, steps = _initialize(run, built)
-        global_step, examples = built.share_restored(restored.global_step, restored.examples)
-        if not plan.place.job.is_chief:
-            steps = plan.length.num_batches - (global_step if plan.work.trains else 0)
+        # All that follows from the checkpoint: the others see none, and would wait for the chief.
+        global_step, examples, steps, *passed_over = built.share_restored(
+            restored.global_step, restored.examples, steps, *restored.passed_over
+        )
         for step in (built.step, *built.workers.values()):
             step.resume(global_step)
         if plan.work.trains and examples and not built.inputs.synthetic:
-            _resume_input(run, built.inputs, examples, restored.passed_over)
+            _resume_input(run, built.inputs, examples, passed_over)
         built.manager.settle(built.inputs.devices)
         probes = [] if run.profiler is None else [*run.profiler.probes(built.step.graph)]
         probes += make_probes(plan, built.step.graph, run.messages)
@@ -253,7 +254,7 @@ def _evaluate_with_the_chief(
     interrupts = Interrupts(built.manager.workers)
     while True:
         with run.activity.during(Doing.OTHERS):  # waits for the chief, which waits for a checkpoint
-            global_step, _ = built.share_restored(0)
+            (global_step,) = built.share_restored(0)
         with interrupts.shared():
             found = built.evaluator.run(global_step, run.console, interrupts)
         results.add(found)

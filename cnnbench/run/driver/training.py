@@ -23,6 +23,7 @@ from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.work import Work
 from cnnbench.records.files import writing_output
+from cnnbench.records.parts import Target
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import DisplayInterval
@@ -383,11 +384,7 @@ class Training:
         """
         model, target = self._plan.network.model, self._plan.length.target
         before, self._unjudged = self._unjudged, None
-        if (
-            before is None
-            or target is None
-            or not target.reached(before.metrics.get(target.metric))
-        ):
+        if before is None or target is None or not self._reaches(target, before.metrics):
             self._console.lines(f"Running evaluation at global_step {self.global_step}")
             found = self._evaluate(loop_seconds)
             if target is None:
@@ -398,12 +395,17 @@ class Training:
                     self._unjudged = found
                     return False
                 metrics = found.metrics
-            if not target.reached(metrics.get(target.metric)):
+            if not self._reaches(target, metrics):
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
         self._console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
         return True
+
+    def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
+        """Whether the chief's metrics reach the target: those of another worker may differ."""
+        reached = target.reached(metrics.get(target.metric))
+        return reached if self._group is None else self._group.decided(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> Evaluated:
         """Evaluates after this many seconds of the timed loop; None in the warm-up."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.scenarios import _resume_input
 
 
@@ -27,3 +28,18 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, exam
     _resume_input(run, inputs, examples, (3,))
     assert asked == [(steps, (3,))]
     assert told == [f"the input continues after the {examples} examples trained on"]
+
+
+def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
+    sent: list[bytes] = []
+
+    def built():
+        workers = SimpleNamespace(gather=lambda own: sent.append(own) or sent)
+        manager = SimpleNamespace(workers=workers, savable_variables=dict, share=list)
+        return BuiltRun(None, None, devices=None, manager=manager, slots={})
+
+    of_chief = [4, 32, 0, 3, 1]  # with the skipped records of two shards
+    assert built().share_restored(*of_chief) == of_chief
+    assert built().share_restored(0, 0, 5) == of_chief
+    alone = SimpleNamespace(workers=None)
+    assert BuiltRun(None, None, devices=None, manager=alone, slots={}).share_restored(4) == [4]
