@@ -11,8 +11,8 @@ import pytest
 from cnnbench.base import plugins
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
-from cnnbench.judge.history.series import order_of_commits
 from cnnbench.machine import repository
+from cnnbench.machine.commits import Commits
 from cnnbench.machine.repository import GitError, address, environment, of_folder, of_work
 from cnnbench.machine.repository import git as read_only_git
 from cnnbench.records.subject import Subject
@@ -95,7 +95,9 @@ def test_reading_runs_nothing(trapped, traps, git):
     found = of_folder(trapped)
     assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
     assert of_work({"model_plugin": str(trapped / "net.py")}) == found
-    assert list(order_of_commits(str(trapped)))[:2] == [first, head]
+    commits = Commits(trapped)
+    assert list(commits.places)[:2] == [first, head]
+    assert len(commits.remarks([head, "0" * 40])) == 2
     assert ends_of("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
     history = History(trapped)
     assert history.suspects([first], head) == [head]

@@ -33,12 +33,12 @@ from cnnbench.judge.history import (
     page,
     trend,
 )
-from cnnbench.judge.history.formats import figures
+from cnnbench.judge.history.formats import figures, remarks
 from cnnbench.judge.history.page import DOCUMENTS
-from cnnbench.judge.history.series import order_of_commits
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.machine.repository import why_missing
+from cnnbench.machine.commits import Commits
+from cnnbench.machine.repository import GitError, why_missing
 from cnnbench.models.registry import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
 
@@ -54,8 +54,8 @@ names the last commit before and the first after each. docs/history.md explains 
 _COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
 
 _EXIT_CODES = """\
-Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a step for the worse stands; 3 a
-faulty file was skipped, or with --fail_on=step the clone of --git is shallow and lacks measured
+Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a regression has not been undone;
+3 a faulty file was skipped, or with --fail_on=step the clone of --git is shallow and lacks measured
 commits; 2 wrong use; 4 a file or standard output could not be written.
 """
 
@@ -112,7 +112,7 @@ class HistoryFlags:
     )
     fail_on: str = flag(
         "nothing",
-        "Exit with code 1 if there is a step for the worse that stands (step), or never.",
+        "Exit with code 1 if there is a regression that has not been undone (step), or never.",
         choices=("nothing", "step"),
     )
 
@@ -136,23 +136,29 @@ def main(argv: Sequence[str]) -> int:
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
-    order = None if options.git is None else order_of_commits(options.git)
+    commits = commits_of(options.git)
     found = contents(folder, Progress(), (metric.name,))
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
     defects = [one for one in found.skipped if one.defect]
     warn_of_skipped(one for one in found.skipped if one.defect or one.differs)
     warn_of_unknown(entry.subject for entry in found.entries)
-    trends = _trends(options, found, metric, since, order)
-    _write(options, trends, metric, found)
-    shallow = "" if order is None else _warn_of_missing(str(options.git), trends, order)
-    setbacks = sum(len(one.setbacks) for one in trends)
-    if setbacks and options.fail_on == "step":
-        steps = count(setbacks, "step for the worse stands", "steps for the worse stand")
-        print_notice(f"--fail_on=step: {steps}")
+    trends = _trends(options, found, metric, since, commits)
+    _write(options, trends, metric, found, remarks(trends, metric, commits))
+    shallow = "" if commits is None else _warn_of_missing(str(options.git), trends, commits.places)
+    if options.fail_on == "step" and any(one.setbacks for one in trends):
+        print_notice(f"--fail_on=step: {page.answers(trends, metric)[0].text}")
         return ExitCode.REGRESSION
     unsure = defects or (shallow and options.fail_on == "step")
     return ExitCode.INCONCLUSIVE if unsure else ExitCode.OK
+
+
+def commits_of(folder: str | None) -> Commits | None:
+    """The commits of the repository that --git names; None without the flag."""
+    try:
+        return None if folder is None else Commits(folder)
+    except GitError as error:
+        raise FlagError("git", str(folder), str(error)) from None
 
 
 def _warn_of_missing(folder: str, trends: Sequence[Trend], order: Mapping[str, int]) -> str:
@@ -208,10 +214,11 @@ def _trends(
     found: Contents,
     metric: Metric,
     since: datetime | None,
-    order: dict[str, int] | None,
+    commits: Commits | None,
 ) -> list[Trend]:
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
+    order = None if commits is None else commits.places
     series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
     if not series:
         given = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
@@ -236,16 +243,22 @@ def _refuse_selection(
     raise UsageError(f"{words}: {nothing}")
 
 
-def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
+def _write(
+    options: HistoryFlags,
+    trends: Sequence[Trend],
+    metric: Metric,
+    found: Contents,
+    remarks: Sequence[str],
+) -> None:
     if options.format == "table":
-        text = formats.table_text(trends, metric, options.last)
+        text = formats.table_text(trends, metric, options.last, remarks)
     elif options.format == "csv":
         text = formats.csv_text(trends, metric)
     elif options.format == "json":
-        text = formats.json_text(trends, metric, found.skipped)
+        text = formats.json_text(trends, metric, found.skipped, remarks)
     else:
         text = exported(figures(trends, metric), options.format)
     write_output(options.output, text)
     if options.plot is not None:
-        content = page.render(options.plot, trends, metric, options.commit_url, Progress())
+        content = page.render(options.plot, trends, metric, options.commit_url, Progress(), remarks)
         write_bytes("plot", options.plot, content)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from cnnbench.base.document import Answer, Section
 from cnnbench.base.text.numbers import integer
 from cnnbench.base.text.progress import Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.campaigns.ab.results import begun_below
 from cnnbench.cli.commands import output_flag, write_output
+from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
+from cnnbench.judge.history.formats import remarks
+from cnnbench.judge.history.page import answers, over_commits
+from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, csv
+from cnnbench.machine.commits import Commits
 from cnnbench.records.files import Output, check_outputs, check_written
 from cnnbench.records.load import Loaded, files
 
@@ -51,6 +58,9 @@ class ReportFlags:
     baseline: str | None = flag(
         None, "Records to compare with, as cnnbench compare does.", path="file"
     )
+    git: str | None = flag_of(
+        HistoryFlags, "git", help="Order commits as the repository in this folder does."
+    )
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     allow_different: str = flag_of(JudgingFlags, "allow_different")
 
@@ -74,12 +84,14 @@ def main(argv: Sequence[str]) -> int:
     check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
     if options.format != "csv":
         _check_number(arguments)
+    commits = commits_of(options.git)
     loaded = _load(arguments)
-    results = _gather(options, loaded, arguments)
+    results = _gather(options, loaded, arguments, commits and commits.places)
     if options.format == "csv":
         text = csv(results, options.table)
     else:
-        text = render(build(results, options.title), options.format, Progress())
+        page = build(results, options.title, *_over_commits(results, commits))
+        text = render(page, options.format, Progress())
     write_output(output, text)
     check_written()
     if output is not None:
@@ -121,7 +133,33 @@ def _load(paths: Sequence[str]) -> Loaded:
     return loaded
 
 
-def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> ReportSubject:
+def _over_commits(
+    results: ReportSubject, commits: Commits | None
+) -> tuple[Sequence[Answer], Sequence[Section]]:
+    """Answers and sections of histories, if the records are of several commits and not compared."""
+    found: list[Answer] = []
+    sections: list[Section] = []
+    records = () if results.comparison is not None else (*results.runs, *results.allreduces)
+    metrics = (THROUGHPUT, METRICS["bus_bandwidth"])
+    names = [metric.name for metric in metrics]
+    entries = [one for record in records for one in HistoryEntry.all_of(record, names)]
+    for metric in metrics:
+        of = [one for one in entries if one.kind in metric.kinds]
+        if len({one.origin.code for one in of if one.commit}) > 1:
+            order = None if commits is None else commits.places
+            trends = [trend(one, metric) for one in all_series(of, metric, order=order)]
+            if any(one.enough for one in trends):
+                found += answers(trends, metric)
+            sections.append(over_commits(trends, metric, remarks(trends, metric, commits)))
+    return found, sections
+
+
+def _gather(
+    options: ReportFlags,
+    loaded: Loaded,
+    paths: Sequence[str],
+    order: Mapping[str, int] | None,
+) -> ReportSubject:
     if options.baseline is None:
         # The verdict of an experiment, if its results folder is the only path.
         earlier = begun_below(Path(paths[0])) if len(paths) == 1 else None
@@ -130,7 +168,7 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
             raise FlagError(
                 "table", "comparison", "needs --baseline, or the results of cnnbench ab"
             )
-        return gather(loaded, comparison=found)
+        return gather(loaded, comparison=found, order=order)
     try:
         baseline = _load([options.baseline])
     except PathError as error:
@@ -144,4 +182,5 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
         policy=judging.policy,
         allow_different=judging.allowed,
         labels=(options.baseline, " ".join(paths)),
+        order=order,
     )

@@ -12,28 +12,52 @@ from typing import ClassVar
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text import table as tables
-from cnnbench.base.text.numbers import count, integer
+from cnnbench.base.text.numbers import count, first_few, integer
 from cnnbench.judge.history.noise import RecognizedNoise
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import MIN_SERIES, ChangedFact, LevelChange, SeriesLevel, Trend
+from cnnbench.judge.history.steps import (
+    MIN_SERIES,
+    ChangedFact,
+    LevelChange,
+    SeriesLevel,
+    SharedStep,
+    Trend,
+    shared_steps,
+)
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
+from cnnbench.machine.commits import Commits
 from cnnbench.records.codec import ABSENT, TIME, Document, gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.subject import Subject
 
 _MOST_FACTS = 4
+_MOST_SERIES = 2
+"""Most series that are named where a step is not in all of them."""
 
 
-def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
-    """A block per series with the last points (0: all) and the steps between them."""
+def table_text(
+    trends: Sequence[Trend], metric: Metric, last: int = 0, remarks: Sequence[str] = ()
+) -> str:
+    """A block per series with the last points (0: all) and the steps between them.
+
+    Then the steps that several series share, and `remarks` on the commits.
+    """
     direction = "higher" if metric.higher_is_better else "lower"
     head = Text(f"{metric.title}; {direction} is better", whole=True)
-    return terminal.text_of([[head], *(_section(found, metric, last) for found in trends)])
+    shared = [one for one in shared_steps(trends) if len(one.steps) > 1]
+    texts = (
+        Text(f"{_sign(one.steps[0][1])} {shared_text(one, trends, metric)}", hanging=2)
+        for one in shared
+    )
+    ends = [*texts, *(Text(one, hanging=2) for one in remarks)]
+    return terminal.text_of(
+        [[head], *(_section(found, metric, last) for found in trends), *([ends] if ends else [])]
+    )
 
 
 def _section(found: Trend, metric: Metric, last: int) -> Section:
@@ -51,8 +75,7 @@ def _section(found: Trend, metric: Metric, last: int) -> Section:
         text = f"no value: {point.short}, {runs}{': ' if error else ''}{error}"
         contents.append(Text(text, indent=2, whole=True))
     for step in found.steps:
-        sign = "-" if step.worse else "+"
-        contents.append(Text(f"{sign} {step_text(step, metric)}", indent=2, hanging=4))
+        contents.append(Text(f"{_sign(step)} {step_text(step, metric)}", indent=2, hanging=4))
         if facts := facts_text(step):
             contents.append(Text(f"changed there too: {facts}", indent=4, hanging=6))
     if summary := outcome(found, metric):
@@ -148,6 +171,41 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(slow)}"
 
 
+def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
+    """Which of all series some are: the name of one, "all 5 series", "3 of 5 series (a; b; c)"."""
+    names = [one.series.configuration for one in some]
+    if len(some) == 1:
+        return names[0]
+    if len(some) < len(trends):
+        return f"{len(some)} of {len(trends)} series ({first_few(names, _MOST_SERIES)})"
+    return "both series" if len(some) == 2 else f"all {len(some)} series"
+
+
+def changes_text(changes: Sequence[float], metric: Metric) -> str:
+    """The smallest and the largest of some changes, or one text for equal ones."""
+    ends = min(changes), max(changes)
+    texts = {metric.change_text(end) for end in ends}
+    return texts.pop() if len(texts) == 1 else metric.range_text(*ends)
+
+
+def shared_text(shared: SharedStep, trends: Sequence[Trend], metric: Metric) -> str:
+    """The steps of several of all series in one sentence; a single step with its series."""
+    (found, step), *others = shared.steps
+    if not others:
+        return f"{found.series.configuration}: {step_text(step, metric)}"
+    who = series_text([one for one, _ in shared.steps], trends)
+    text = f"{'worse' if step.worse else 'better'} in {who} at {shared.first_bad.short}: "
+    text += changes_text([one.change for _, one in shared.steps], metric)
+    last = {one.last_good.short for _, one in shared.steps}
+    if len(last) == 1:
+        text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
+    return text if step.stands else f"{text}; undone since"
+
+
+def _sign(step: LevelChange) -> str:
+    return "-" if step.worse else "+"
+
+
 def facts_text(step: LevelChange) -> str:
     """Other facts that changed at a step, or ""."""
     shown = [
@@ -186,6 +244,48 @@ def noise_texts(found: Trend, metric: Metric) -> list[str]:
             "and its place is less certain"
         )
     return texts
+
+
+def remarks(trends: Sequence[Trend], metric: Metric, commits: Commits | None) -> list[str]:
+    """Sentences on machines and commits of some series; `commits` are those of --git."""
+    machines: dict[str, set[str]] = {}
+    names: dict[str, None] = {}
+    for one in trends:
+        for point in one.series.points:
+            machines.setdefault(one.series.machine, set()).add(point.name)
+            names |= {point.runs[0].commit: None} if point.runs[0].commit else {}
+    found = []
+    if len(machines) > 1:
+        shares = (f"{count(len(at), 'point', 'points')} on {name}" for name, at in machines.items())
+        found.append(
+            f"{len(machines)} machines are not compared with each other: {'; '.join(shares)}."
+        )
+    if commits is None:
+        return found
+    for shared in shared_steps(trends):
+        found += _branches(*shared.steps[0], metric, commits)
+    return [*found, *commits.remarks([*names])]
+
+
+def _branches(found: Trend, step: LevelChange, metric: Metric, commits: Commits) -> Iterator[str]:
+    """Says that a step is between branches: what was measured of those that it merges, if any."""
+    before, after = step.last_good.runs[0].commit, step.first_bad.runs[0].commit
+    last = []
+    for parent in commits.parents(after):
+        within = [p for p in found.series.points if commits.contains(parent, p.runs[0].commit)]
+        last += [max(within, key=lambda p: commits.places[p.runs[0].commit])] if within else []
+    name = step.first_bad.short
+    if len(last) > 1:
+        yield (
+            f"{name} is a merge. Before it, its branches had "
+            f"{' and '.join(f'{metric.value_text(p.value)} at {p.short}' for p in last)} "
+            f"({found.series.configuration})."
+        )
+    elif commits.contains(after, before) is False:
+        yield (
+            f"{name} does not contain {step.last_good.short}, the point before it: the step is a "
+            "difference between two branches."
+        )
 
 
 _COLUMNS = (
@@ -305,6 +405,28 @@ class StepDocument:
     facts: tuple[ChangedFact, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedStepDocument:
+    """Steps of one or several series that one commit explains.
+
+    Attributes:
+      first_bad: name of the first point of the new level in most of these series.
+      series: indices in `series` of the document, ascending.
+      steps: for each of these series, the index in its `steps`.
+      worse: whether the changes are for the worse.
+      stands: whether the changes persist in the last level.
+      smallest, largest: the most negative and the most positive of the changes.
+    """
+
+    first_bad: str
+    series: tuple[int, ...]
+    steps: tuple[int, ...]
+    worse: bool
+    stands: bool
+    smallest: float
+    largest: float
+
+
 @dataclass(frozen=True)
 class OutlierDocument:
     """A point far from its level.
@@ -357,6 +479,8 @@ class HistoryDocument(Document):
       higher_is_better: whether higher values are better.
       relative: whether changes are shares of the level before; otherwise they are differences.
       series: series, each of one configuration on one machine.
+      shared_steps: all steps of all series by the commit that explains them.
+      remarks: sentences on machines and on commits, such as those that no branch has any more.
       skipped: files that gave no record.
     """
 
@@ -368,14 +492,26 @@ class HistoryDocument(Document):
     higher_is_better: bool
     relative: bool
     series: tuple[SeriesDocument, ...]
+    shared_steps: tuple[SharedStepDocument, ...]
+    remarks: tuple[str, ...]
     skipped: tuple[SkippedFile, ...]
 
 
-def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[SkippedFile] = ()) -> str:
-    """The document, indented."""
-    series = tuple(map(_series, trends))
+def json_text(
+    trends: Sequence[Trend],
+    metric: Metric,
+    skipped: Sequence[SkippedFile] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """The document, indented; `remarks` are those on the commits."""
     document = gathered(
-        HistoryDocument, metric, metric=metric.name, series=series, skipped=tuple(skipped)
+        HistoryDocument,
+        metric,
+        metric=metric.name,
+        series=tuple(map(_series, trends)),
+        shared_steps=tuple(_shared(one, trends) for one in shared_steps(trends)),
+        remarks=tuple(remarks),
+        skipped=tuple(skipped),
     )
     return json.dumps(document.to_dict(), indent=1, allow_nan=False) + "\n"
 
@@ -390,6 +526,20 @@ def _series(found: Trend) -> SeriesDocument:
         enough_points=found.enough,
         steps=tuple(map(_step, found.steps)),
         outliers=tuple(starmap(OutlierDocument, found.outliers.items())),
+    )
+
+
+def _shared(shared: SharedStep, trends: Sequence[Trend]) -> SharedStepDocument:
+    step = shared.steps[0][1]
+    changes = [one.change for _, one in shared.steps]
+    return SharedStepDocument(
+        first_bad=shared.first_bad.title,
+        series=tuple(trends.index(found) for found, _ in shared.steps),
+        steps=tuple(found.steps.index(one) for found, one in shared.steps),
+        worse=step.worse,
+        stands=step.stands,
+        smallest=min(changes),
+        largest=max(changes),
     )
 
 

@@ -20,13 +20,20 @@ from cnnbench.base.document import (
     numeric,
     table,
 )
+from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer
 from cnnbench.base.text.progress import Progress
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.formats import is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
+from cnnbench.judge.history.steps import (
+    MIN_SERIES,
+    LevelChange,
+    SharedStep,
+    Trend,
+    shared_steps,
+)
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.files import PICTURES
 from cnnbench.version import __version__
@@ -37,6 +44,9 @@ DOCUMENTS = {".html": "html", ".md": "markdown"}
 SUFFIXES = (*DOCUMENTS, *PICTURES)
 _MOST_DRAWN, _MOST_DRAWN_POINTS, _MOST_LISTED = 12, 1000, 1000
 """Most charts of a page, marks in them together, and rows of its table of points."""
+
+OPEN = ("regression has not been undone", "regressions have not been undone")
+"""What a number of regressions is followed by, one and many."""
 
 _TICKS = 6
 _DIGITS = 7
@@ -51,17 +61,24 @@ def render(
     metric: Metric,
     commit_url: str = "",
     progress: Progress | None = None,
+    remarks: Sequence[str] = (),
 ) -> bytes:
     """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        text = html.render(page(trends, metric, commit_url), DOCUMENTS[suffix], progress)
+        made = page(trends, metric, commit_url, remarks)
+        text = html.render(made, DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _charts(trends, metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
 
 
-def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Report:
+def page(
+    trends: Sequence[Trend],
+    metric: Metric,
+    commit_url: str = "",
+    remarks: Sequence[str] = (),
+) -> Report:
     """Page of a history: steps first, then a chart for each series, then all points.
 
     Commits link to `commit_url` with {commit} replaced; "" for no links.
@@ -69,25 +86,18 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
     valued = [(found, point) for found in trends for point in found.series.points]
     points = [*valued, *((found, point) for found in trends for point in found.series.empty)]
     newest = points[::-1][:_MOST_LISTED]
-    drawn = _drawn(trends)
-    charts = _charts(drawn, metric, _MOST_DRAWN_POINTS)
-    which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
     listed = f"The newest {integer(_MOST_LISTED)} of {integer(len(points))} are listed; "
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
-        answers=tuple(filter(None, (_verdict(trends, metric), _outliers(trends, metric)))),
+        answers=answers(trends, metric),
         highlights=(
             ("series", count(len(trends), "configuration", "configurations and machines")),
             ("points", integer(len(valued))),
         ),
         sections=(
-            Section.of("steps", "Steps", _steps(trends, metric, commit_url)),
-            Section.of(
-                "series",
-                "Series",
-                [f"{which}newest." if len(drawn) < len(trends) else None, charts],
-            ),
+            Section.of("steps", "Steps", [*_steps(trends, metric, commit_url), *remarks]),
+            Section.of("series", "Series", _series(trends, metric)),
             Section.of(
                 "points",
                 "Points",
@@ -101,6 +111,24 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
     )
 
 
+def answers(trends: Sequence[Trend], metric: Metric) -> tuple[Answer, ...]:
+    """The regressions that were not undone, and the outliers if there are some."""
+    return tuple(filter(None, (_verdict(trends, metric), _outliers(trends, metric))))
+
+
+def over_commits(trends: Sequence[Trend], metric: Metric, remarks: Sequence[str] = ()) -> Section:
+    """Section of a report whose records are of several commits: steps, remarks and charts."""
+    contents = [*_steps(trends, metric, ""), *remarks, *_series(trends, metric)]
+    return Section.of(f"commits_{metric.name}", f"Over commits: {metric.name}", contents)
+
+
+def _series(trends: Sequence[Trend], metric: Metric) -> list[Content]:
+    drawn = _drawn(trends)
+    which = f"Drawn are {len(drawn)} of {integer(len(trends))} series: those with steps, and the "
+    charts = _charts(drawn, metric, _MOST_DRAWN_POINTS)
+    return [f"{which}newest." if len(drawn) < len(trends) else None, charts]
+
+
 def _period(trends: Sequence[Trend]) -> str:
     days = sorted(f"{one.started:%Y-%m-%d}" for found in trends for one in found.series.points)
     ends = " to ".join(dict.fromkeys((*days[:1], *days[-1:])))
@@ -108,32 +136,38 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
-    worse, steps = (
-        [
-            f"{found.series.configuration}: {formats.step_text(step, metric)}"
-            for found in trends
-            for step in getattr(found, which)
-        ]
-        for which in ("setbacks", "steps")
-    )
-    if worse:
-        text = count(len(worse), "step for the worse stands", "steps for the worse stand")
-        return Answer("Steps", text, "bad", _first(worse))
+    """The regressions that were not undone, each with the series that share it."""
+    shared = shared_steps(trends)
+    worse = [one for one in shared if one.steps[0][1].worse]
+    standing = [one for one in worse if one.steps[0][1].stands]
+    if standing:
+        text = count(len(standing), *OPEN)
+        return Answer("Steps", text, "bad", _first(_texts(standing, trends, metric)))
     if not any(found.enough for found in trends):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
         return Answer("Steps", text, "unsure")
-    return Answer("Steps", "No step for the worse stands", "good", _first(steps))
+    text = "Every regression was undone" if worse else "No regression"
+    return Answer("Steps", text, "good", _first(_texts(shared, trends, metric)))
+
+
+def _texts(shared: Sequence[SharedStep], trends: Sequence[Trend], metric: Metric) -> list[str]:
+    return [formats.shared_text(one, trends, metric) for one in shared]
 
 
 def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
-    texts = [
-        f"{found.series.configuration}: {metric.change_text(change)} at "
-        f"{found.series.points[index].short}, {formats.time_text(found.series.points[index])} UTC"
-        for found in trends
-        for index, change in found.outliers.items()
+    found = [
+        (one, one.series.points[index], change)
+        for one in trends
+        for index, change in one.outliers.items()
     ]
-    if not texts:
+    if not found:
         return None
+    texts = []
+    for alike in grouped(found, lambda one: one[1].name).values():
+        change = formats.changes_text([change for *_, change in alike], metric)
+        place = f"at {alike[0][1].short}, {formats.time_text(alike[0][1])} UTC"
+        who = formats.series_text([one for one, *_ in alike], trends)
+        texts.append(f"{who}: {change} {place}")
     return Answer("Outliers", count(len(texts), "outlier", "outliers"), "unsure", _first(texts))
 
 

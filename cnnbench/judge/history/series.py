@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -29,7 +29,7 @@ from cnnbench.judge.metrics.measurement import (
     titles,
 )
 from cnnbench.judge.metrics.registry import HISTORY, Metric
-from cnnbench.machine.repository import GitError, git
+from cnnbench.machine.commits import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.parts import ModelInfo
@@ -65,8 +65,10 @@ class HistoryEntry:
     slow: SlowSteps | None = None
 
     @classmethod
-    def all_of(cls, record: RunRecord | AllReduceRecord) -> list[HistoryEntry]:
-        """One entry for a run, one per row of an all-reduce measurement."""
+    def all_of(
+        cls, record: RunRecord | AllReduceRecord, metrics: Collection[str] = HISTORY
+    ) -> list[HistoryEntry]:
+        """One entry for a run, one per row of an all-reduce measurement; with some metrics."""
         (rows,) = measurements([record])
         labels = labels_of(record.config)
         facts = {
@@ -85,7 +87,7 @@ class HistoryEntry:
                 configuration=Configuration.of(row),
                 labels=labels,
                 facts=facts,
-                values=_values(row),
+                values=_values(row, metrics),
                 origin=origin,
                 subject=record.subject,
                 pair=pair,
@@ -115,18 +117,16 @@ class HistoryEntry:
         return self.origin.revision
 
 
-def _values(row: Measurement) -> dict[str, float]:
-    found = {
-        name: metric.value(row) for name, metric in HISTORY.items() if row.kind in metric.kinds
-    }
+def _values(row: Measurement, metrics: Collection[str]) -> dict[str, float]:
+    found = {name: HISTORY[name].value(row) for name in metrics if row.kind in HISTORY[name].kinds}
     return {n: value for n, value in found.items() if value is not None and math.isfinite(value)}
 
 
 POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""
 
-_Points: TypeAlias = dict[tuple[str, Origin], list[HistoryEntry]]
-"""Measurements by the name of their point and by their origin."""
+_Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
+"""Measurements by name of their point, origin, and the commit that they were measured against."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,8 @@ class SeriesPoint:
     Attributes:
       runs: in order of their start.
       values: one per process that succeeded and measured the metric.
-      detail: difference of its origin from those of points of the same name, or "".
+      detail: differences from points of the same name, or "": of origin, and of the commit that it
+        was measured against.
       newest: whether it is of the newest revision, and not the base of an experiment with it.
     """
 
@@ -235,8 +236,7 @@ def all_series(
     for entry in found:
         sizes = networks.setdefault(entry.configuration.key, [])
         sizes += [] if entry.network in sizes else [entry.network]
-    groups: dict[tuple[str, str], _Points] = {}
-    chosen = []
+    chosen: list[tuple[tuple[str, str], HistoryEntry]] = []
     everything = wanted == Selection()
     for entry in found:
         key = entry.configuration.key
@@ -245,10 +245,14 @@ def all_series(
             name += f", {entry.network}"
         place = (name, machines[entry.origin])
         if everything or _is_wanted(entry, *place, wanted):
-            chosen.append(entry)
-            point = (_point_of(entry, by), entry.origin)
-            groups.setdefault(place, {}).setdefault(point, []).append(entry)
-    revisions = Revisions(chosen, order)
+            chosen.append((place, entry))
+    pairs = _pairs(entry for _, entry in chosen)
+    opponent = _opponents(pairs)
+    groups: dict[tuple[str, str], _Points] = {}
+    for place, entry in chosen:
+        point = (_point_of(entry, by), entry.origin, opponent(entry))
+        groups.setdefault(place, {}).setdefault(point, []).append(entry)
+    revisions = Revisions([entry for _, entry in chosen], pairs, order)
     all_points = {place: _points(points, metric) for place, points in groups.items()}
     measured = (point.runs[0] for made in all_points.values() for point in made if point.values)
     newest = revisions.newest(measured)
@@ -278,15 +282,20 @@ def all_series(
 def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
     """Points of a series; equal names are distinguished by the parts of origins that vary."""
     alike: dict[str, list[Origin]] = {}
-    for name, origin in found:
+    others: dict[tuple[str, Origin], list[str]] = {}
+    for name, origin, other in found:
         alike.setdefault(name, []).append(origin)
+        others.setdefault((name, origin), []).append(other)
     details = {name: titles(origins, without=("machine",)) for name, origins in alike.items()}
     made = []
-    for (name, origin), runs in found.items():
+    for (name, origin, other), runs in found.items():
+        parts = [details[name][origin]]
+        if len(others[name, origin]) > 1:
+            parts.append(f"against {other}" if other else "alone")
         good = [run.values for run in runs if run.status == "ok"]
         values = (known[metric.name] for known in good if metric.name in known)
         usable = tuple(value for value in values if value > 0 or not metric.relative)
-        made.append(SeriesPoint(name, tuple(runs), usable, details[name][origin]))
+        made.append(SeriesPoint(name, tuple(runs), usable, ", ".join(filter(None, parts))))
     return made
 
 
@@ -355,24 +364,6 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
     return fnmatchcase(text, lower) or (part and lower in text)
 
 
-def order_of_commits(folder: str) -> dict[str, int]:
-    """Place of every commit of all branches, ancestors before descendants.
-
-    Keys are full names and unique abbreviations of 7 to 12 digits.
-    """
-    try:
-        commits = git("rev-list", "--all", "--topo-order", "--reverse", folder=folder).split()
-    except GitError as error:
-        raise FlagError("git", folder, str(error)) from None
-    places = {commit: place for place, commit in enumerate(commits)}
-    for digits in range(7, 13):
-        short: dict[str, list[int]] = {}
-        for place, commit in enumerate(commits):
-            short.setdefault(commit[:digits], []).append(place)
-        places |= {name: found[0] for name, found in short.items() if len(found) == 1}
-    return places
-
-
 _Revision: TypeAlias = tuple[str, str, bool | None, str, str]
 """The state of the measured code, see `Origin.code`, and the day where the commit is unknown."""
 
@@ -384,19 +375,23 @@ def _revision(entry: HistoryEntry) -> _Revision:
 class Revisions:
     """The revisions of measurements that are in order of their start; a base precedes its head.
 
-    The sides of `cnnbench ab` run in random order, so either may have been measured first.
+    The sides of `cnnbench ab` run in random order, so either may have been measured first; `pairs`
+    are those of the measurements.
 
     `order` has places of commits, such as in the history of a repository; other commits follow the
     one before them in time. None for the order of time.
     """
 
     def __init__(
-        self, entries: Sequence[HistoryEntry], order: Mapping[str, int] | None = None
+        self,
+        entries: Sequence[HistoryEntry],
+        pairs: Sequence[_Pair] = (),
+        order: Mapping[str, int] | None = None,
     ) -> None:
         self._heads: dict[_Revision, _Revision] = {}
         self._both_sides: set[_Revision] = set()
         bases: dict[_Revision, list[_Revision]] = {}
-        for base, head in _compared(entries):
+        for base, head in (map(_revision, pair) for pair in pairs):
             if base == head:
                 self._both_sides.add(base)
             else:
@@ -404,7 +399,7 @@ class Revisions:
                 bases.setdefault(head, []).append(base)
         placed = _bases_first(dict.fromkeys(map(_revision, entries)), bases)
         if order is not None:
-            placed = _in_order(placed, order)
+            placed = in_order(placed, lambda revision: order.get(revision[1]))
         self._places = {revision: place for place, revision in enumerate(placed)}
 
     def place(self, entry: HistoryEntry) -> tuple[int, str]:
@@ -428,8 +423,12 @@ class Revisions:
         return entry.origin.side != "a" or revision not in self._both_sides
 
 
-def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[_Revision, _Revision]]:
-    """Base and head of each pair of `cnnbench ab`, by the start of its first process."""
+_Pair: TypeAlias = tuple[HistoryEntry, HistoryEntry]
+"""The processes of base and head in a pair of `cnnbench ab`."""
+
+
+def _pairs(entries: Iterable[HistoryEntry]) -> list[_Pair]:
+    """The complete pairs, by the start of their first process."""
     sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
     for entry in entries:
         if entry.pair is not None and entry.origin.side in ("a", "b"):
@@ -437,8 +436,22 @@ def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[_Revision, _Rev
             both[entry.origin.side == "b"].append(entry)
     # Experiments with the same seed have the same pairs, one after the other in time.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
-    for base, head in sorted(pairs, key=lambda pair: min(one.started for one in pair)):
-        yield _revision(base), _revision(head)
+    return sorted(pairs, key=lambda pair: min(one.started for one in pair))
+
+
+def _opponents(pairs: Sequence[_Pair]) -> Callable[[HistoryEntry], str]:
+    """The commit that a measurement was compared with, shortened; "" if it was not compared.
+
+    One commit, such as GOOD of a bisection, is compared with several others, each time on a machine
+    in another state. A process without a partner belongs to the first experiment of its commit.
+    """
+    exact: dict[int, str] = {}
+    first: dict[tuple[_Revision, str], str] = {}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            exact[id(one)] = other.origin.short
+            first.setdefault((_revision(one), one.origin.side), other.origin.short)
+    return lambda one: exact.get(id(one)) or first.get((_revision(one), one.origin.side), "")
 
 
 def _bases_first(
@@ -457,13 +470,3 @@ def _bases_first(
             else:
                 placed[waiting.pop()] = None
     return list(placed)
-
-
-def _in_order(revisions: Collection[_Revision], order: Mapping[str, int]) -> list[_Revision]:
-    """Revisions in the given order; those without a place follow the one before them."""
-    placed: list[tuple[int, _Revision]] = []
-    last = -1
-    for revision in revisions:
-        last = order.get(revision[1], last)
-        placed.append((last, revision))
-    return [revision for _, revision in sorted(placed, key=lambda pair: pair[0])]

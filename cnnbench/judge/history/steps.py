@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -333,3 +334,52 @@ def _change(before: float, after: float, metric: Metric) -> float:
 
 def _middle(values: Sequence[float], start: int, stop: int) -> float:
     return median(values[start:stop])
+
+
+@dataclass(frozen=True)
+class SharedStep:
+    """Steps of several series that one commit explains.
+
+    Attributes:
+      first_bad: first point of the new level in most of the series.
+      steps: the steps with their series, in the order of the series.
+    """
+
+    first_bad: SeriesPoint
+    steps: tuple[tuple[Trend, LevelChange], ...]
+
+
+def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
+    """All steps by the commit that explains them, in the order of their first series.
+
+    Steps in the same direction belong together if all persist or none does, and if one name of a
+    point begins the new level of one of them and lies in the 95 % ranges of the others. Each series
+    has at most one step in a group.
+    """
+    left = [(found, step) for found in trends for step in found.steps]
+    places = {id(step): place for place, (_, step) in enumerate(left)}
+    shared = []
+    while left:
+        kinds = Counter(_kind(step, step.first_bad.name) for _, step in left)
+        (kind, _), *_ = kinds.most_common(1)
+        members: dict[int, tuple[Trend, LevelChange]] = {}
+        exact = [one for one in left if _kind(one[1], one[1].first_bad.name) == kind]
+        for found, step in [*exact, *left]:
+            if _kind(step, kind[0]) == kind and kind[0] in _candidates(found, step):
+                members.setdefault(id(found), (found, step))
+        steps = sorted(members.values(), key=lambda one: places[id(one[1])])
+        shared.append(SharedStep(exact[0][1].first_bad, tuple(steps)))
+        taken = {id(step) for _, step in steps}
+        left = [one for one in left if id(one[1]) not in taken]
+    return sorted(shared, key=lambda one: places[id(one.steps[0][1])])
+
+
+def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool]:
+    return name, step.worse, step.stands
+
+
+def _candidates(found: Trend, step: LevelChange) -> set[str]:
+    """Names of the points at which the new level may begin."""
+    points = found.series.points
+    ends = (points.index(step.earliest), step.index, points.index(step.latest))
+    return {point.name for point in points[min(ends) : max(ends) + 1]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from math import isfinite
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from cnnbench.base.document import TableCell, interval
 from cnnbench.base.grouping import grouped
@@ -21,6 +21,7 @@ from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
+from cnnbench.machine.commits import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import gathered, started
 from cnnbench.records.load import Loaded, Study
@@ -105,12 +106,17 @@ class ProcessValues:
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration of one origin with all of its runs."""
+    """A configuration of one origin with all of its runs.
+
+    Attributes:
+      order: sort key: natural order of configurations, side, then the revisions in order.
+    """
 
     name: str
     configuration: Configuration
     records: tuple[RunRecord, ...]
     origin: Origin
+    order: tuple[Any, ...] = ()
     _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
         default_factory=dict, repr=False
     )
@@ -184,23 +190,43 @@ class Configured:
 
 
 def configurations(
-    records: Iterable[RunRecord], beside: Iterable[RunRecord] = ()
+    records: Iterable[RunRecord],
+    beside: Iterable[RunRecord] = (),
+    order: Mapping[str, int] | None = None,
 ) -> tuple[Configured, ...]:
-    """The configurations of some runs, in natural order of their names, once per origin.
+    """The configurations of some runs, in order of `Configured.order`, once per origin.
 
-    `beside` are other runs whose measured peaks count, see `with_highest_peaks`.
+    Args:
+      beside: other runs whose measured peaks count, see `with_highest_peaks`.
+      order: places of commits; others follow the one before them in time. None for the order of
+        time.
     """
     (found,) = groups(with_highest_peaks([*records], beside))
     names = labels(group.configuration for group in found)
+    by_origin = {group.configuration.key: group.origins() for group in found}
+    starts: dict[Origin, datetime] = {}
+    for origins in by_origin.values():
+        for origin, members in origins.items():
+            first = min(started(one.started_at) for one in members)
+            starts[origin] = min(first, starts.get(origin, first))
+    in_time = sorted(starts, key=starts.__getitem__)
+    ordered = in_order(in_time, lambda origin: (order or {}).get(origin.revision))
+    places = {origin: place for place, origin in enumerate(ordered)}
     configured = []
-    for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
-        origins = group.origins()
-        details = titles(origins)
-        for origin, members in sorted(origins.items(), key=lambda found: found[0].side):
-            name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
-            runs = tuple(one for one in members if isinstance(one, RunRecord))
-            configured.append(Configured(name, group.configuration, runs, origin))
-    return tuple(configured)
+    for group in found:
+        name = names[group.configuration.key]
+        details = titles(by_origin[group.configuration.key])
+        for origin, members in by_origin[group.configuration.key].items():
+            configured.append(
+                Configured(
+                    name=", ".join(filter(None, (name, details[origin]))),
+                    configuration=group.configuration,
+                    records=tuple(one for one in members if isinstance(one, RunRecord)),
+                    origin=origin,
+                    order=(natural_key(name), origin.side, places[origin]),
+                )
+            )
+    return tuple(sorted(configured, key=lambda one: one.order))
 
 
 def peak(run: RunRecord) -> float | None:
@@ -349,10 +375,12 @@ def gather(
     allow_different: Sequence[str] = (),
     labels: tuple[str, str] = ("BASE", "NEW"),
     comparison: Comparison | None = None,
+    order: Mapping[str, int] | None = None,
 ) -> ReportSubject:
     """Sorts records by configuration, and compares them with a baseline.
 
-    `comparison` is that of the experiment that the records belong to, instead of a baseline.
+    `comparison` is that of the experiment that the records belong to, instead of a baseline. For
+    `order` see `configurations`.
     """
     if baseline is not None:
         # All-reduces are compared only with a baseline that has some.
@@ -370,7 +398,7 @@ def gather(
         ReportSubject,
         loaded,
         allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
-        configured=configurations(loaded.records, profiled_runs(loaded.studies)),
+        configured=configurations(loaded.records, profiled_runs(loaded.studies), order),
         comparison=comparison,
     )
 

@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from repositories import grown
 
 from cnnbench.judge.history import METRICS
 from cnnbench.records.parts import ModelInfo
@@ -29,7 +30,7 @@ def test_names_last_good_and_first_bad_and_fails_where_that_is_asked_for(call, f
     assert "last good c7, first bad c8" in call("history", folder).out
     out, err = call("history", folder, "--fail_on=step", code=1)
     assert "first bad c8" in out
-    assert err == "cnnbench: --fail_on=step: 1 step for the worse stands\n"
+    assert err == "cnnbench: --fail_on=step: 1 regression has not been undone\n"
     assert "no step" in call("history", folder, "--fail_on=step", "--threshold=30").out
     # Of speed more is better, of time less.
     call("history", folder, "--fail_on=step", "--metric=step_seconds", code=1)
@@ -183,3 +184,61 @@ def test_it_is_said_that_commits_are_unknown(call, measured, command):
     _, err = call(words[0], folder, *words[1:])
     said = "the commit of 2 measurements is unknown, and may be several"
     assert err == f"cnnbench: warning: {said}: not safe\n"
+
+
+@pytest.fixture
+def over_branches(lenet_runs, tmp_path, saved, git):
+    """A repository, its commits, and the folder of records of two machines over these.
+
+    m4 on the main line is slower; the branch that is merged after it was begun before.
+    """
+    made = grown(tmp_path / "nets", git)
+    run, records = lenet_runs(), []
+    fast = {"m1", "m2", "m3", "b1", "b2"}
+    for name, commit in {**made, "v1": "v1"}.items():
+        speed = 100.0 if name in fast else 80.0
+        for machine, factor in (("Fast CPU", 1.0), ("Slow CPU", 0.5)):
+            label = {"result_label": f"commit={commit}"}
+            facts = {"cpu_model": machine, "usable_cpus": 2}
+            records.append(run(speed * factor, flags=label, environment=facts))
+    return tmp_path / "nets", made, saved(tmp_path / "results", records)
+
+
+def test_machines_and_what_became_of_commits_are_said_in_all_outputs(call, over_branches, tmp_path):
+    repository, made, folder = over_branches
+    short = {name: commit[:12] for name, commit in made.items()}
+    words = ("history", folder, f"--git={repository}", "--fail_on=step")
+    page = tmp_path / "page.md"
+    text = " ".join(call(*words, f"--plot={page}", code=1).out.split())
+    document = json.loads(call(*words, "--format=json", code=1).out)
+    remarks = document["remarks"]
+    assert remarks[:2] == [
+        "2 machines are not compared with each other: 21 points on Fast CPU, 2 CPUs; "
+        "21 points on Slow CPU, 2 CPUs.",
+        f"{short['merge']} is a merge. Before it, its branches had 80.00 images/sec at "
+        f"{short['m4']} and 100.0 images/sec at {short['b2']} (lenet, batch 8, 1 cpu).",
+    ]
+    told = " ".join(remarks)
+    for name, told_of in (
+        *(("r1", "now"), ("s2", "squash"), ("s1", "on no branch or tag"), ("m8", "v1")),
+        *(("o1", "HEAD does not contain"), ("m6", "reverts")),
+    ):
+        assert short[name] in told
+        assert told_of in told
+    report = call("report", folder, f"--git={repository}", "--format=markdown").out
+    for remark in remarks:
+        assert remark in text
+        assert remark in page.read_text()
+        assert remark in report
+    assert "the point before it" not in told
+
+
+def test_a_step_between_two_branches_is_called_so(call, over_branches):
+    repository, made, folder = over_branches
+    for file in folder.iterdir():
+        if any(made[name] in file.read_text() for name in ("m4", "merge")):
+            file.unlink()
+    remarks = json.loads(call("history", folder, f"--git={repository}", "--format=json").out)[
+        "remarks"
+    ]
+    assert f"{made['r1'][:12]} does not contain" not in " ".join(remarks)  # it has no place

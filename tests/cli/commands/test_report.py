@@ -5,8 +5,10 @@ import json
 import sys
 
 import pytest
+from repositories import grown
 
 from cnnbench.cli.commands import report
+from cnnbench.records.parts import Conditions
 from cnnbench.records.subject import Subject
 
 
@@ -99,3 +101,88 @@ def test_more_files_than_a_page_can_be_about(call, records, tmp_path, monkeypatc
     assert "files, and a report is about at most 3; cnnbench history follows them" in found.err
     assert not output.exists()
     call("report", records, "--format=csv")
+
+
+REVISIONS = [digit * 40 for digit in "2a65b0f3d7"]
+"""In the order in which they were measured, which is not that of their digits."""
+
+
+@pytest.fixture
+def over_commits(lenet_runs, saved, tmp_path):
+    """Two configurations over ten commits of a repository; from the eighth on both are slower."""
+    run = lenet_runs()
+    records = [
+        run(
+            (100.0 if place < 7 else 77.0) * batch / 8,
+            flags={"batch_size": batch},
+            subject=Subject(repository="nets", revision=revision),
+            conditions=Conditions(before={}, during={}, notes=()),
+        )
+        for place, revision in enumerate(REVISIONS)
+        for batch in (8, 16)
+    ]
+    return saved(tmp_path / "commits", records)
+
+
+def _rows(markdown, section):
+    """Names in the first column of the first table of a section."""
+    (_, text) = markdown.split(f"## {section}\n")
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    names = [line.split("|")[1].strip() for line in lines[2:]]
+    return names[: names.index("configuration")] if "configuration" in names else names
+
+
+def test_records_of_several_commits_are_judged_as_a_history(call, over_commits):
+    text = call("report", over_commits, "--format=markdown").out
+    head = text.partition("\n## ")[0]
+    assert "Not compared" not in text
+    answers = [line for line in head.splitlines() if line.lstrip().startswith("- ")]
+    assert answers[:4] == [
+        "- 🔴 Steps: 1 regression has not been undone",
+        f"  - worse in both series at {'3' * 12}: -23.0 %; last good {'f' * 12}",
+        "- 🟢 Conditions: Nothing disturbed the measurements",
+        "- measured: 2 configurations, 10 commits, 20 processes",
+    ]
+    order = [f"lenet, batch 8, 1 cpu, {revision[:12]}" for revision in REVISIONS]
+    assert _rows(text, "Throughput")[:10] == order
+    reached = [name.rpartition(" ")[2] for name in _rows(text, "What the machine reaches")]
+    assert reached == [revision[:12] for revision in REVISIONS]
+    rows = csv.DictReader(call("report", over_commits, "--format=csv").out.splitlines())
+    assert [row["revision"] for row in rows] == REVISIONS * 2
+
+
+def test_a_few_commits_are_not_compared(call, over_commits):
+    for file in sorted(over_commits.iterdir())[4:]:
+        file.unlink()
+    text = call("report", over_commits, "--format=markdown").out
+    assert "- Verdict: Not compared with anything" in text
+    assert "Too few points for steps" in text
+    assert "2 commits, 4 processes" in text
+
+
+def test_a_report_has_the_order_of_a_repository(call, lenet_runs, saved, tmp_path, git):
+    made = grown(tmp_path / "nets", git)
+    names = ["m8", "m1", "squash", "m4", "m2", "n1", "m7"]
+    run = lenet_runs()
+    records = [run(100.0, flags={"result_label": f"commit={made[name]}"}) for name in names]
+    folder = saved(tmp_path / "records", records)
+    text = call("report", folder, f"--git={tmp_path / 'nets'}", "--format=markdown").out
+    in_order = ["m1", "m2", "m4", "n1", "squash", "m7", "m8"]
+    assert [name.rpartition(" ")[2] for name in _rows(text, "Throughput")] == [
+        made[name][:12] for name in in_order
+    ]
+    assert "--git=" in call("report", folder, f"--git={tmp_path}/gone", code=2).err
+
+
+def test_all_reduces_over_commits_are_judged(call, make_reductions, saved, tmp_path):
+    reductions = make_reductions()
+    records = [
+        reductions(
+            reductions.point(2.0 if place < 6 else 1.0, devices=2),
+            subject=Subject(repository="nets", revision=revision),
+        )
+        for place, revision in enumerate(REVISIONS)
+    ]
+    text = call("report", saved(tmp_path / "reduced", records), "--format=markdown").out
+    assert "- 🔴 Steps: 1 regression has not been undone" in text
+    assert "## Over commits: bus_bandwidth" in text

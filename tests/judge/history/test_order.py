@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -125,3 +126,21 @@ def test_days_are_in_order_of_time(gate, plain, series_of):
         "2026-11-20 (side A, base)",
         "2026-11-20 (side B, head)",
     ]
+
+
+def test_a_commit_compared_with_several_has_a_point_for_each(gate, plain, series_of):
+    records = [*gate("good", "five"), *gate("good", "three"), *gate("good", "three")]
+    records = [
+        replace(one, ab={**one.ab, "seed": 7 + number // 4}) for number, one in enumerate(records)
+    ]
+    # A process without a partner belongs to the first experiment of its commit.
+    alone = replace(records[1], run_id="alone", ab={"side": "a", "seed": 7})
+    (series,) = series_of([*records, alone])
+    points = [(point.title, len(point.values)) for point in series.points]
+    assert points == [
+        ("good (against five)", 3),
+        ("good (against three)", 4),
+        ("five", 2),
+        ("three", 4),
+    ]
+    assert names(series_of([*records, plain("good")])[0])[:3] == ["good"] * 3

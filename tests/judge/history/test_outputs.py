@@ -146,7 +146,7 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     (series,) = json.loads(json_text([found], SPEED))["series"]
     assert [one["index"] for one in series["outliers"]] == [9]
     report = page.page([found], SPEED)
-    assert [one.text for one in report.answers] == ["No step for the worse stands", "1 outlier"]
+    assert [one.text for one in report.answers] == ["No regression", "1 outlier"]
     (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
     (chart,) = charts.charts
     assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
@@ -273,3 +273,73 @@ def test_the_newest_points_of_many_are_listed(by_commit, series_of, monkeypatch)
     text, rows = page.page(trends, SPEED).sections[-1].blocks
     assert text.text == "The newest 5 of 9 are listed; --format=csv writes all."
     assert [row[1].text for row in rows.rows] == [f"c{number:03}" for number in (8, 7, 6, 5, 4)]
+
+
+@pytest.fixture
+def four_series(by_commit, series_of):
+    """Three series with a step at c8, for one of them between c6 and c9, and one without."""
+    records = []
+    for batch, levels in ((4, 100.0), (8, 200.0), (16, 300.0), (32, 400.0)):
+        steps = [levels] * 8 + [levels * (1.0 if batch == 32 else 0.8 - batch / 100)] * 8
+        records += by_commit.history(steps, flags={"batch_size": batch}, per_commit=1, seed=batch)
+    found = [trend(one, SPEED) for one in series_of(records)]
+    points, (step,) = found[1].series.points, found[1].steps
+    ends = {"earliest": points[6], "latest": points[9]}
+    unsure = replace(step, last_good=points[6], first_bad=points[7], **ends)
+    return [found[0], replace(found[1], steps=(unsure,)), *found[2:]]
+
+
+def test_steps_of_several_series_at_one_commit_are_one_answer(four_series):
+    trends = four_series
+    changes = [one.steps[0].change for one in trends[:3]]
+    ends = SPEED.range_text(min(changes), max(changes))
+    names = "(lenet, batch 4, 1 cpu; lenet, batch 8, 1 cpu and 1 more)"
+    sentence = f"worse in 3 of 4 series {names} at c008: {ends}"
+    (answer,) = page.page(trends, SPEED).answers
+    assert (answer.text, answer.details) == ("1 regression has not been undone", (sentence,))
+    assert f"- {sentence}" in " ".join(table_text(trends, SPEED).split())
+    document = json.loads(json_text(trends, SPEED))
+    (shared,) = document["shared_steps"]
+    assert shared == {
+        "first_bad": "c008",
+        "series": [0, 1, 2],
+        "steps": [0, 0, 0],
+        "worse": True,
+        "stands": True,
+        "smallest": min(changes),
+        "largest": max(changes),
+    }
+
+
+def test_all_series_are_called_so_and_the_last_good_commit_is_named(four_series):
+    trends = [four_series[0], four_series[2]]
+    (answer,) = page.page(trends, SPEED).answers
+    assert answer.details[0].startswith("worse in both series at c008: ")
+    assert answer.details[0].endswith("; last good c007")
+    trends.append(four_series[1])
+    (answer,) = page.page(trends, SPEED).answers
+    assert answer.details[0].startswith("worse in all 3 series at c008: ")
+    assert "last good" not in answer.details[0]
+
+
+def test_steps_in_other_directions_or_undone_are_not_shared(four_series):
+    first, second, third, _ = four_series
+    better = replace(second, steps=(replace(second.steps[0], worse=False),))
+    undone = replace(third, steps=(replace(third.steps[0], stands=False),))
+    report = page.page([first, better, undone], SPEED)
+    assert report.answers[0].text == "1 regression has not been undone"
+    assert report.answers[0].details[0].startswith("lenet, batch 4, 1 cpu: worse: ")
+    assert page.page([better], SPEED).answers[0].text == "No regression"
+    assert page.page([undone], SPEED).answers[0].text == "Every regression was undone"
+
+
+def test_outliers_of_several_series_at_one_commit_are_one(by_commit, series_of):
+    levels = [100.0] * 9 + [75.0] + [100.0] * 8
+    records = [
+        one
+        for batch in (4, 8)
+        for one in by_commit.history(levels, scatter=0.002, flags={"batch_size": batch})
+    ]
+    (_, outliers) = page.page([trend(one, SPEED) for one in series_of(records)], SPEED).answers
+    assert outliers.text == "1 outlier"
+    assert outliers.details[0].startswith("both series: -24.9 % at c009, ")

@@ -5,9 +5,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.errors import FlagError
 from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
-from cnnbench.judge.history.series import order_of_commits
 
 
 def test_runs_of_a_commit_are_a_point_with_a_spread(by_commit, series_of):
@@ -110,26 +108,3 @@ def test_values_without_a_logarithm_are_left_out(by_commit):
     (entry,) = HistoryEntry.all_of(by_commit(100, "a"))
     (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
     assert series.points == ()
-
-
-@pytest.fixture
-def repository(tmp_path, git):
-    git(tmp_path, "init", "-q")
-    commits = []
-    for index in range(3):
-        git(tmp_path, "commit", "-q", "--allow-empty", "-m", f"commit {index}")
-        commits.append(git(tmp_path, "rev-parse", "HEAD"))
-    return tmp_path, commits
-
-
-def test_ancestors_come_first_and_short_names_count(repository):
-    folder, commits = repository
-    order = order_of_commits(str(folder))
-    assert [order[commit] for commit in commits] == [0, 1, 2]
-    assert [order[commit[:9]] for commit in commits] == [0, 1, 2]
-    assert commits[0][:5] not in order
-
-
-def test_what_is_no_repository_is_wrong_use(tmp_path):
-    with pytest.raises(FlagError, match="--git="):
-        order_of_commits(str(tmp_path / "gone"))

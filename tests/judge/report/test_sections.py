@@ -325,7 +325,7 @@ def test_a_page_about_many_results_has_few_charts_and_lists_the_others(full_runs
     assert (len(shown.rows), len(earlier.rows), len({*names})) == (60, 20, 80)
     assert earlier.rows[0][0].text.endswith(f"{revisions[19][:12]}")  # the newest of them
     assert [one.text for one in report.answers if one.name == "Extent"] == [
-        "Only 60 of 80 configurations and revisions are shown in full"
+        "Only 60 of 80 pairs of configuration and commit are shown in full"
     ]
     assert len(sections["runs"].blocks[1].rows) == 60
     few = build(gather(Loaded(tuple(loaded[:60]), ())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
@@ -68,21 +68,32 @@ _UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
 
 
-def build(results: ReportSubject, title: str = "") -> Report:
+def build(
+    results: ReportSubject,
+    title: str = "",
+    answers: Sequence[Answer] = (),
+    first: Sequence[Section] = (),
+) -> Report:
     """Makes all sections for which the records have content; the default title names the models.
 
     Of many configurations most sections show the newest, see `ReportSubject.bounded`.
+
+    Args:
+      answers: answers that replace the verdict against a baseline, such as those of a history.
+      first: sections before all others.
     """
     bounded = results.bounded()
+    verdict: Sequence[Answer | None] = answers
+    if not answers and (results.comparison is not None or not results.studies):
+        verdict = (baseline.verdict(results),)  # Studies answer without a baseline.
     sections = (
         Section.of(
             key, title, contents(results if key in _WHOLE else bounded), folded=key in _FOLDED
         )
         for key, (title, contents) in SECTIONS.items()
     )
-    answers = (
-        # Studies answer without a baseline.
-        None if results.studies and results.comparison is None else baseline.verdict(results),
+    all_answers = (
+        *verdict,
         _failed(results),
         *campaigns.proofs(results),
         *campaigns.fastest_modes(results),
@@ -93,9 +104,9 @@ def build(results: ReportSubject, title: str = "") -> Report:
     return Report(
         title=title or _title(results),
         subtitle=_subtitle(results),
-        answers=tuple(one for one in answers if one is not None) if asked else (),
+        answers=tuple(one for one in all_answers if one is not None) if asked else (),
         highlights=tuple(_highlights(results)),
-        sections=tuple(one for one in sections if one.blocks),
+        sections=(*first, *(one for one in sections if one.blocks)),
     )
 
 
@@ -124,7 +135,7 @@ def _extent(bounded: ReportSubject) -> Answer | None:
     shown, total = len(bounded.configured), len(bounded.configured) + len(bounded.earlier)
     return Answer(
         "Extent",
-        f"Only {shown} of {integer(total)} configurations and revisions are shown in full",
+        f"Only {shown} of {integer(total)} pairs of configuration and commit are shown in full",
         "unsure",
         ("The others are under Earlier results; cnnbench history follows all of them over time",),
     )
@@ -146,8 +157,13 @@ def _failed(results: ReportSubject) -> Answer | None:
 
 
 def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
-    found: tuple[tuple[Sequence[object], str, str], ...] = (
-        (results.configured, "configuration", "configurations"),
+    origins = [one.origin for one in results.configured]
+    commits = {one.code for one in origins if one.revision}
+    machines = {one.machine for one in origins}
+    found: tuple[tuple[Collection[object], str, str], ...] = (
+        ({one.configuration.key for one in results.configured}, "configuration", "configurations"),
+        (commits if len(commits) > 1 else (), "commit", "commits"),
+        (machines if len(machines) > 1 else (), "machine", "machines"),
         (results.runs, "process", "processes"),
         (results.allreduces, "all-reduce run", "all-reduce runs"),
         (results.strategies, "set of modes", "sets of modes"),

@@ -26,7 +26,6 @@ from cnnbench.base.document import (
 )
 from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, integer, number, percent
-from cnnbench.base.text.table import natural_key
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.judge.metrics.speed import median_step_text
@@ -352,7 +351,7 @@ def reached(results: ReportSubject) -> list[_Reached]:
         as_fast = tuple(one for one in near if (one.throughput.interval or (0.0, 0.0))[1] >= low)
         found.append((best, rooflines.pop(_work(best), None), as_fast))
     found += [(results.profiled[one.run.run_id], one, ()) for one in rooflines.values()]
-    return sorted(found, key=lambda row: natural_key(row[0].name))
+    return sorted(found, key=lambda row: row[0].order)
 
 
 def _work(one: Configured) -> object:

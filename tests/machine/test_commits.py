@@ -1,0 +1,83 @@
+"""Order of measured commits in a repository, and what became of them."""
+
+from __future__ import annotations
+
+import pytest
+from repositories import grown
+
+from cnnbench.machine.commits import Commits, in_order
+from cnnbench.machine.repository import GitError
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory, git):
+    """Folder, its commits by name, and these as the program reads them."""
+    folder = tmp_path_factory.mktemp("repository") / "nets"
+    made = grown(folder, git)
+    return folder, made, Commits(folder)
+
+
+def test_ancestors_come_first_and_short_names_count(repository):
+    _, made, commits = repository
+    line = [made[name] for name in ("m1", "m2", "m4", "merge", "m5", "n1", "n2", "squash", "m8")]
+    places = [commits.places[commit] for commit in line]
+    assert places == sorted(places)
+    assert [commits.places[commit[:9]] for commit in line] == places
+    assert commits.places["v1"] == commits.places[made["m8"]]
+    assert made["m1"][:5] not in commits.places
+    assert not {made[name] for name in ("r1", "r2", "s1", "s2")} & commits.places.keys()
+
+
+@pytest.mark.parametrize(
+    ("commit", "other", "contains"),
+    [
+        *(("merge", "b2", True), ("merge", "m4", True), ("b2", "m3", True), ("m4", "m4", True)),
+        *(("b2", "m4", False), ("m4", "b1", False), ("m1", "m2", False), ("m8", "o1", False)),
+        *(("m8", "s1", None), ("r1", "m1", None)),
+    ],
+)
+def test_a_commit_contains_its_ancestors(repository, commit, other, contains):
+    _, made, commits = repository
+    assert commits.contains(made[commit], made[other][:9]) is contains
+
+
+def test_what_became_of_measured_commits_is_said(repository):
+    _, made, commits = repository
+    short = {name: commit[:12] for name, commit in made.items()}
+    assert commits.remarks([*made.values(), "v1", "e" * 40]) == [
+        f"2 measured commits were replaced, as by a rebase: {short['r1']} is now {short['n1']}, "
+        f"{short['r2']} is now {short['n2']}.",
+        f"1 measured commit was replaced, as by a squash: {short['s2']} is now {short['squash']}.",
+        f"2 measured commits are on no branch or tag of the repository: {short['s1']}, {'e' * 12}.",
+        "Without a place in the repository, 5 commits follow the one that was measured before.",
+        f"Names of branches and tags are placed where they point now: v1 ({short['m8']}). "
+        "If one was moved since, another commit was measured.",
+        f"{short['merge']} merged another branch, with {short['b1']}, {short['b2']}.",
+        f"HEAD does not contain {short['o1']}.",
+        f"{short['revert']} reverts {short['m6']}.",
+    ]
+
+
+def test_nothing_is_said_of_commits_that_follow_each_other(repository):
+    _, made, commits = repository
+    assert commits.remarks([made[name] for name in ("m1", "m2", "m4", "merge", "m5")]) == []
+    assert commits.remarks([]) == []
+
+
+def test_a_repository_without_a_checked_out_commit_has_an_order(repository, tmp_path, git):
+    folder, made, _ = repository
+    git(tmp_path, "clone", "-q", "--bare", str(folder), "bare")
+    git(tmp_path / "bare", "symbolic-ref", "HEAD", "refs/heads/gone")
+    commits = Commits(tmp_path / "bare")
+    assert commits.contains(made["m8"], made["m1"])
+    assert commits.remarks([made["b1"]]) == []
+
+
+def test_a_folder_without_a_repository_is_an_error(tmp_path):
+    with pytest.raises(GitError):
+        Commits(tmp_path / "gone")
+
+
+def test_items_without_a_place_follow_the_one_before_them():
+    places = {"a": 2, "b": 1, "c": 0}
+    assert in_order(["a", "x", "b", "c", "y"], places.get) == ["c", "y", "b", "a", "x"]
