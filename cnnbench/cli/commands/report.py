@@ -28,8 +28,10 @@ from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
 from cnnbench.judge.report.tables import TABLES, csv
 from cnnbench.machine.commits import Commits
+from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import Output, check_outputs, check_written
 from cnnbench.records.load import Loaded, files
+from cnnbench.records.run import RunRecord
 
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
@@ -86,7 +88,8 @@ def main(argv: Sequence[str]) -> int:
         _check_number(arguments)
     commits = commits_of(options.git)
     loaded = _load(arguments)
-    results = _gather(options, loaded, arguments, commits and commits.places)
+    order = None if commits is None else commits.places
+    results = _gather(options, loaded, arguments, order)
     if options.format == "csv":
         text = csv(results, options.table)
     else:
@@ -139,7 +142,9 @@ def _over_commits(
     """Answers and sections of histories, if the records are of several commits and not compared."""
     found: list[Answer] = []
     sections: list[Section] = []
-    records = () if results.comparison is not None else (*results.runs, *results.allreduces)
+    records: list[RunRecord | AllReduceRecord] = [*results.runs, *results.allreduces]
+    if results.comparison is not None:
+        return (), ()
     metrics = (THROUGHPUT, METRICS["bus_bandwidth"])
     names = [metric.name for metric in metrics]
     entries = [one for record in records for one in HistoryEntry.all_of(record, names)]
