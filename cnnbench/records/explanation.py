@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,12 +21,11 @@ class ExplainedRow:
 
     Attributes:
       layer, kind, direction: key of the row, as in a step profile.
-      base, new: seconds in a step of A and of B, means over the faster half of the steps; 0 where
-        a side lacks the row.
-      spread: twice the standard error of the difference, in seconds, between medians of processes,
-        or between steps where each side has one process.
-      share: share of the row in the measured difference of the step; None where that is not larger
-        than its own spread, so that it may be 0.
+      base, new: seconds in a step of A and of B; see `Explanation`; 0 where a side lacks the row.
+      spread: twice the standard error of the difference, in seconds, between processes, or between
+        steps where a side has one process.
+      share: share of the row in the difference of the step; None where that is not larger than its
+        own spread, so that it may be 0.
     """
 
     layer: str
@@ -49,8 +49,7 @@ class Cause:
 
     Attributes:
       kind: one of `CAUSES`.
-      base, new: seconds of the explained rows in a step of A and of B, means over processes of the
-        medians over their steps.
+      base, new: seconds of the explained rows in a step of A and of B: the sums of these rows.
       spread: twice the standard error of the difference, in seconds.
       place: place in a few words, such as "conv1, gradient of kernels".
       text: description in a sentence, without times.
@@ -95,17 +94,22 @@ class FactChange:
 class Explanation(Document):
     """Why a step of B takes another time than one of A, schema 1.
 
+    All times are means per process over all steps, after rare disturbances are removed as in
+    `cnnbench compare`, and means over the processes of a side. So times of parts add up.
+
     Attributes:
       answer: the answer in one sentence.
       base_label, new_label: descriptions of A and of B.
-      base, new: seconds of a timed step of A and of B, means over the faster half of the steps.
+      base, new: seconds of a timed step of A and of B, without a profiler.
       spread: twice the standard error of the difference, in seconds.
-      mean_base, mean_new: means over all timed steps; absent in earlier documents.
-      profiled_base, profiled_new: seconds of a profiled step of A and of B, means over the faster
-        half of them.
+      chance: the largest difference of a timed step, in seconds, that may be chance; NaN if an
+        earlier document does not have it.
+      profiled_base, profiled_new: seconds of a profiled step of A and of B, the sums of the rows.
       rows: rows, the largest difference first; with `remainder` their differences add up to that
-        of `base` and `new`.
+        of `base` and `new`. If there are pauses, their time is a row of its own, and in all other
+        rows slow steps count as ordinary ones.
       causes: significant causes, the largest first; if there are none, the work that differs.
+      by_work: whether the causes are only differences in work, whose times may be chance.
       facts: facts that differ, flags first.
       base_processes, new_processes: number of profiled processes of A and of B.
       steps: number of profiled steps of each process.
@@ -121,12 +125,12 @@ class Explanation(Document):
     base: float
     new: float
     spread: float
-    mean_base: float | None = field(default=None, metadata=OPTIONAL)
-    mean_new: float | None = field(default=None, metadata=OPTIONAL)
+    chance: float = field(default=math.nan, metadata=OPTIONAL)
     profiled_base: float
     profiled_new: float
     rows: tuple[ExplainedRow, ...]
     causes: tuple[Cause, ...]
+    by_work: bool = field(default=False, metadata=OPTIONAL)
     facts: tuple[FactChange, ...]
     base_processes: int
     new_processes: int
@@ -140,6 +144,25 @@ class Explanation(Document):
 
     @property
     @computed
+    def mean_base(self) -> float:
+        """The same as `base`, for readers of earlier documents."""
+        return self.base
+
+    @property
+    @computed
+    def mean_new(self) -> float:
+        """The same as `new`, for readers of earlier documents."""
+        return self.new
+
+    @property
+    @computed
     def remainder(self) -> float:
         """Seconds of the difference that profiled steps do not show."""
         return self.difference - (self.profiled_new - self.profiled_base)
+
+    @property
+    @computed
+    def unexplained(self) -> float:
+        """Seconds of the difference that no significant cause explains."""
+        causes = () if self.by_work else self.causes
+        return self.difference - sum(cause.difference for cause in causes)

@@ -8,8 +8,8 @@ one of the parts below.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from cnnbench.records.amounts import check_amount, check_amounts, is_amount
@@ -208,16 +208,3 @@ class StepProfile(Document):
                 raise ValueError(f"{seconds} is not a time")
         if len(self.input_wait_seconds) != steps:
             raise ValueError(f"input_wait_seconds: {len(self.input_wait_seconds)} values")
-
-    def without(self, steps: Collection[int]) -> StepProfile:
-        """The profile without the steps of these indices, which leave one at least."""
-
-        def left(values: Sequence[float]) -> tuple[float, ...]:
-            return tuple(value for step, value in enumerate(values) if step not in steps)
-
-        return replace(
-            self,
-            step_seconds=left(self.step_seconds),
-            input_wait_seconds=left(self.input_wait_seconds),
-            rows=tuple(replace(row, seconds=left(row.seconds)) for row in self.rows),
-        )

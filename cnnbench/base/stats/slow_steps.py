@@ -4,11 +4,11 @@
 the slow steps that the processes of a side have in common. They name what a median step hides:
 input stalls, checkpoints, garbage collection, slow collectives.
 
-`mean_step_seconds` is the time by which processes are judged, that of all steps, since it is paid
-for. What a single process lost once, such as a second to another program, is
-told apart by the other processes: its largest disturbance counts as far as more than a quarter of
-all processes have one as large (`rare_shares`). All processes of a comparison are taken together,
-so what is rare does not depend on which side is called B, and tests remain exact.
+`mean_step_seconds` is the time by which processes are judged: the mean of all steps, since all are
+paid for, after rare disturbances are removed. A disturbance is rare if at most a quarter of all
+processes have one as large, such as a second that one process lost to another program
+(`rare_shares`). All processes of a comparison are taken together, so what is rare does not depend
+on which side is called B, and tests remain exact.
 
 The division is the maximum of the classification likelihood of two normal distributions of equal
 variance (Symons, "Clustering criteria and multivariate normal mixtures", Biometrics 37, 1981) of
@@ -19,10 +19,11 @@ a single distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,6 @@ from cnnbench.base.stats.descriptive import median, nearest_rank
 
 FEWEST = 10
 """Steps of the shortest series that is divided."""
-
-_FEWEST_OF_RARE = 4
-"""Fewer processes do not show what is rare."""
 
 _LEAST_NOISE = 1e-3  # of logarithms, below which times of steps do not differ
 _REGULAR = 0.6
@@ -57,16 +55,22 @@ class SlowSteps:
     cost: float
 
     @classmethod
-    def of(cls, seconds: Sequence[float], indices: list[int]) -> SlowSteps | None:
-        """The slow steps with some indices, of a process by its step times; None without any."""
-        is_slow = np.zeros(len(seconds), dtype=bool)
-        is_slow[indices] = True
-        times = np.asarray(seconds, dtype=np.float64)
-        if is_slow.all() or not is_slow.any():
+    def of(
+        cls, seconds: Sequence[float], slow: Iterable[int], ordinary: Iterable[int]
+    ) -> SlowSteps | None:
+        """The slow steps of a process, compared with its ordinary steps; None without either.
+
+        Args:
+          seconds: times of all steps of the process.
+          slow: numbers of the slow steps from 0, ascending.
+          ordinary: numbers of the ordinary steps; steps of neither kind only count in `steps`.
+        """
+        indices = tuple(slow)
+        others = [seconds[step] for step in ordinary]
+        if not indices or not others:
             return None
-        extra = float(times[is_slow].mean() - times[~is_slow].mean())
-        cost = len(indices) * extra / float(times.sum())
-        return cls(len(seconds), tuple(map(int, np.flatnonzero(is_slow))), extra, cost)
+        extra = fmean(seconds[step] for step in indices) - fmean(others)
+        return cls(len(seconds), indices, extra, len(indices) * extra / math.fsum(seconds))
 
     @property
     def share(self) -> float:
@@ -92,11 +96,23 @@ class SlowSteps:
 def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     """The slow steps of a process from its step times in seconds, in their order.
 
-    None for fewer than `FEWEST` steps, or where the steps are not distinctly of two kinds.
+    None for fewer than `FEWEST` steps, or where the steps are not distinctly of two kinds. Slow
+    steps are at most half of all steps, rounded up: where a few steps are faster than all others,
+    such as a first step whose input is ready, the others are divided again.
     """
+    steps = [*range(len(seconds))]
+    while slower := slower_steps([seconds[step] for step in steps]):
+        steps = [steps[index] for index in slower]
+        if 2 * len(steps) <= len(seconds) + 1:
+            return SlowSteps.of(seconds, steps, sorted({*range(len(seconds))} - {*steps}))
+    return None
+
+
+def slower_steps(seconds: Sequence[float]) -> list[int]:
+    """Numbers of the slower steps, ascending, of steps of two kinds; empty if they are of one."""
     count = len(seconds)
     if count < FEWEST:
-        return None
+        return []
     times = np.asarray(seconds, dtype=np.float64)
     order = np.argsort(times, kind="stable")
     logs = np.log(times[order])
@@ -111,8 +127,8 @@ def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
     best = int(np.argmax(likelihood))
     # By the Bayesian information criterion, for the second mean and the share.
     if likelihood[best] - single <= math.log(count):
-        return None
-    return SlowSteps.of(seconds, order[best + 1 :].tolist())
+        return []
+    return sorted(order[best + 1 :].tolist())
 
 
 @lru_cache(maxsize=16)
@@ -132,28 +148,52 @@ def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:
 
 
 def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
-    """Mean seconds of a step of processes, without what is rare among them; see `rare_shares`.
+    """Mean seconds of a step of each process, after rare disturbances are removed.
 
     Args:
       processes: the positive times in seconds of at least one step of each process.
     """
-    means = [*map(_mean, processes)]
-    if len(processes) < _FEWEST_OF_RARE:
-        return means
-    rare = rare_shares([*map(disturbance_share, processes)])
-    return [(1 - share) * mean for mean, share in zip(means, rare, strict=True)]
+    return [*map(weighted_mean, processes, step_weights(processes))]
 
 
-def _mean(seconds: Sequence[float]) -> float:
-    """The mean, without rounding where all values are equal."""
-    first = seconds[0]
-    return first + math.fsum(one - first for one in seconds) / len(seconds)
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The sum of values times weights, whose sum is 1; exact where all values are equal."""
+    first = values[0]
+    return first + math.fsum(
+        weight * (value - first) for value, weight in zip(values, weights, strict=True)
+    )
+
+
+def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Weights of the steps of each process, with sum 1, that remove rare disturbances.
+
+    The steps of a process have equal weights, except that a disturbance that is larger than the
+    upper quartile (`rare_shares`) is reduced to that: its steps have less weight, and all others
+    have equally more. The weights depend on whole steps only, so that the means of the parts of a
+    step add up to the mean of the step. With up to three processes all weights of a process are
+    equal: so few do not show what is rare.
+
+    Args:
+      processes: the positive times in seconds of at least one step of each process.
+    """
+    found = [*map(_disturbance, processes)]
+    rare = rare_shares([share for share, _ in found])
+    weights = []
+    for seconds, (share, steps), removed in zip(processes, found, rare, strict=True):
+        count = len(seconds)
+        own = [1 / count] * count
+        if removed:
+            part = removed / share
+            others = (1 + part * len(steps) / (count - len(steps))) / count
+            own = [(1 - part) / count if step in steps else others for step in range(count)]
+        weights.append(own)
+    return weights
 
 
 def rare_shares(shares: Sequence[float]) -> list[float]:
     """The part of each `disturbance_share` that exceeds the upper quartile (nearest rank) of all.
 
-    Of up to three processes it is 0: they do not show what is rare.
+    Of up to three processes it is 0, since the quartile is the largest share.
     """
     limit = nearest_rank(shares, 0.75) if shares else 0.0
     return [max(0.0, share - limit) for share in shares]
@@ -162,16 +202,22 @@ def rare_shares(shares: Sequence[float]) -> list[float]:
 def disturbance_share(seconds: Sequence[float]) -> float:
     """The largest disturbance of a process, as a share of the time of its steps, from 0 to 1.
 
-    It is what the run of consecutive steps with the largest sum of differences from the mean step
-    (Bentley, "Programming Pearls", 1984) takes beyond as many of the other steps. Where slow steps
-    recur, it is about one of them.
+    It is what the streak of consecutive steps with the largest sum of differences from the mean
+    step (Bentley, "Programming Pearls", 1984) takes beyond as many of the other steps. Where slow
+    steps recur, it is about one of them.
     """
+    return _disturbance(seconds)[0]
+
+
+def _disturbance(seconds: Sequence[float]) -> tuple[float, range]:
+    """The `disturbance_share` of a process, and the numbers of its steps from 0."""
     times = np.asarray(seconds, dtype=np.float64)
     count, total = len(times), float(times.sum())
     sums = np.concatenate(([0.0], np.cumsum(times - total / count)))
     stop = int(np.argmax(sums - np.minimum.accumulate(sums)))
     length = stop - int(np.argmin(sums[: stop + 1]))
+    steps = range(stop - length, stop)
     if not 0 < length < count:
-        return 0.0
-    inside = float(times[stop - length : stop].sum())
-    return max(0.0, inside - length * (total - inside) / (count - length)) / total
+        return 0.0, steps
+    inside = float(times[steps.start : stop].sum())
+    return max(0.0, inside - length * (total - inside) / (count - length)) / total, steps

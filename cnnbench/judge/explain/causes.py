@@ -12,18 +12,19 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import (
     CPU_TIME,
     FACTS_OF,
-    changes_of,
     measured_changes,
+    reasons_of,
     text_of,
 )
 from cnnbench.judge.explain.pauses import pauses
-from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, PAUSES, SMALLEST, Sides
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
     FORWARD,
@@ -75,26 +76,39 @@ class Claim:
     is_effect: bool = False
 
 
-def causes(sides: Sides) -> tuple[Cause, ...]:
-    """The causes that stand out, the largest first; those that others may bring about last.
+def significant_causes(sides: Sides) -> tuple[Sides, tuple[Cause, ...]]:
+    """The causes of a difference, and the sides whose parts have the times of these causes.
 
-    Causes other than pauses are those of the other steps, so that none is named twice.
+    If there are pauses, they are a part, and other causes are those of the other steps, so that
+    none is named twice.
+    """
+    found = pauses(sides)
+    if found is None:
+        return sides, causes(sides)
+    claim = Claim("pauses", (PAUSES,), found.place, found.text, found.evidence)
+    return found.others, causes(found.others, (lambda _: (claim,), *RECOGNISERS))
+
+
+def causes(sides: Sides, recognisers: Iterable[Recogniser] | None = None) -> tuple[Cause, ...]:
+    """The significant causes, the largest first; those that others may bring about last.
+
+    Each has the mean times of its parts. A difference of their typical times that their means do
+    not show is no cause.
     """
     sides.free = dict.fromkeys(sides.times)
     found: list[tuple[bool, Cause]] = []
-    if not sides.by_work and (paused := pauses(sides)):
-        cause, slow = paused
-        found, sides = [(False, cause)], sides.without(slow)
-    for recognise in RECOGNISERS:
+    for recognise in RECOGNISERS if recognisers is None else recognisers:
         for claim in recognise(sides):
-            times = sides.together(claim.parts)
-            base, new = times.usual
+            mean = sides.mean_of(claim.parts)
+            if not sides.by_work and mean.difference * sides.together(claim.parts).difference <= 0:
+                continue
+            base, new = mean.usual
             evidence = (*claim.facts, *claim.evidence, *_further(sides, claim))
             cause = Cause(
                 kind=claim.kind,
                 base=base,
                 new=new,
-                spread=2 * times.error(sides.noise_of(claim.parts)),
+                spread=2 * mean.error(),
                 place=claim.place,
                 text="; ".join((claim.text, *claim.facts[:1])),
                 evidence=tuple(filter(None, evidence)),
@@ -153,7 +167,7 @@ def network(sides: Sides) -> Iterator[Claim]:
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
         return
     kinds = grouped(parts, lambda part: part.kind)
-    times = {kind: sides.together(those) for kind, those in kinds.items()}
+    times = {kind: sides.mean_of(those) for kind, those in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
     evidence = [
         f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].usual)} ms"
@@ -396,7 +410,9 @@ def everything(sides: Sides) -> Iterator[Claim]:
         yield Claim("everything", parts, "all operations", text, is_effect=is_effect)
 
 
-RECOGNISERS: tuple[Callable[[Sides], Iterable[Claim]], ...] = (
+Recogniser: TypeAlias = Callable[[Sides], Iterable[Claim]]
+
+RECOGNISERS: tuple[Recogniser, ...] = (
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
     *(layers, changed_layers, layer_by_layer, other_copies, gaps, everything),
 )
@@ -483,10 +499,10 @@ def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[st
 
 
 def _slower(sides: Sides, parts: Iterable[Part]) -> str:
-    base, new = sides.together(parts).usual
+    base, new = sides.mean_of(parts).usual
     return f"they take {number(new / base)} times as long"
 
 
 def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
     """Flags and facts of some names that differ: "xla: false in A, true in B"."""
-    return tuple(map(text_of, changes_of(sides.a.profiles, sides.b.profiles, names)))
+    return reasons_of(sides.a.profiles, sides.b.profiles, names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from cnnbench.base.document import Content, Row, Table, Text, numeric, table, te
 from cnnbench.base.document.markdown import table_lines
 from cnnbench.base.text.escape import code, markdown
 from cnnbench.base.text.numbers import count, number, percent
-from cnnbench.judge.explain.causes import causes
+from cnnbench.judge.explain.causes import causes, significant_causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
@@ -27,35 +28,31 @@ def explain(
 ) -> Explanation:
     """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)
+    found: tuple[Cause, ...] = ()
     # Times of a single process may be those of the process, not of its side.
-    found = () if min(len(base), len(new)) < 2 else causes(sides)
-    answer, work = _answer(sides, found), () if found else causes(sides.of_work())
-    if work:
-        told = [
-            f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
-            for one in work[:_MOST_NAMED]
-        ]
-        answer += f" Certain is that the work differs: {'; '.join(told)}."
-    timed, profiled = sides.timed.faster, sides.step.faster
-    spread = 2 * sides.timed.error(0.0)
+    if min(len(base), len(new)) > 1:
+        sides, found = significant_causes(sides)
+    work = () if found else causes(sides.of_work())
+    timed = sides.timed
+    spread = 2 * timed.error()
     rows = [
-        _row(part._asdict(), *times.faster, 2 * times.error(0.0), (timed[1] - timed[0], spread))
-        for part, times in sides.times.items()
+        _row(part._asdict(), *times.usual, 2 * times.error(), (timed.difference, spread))
+        for part, times in sides.means.items()
     ]
     rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
-    return Explanation(
-        answer=answer,
+    document = Explanation(
+        answer="",
         base_label=labels[0],
         new_label=labels[1],
-        base=timed[0],
-        new=timed[1],
+        base=timed.usual[0],
+        new=timed.usual[1],
         spread=spread,
-        mean_base=sides.means.usual[0],
-        mean_new=sides.means.usual[1],
-        profiled_base=profiled[0],
-        profiled_new=profiled[1],
+        chance=max(CERTAIN * timed.error(sides.noise), timed.chance),
+        profiled_base=sides.step.usual[0],
+        profiled_new=sides.step.usual[1],
         rows=tuple(rows),
         causes=found or work,
+        by_work=bool(work),
         facts=(
             *changes_of(base, new),
             *measured_changes(base, new),
@@ -65,6 +62,7 @@ def explain(
         new_processes=len(new),
         steps=max(len(one.step_seconds) for one in (*base, *new)),
     )
+    return replace(document, answer=_answer(document))
 
 
 def _row(
@@ -75,58 +73,68 @@ def _row(
     return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
 
 
-def _answer(sides: Sides, found: Sequence[Cause]) -> str:
-    # Recurring pauses are in the mean step, not in an ordinary one.
-    timed = sides.means if any(one.kind == "pauses" for one in found) else sides.timed
-    base, new = sides.timed.faster
-    difference = timed.difference if timed is sides.means else new - base
-    step, spread = f"a step takes {_more(difference)}", 2 * timed.error(0.0)
-    if timed is sides.means:
-        step += " in the mean"
-    if min(len(sides.a.profiles), len(sides.b.profiles)) < 2:
-        return (
+def _answer(found: Explanation) -> str:
+    """The answer in one sentence, and a second one on work that differs."""
+    step = f"a step takes {_more(found.difference)}"
+    if found.causes and not found.by_work:
+        return _answer_of_causes(found)
+    if min(found.base_processes, found.new_processes) < 2:
+        answer = (
             f"Not distinguishable from one process to the next: {step}, and one process of a side "
             "is no evidence of a cause. Profile two or more of each, as --rounds=3 does."
         )
-    if found:
-        first = abs(found[0].difference)
-        named = [
-            one
-            for one in found[:_MOST_NAMED]
-            if one is found[0] or abs(one.difference) >= _ALSO * max(first, abs(difference))
+    elif abs(found.difference) > found.chance:
+        answer = f"A{step[1:]}, spread over rows of which none stands out of the noise."
+    elif found.chance >= found.base:
+        answer = f"Nothing can be told: {step}, and more than a whole step can be chance."
+    else:
+        answer = (
+            f"Nothing stands out of the noise: {step} ({_between(found)}), and up to "
+            f"{_ms(found.chance)} can be chance."
+        )
+    if found.by_work:
+        work = [
+            f"{one.text} in {one.place} ({_more(one.difference)}, +/- {_ms(one.spread)})"
+            for one in found.causes[:_MOST_NAMED]
         ]
-        if abs(difference) <= spread or difference * timed.difference <= 0:
-            told = "; ".join(_named(one, with_spread=True) for one in named)
-            step = f"{_more(difference)}, +/- {_ms(spread)}"
-            return f"Whether a step takes longer cannot be told ({step}), but it has {told}."
-        opposite = [one for one in named if one.difference * difference < 0]
-        like = [one for one in named if one not in opposite]
-        against = "; ".join(_named(one, with_spread=True) for one in opposite)
-        if not like:
-            spread_out = "in rows of which none stands out of the noise"
-            return f"A{step[1:]}, {spread_out}, although it has {against}."
-        told = "; ".join(_named(one, with_spread=False) for one in like)
-        return f"A{step[1:]}: {told}{'; although it has ' + against if opposite else ''}."
-    noise = max(CERTAIN * sides.timed.error(sides.noise), sides.timed.chance)
-    if sides.is_beyond(sides.timed):
-        shown = sum(abs(times.difference) > 2 * times.error(0.0) for times in sides.times.values())
-        rows = count(shown, "row", "rows")
-        return f"A{step[1:]}, spread over {rows} of which none stands out of the noise."
-    if noise >= base:
-        return f"Nothing can be told: {step}, and more than a whole step can be chance."
-    return (
-        f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
-        f"({percent(noise / base)}) can be chance."
-    )
+        answer += f" Certain is that the work differs: {'; '.join(work)}."
+    return answer
+
+
+def _answer_of_causes(found: Explanation) -> str:
+    """The difference of the step, its largest causes, and what they leave unexplained."""
+    difference, step = found.difference, f"a step takes {_more(found.difference)}"
+    least = _ALSO * max(abs(found.causes[0].difference), abs(difference))
+    others = [one for one in found.causes[1:] if abs(one.difference) >= least]
+    named = [found.causes[0], *others[: _MOST_NAMED - 1]]
+    if abs(difference) <= found.spread:
+        text = "; ".join(_named(one, with_spread=True) for one in named)
+        step = f"{_more(difference)}, +/- {_ms(found.spread)}"
+        return f"Whether a step takes longer cannot be told ({step}), but it has {text}."
+    like = [_named(one, with_spread=False) for one in named if one.difference * difference > 0]
+    opposite = [_named(one, with_spread=True) for one in named if one.difference * difference <= 0]
+    if abs(found.unexplained) >= least:
+        is_like = found.unexplained * difference > 0
+        size = _size(found.unexplained) if is_like else _more(found.unexplained)
+        (like if is_like else opposite).append(f"{size} that no cause explains")
+    against = f"; although it has {'; '.join(opposite)}" if opposite else ""
+    return f"A{step[1:]}: {'; '.join(like)}{against}."
 
 
 def _named(cause: Cause, *, with_spread: bool) -> str:
-    """A cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)"."""
-    size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
+    """A cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms): ..."."""
+    size = _size(cause.difference)
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
-    between = f"{in_ms(cause.base)} to {_ms(cause.new)}"
-    return f"{size} in {cause.place} ({between}): {cause.text}"
+    return f"{size} in {cause.place} ({_between(cause)}): {cause.text}"
+
+
+def _between(found: Cause | Explanation) -> str:
+    return f"{in_ms(found.base)} to {_ms(found.new)}"
+
+
+def _size(difference: float) -> str:
+    return _ms(abs(difference)) + (" less" if difference < 0 else "")
 
 
 def _more(difference: float) -> str:
@@ -163,8 +171,6 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     base, new = found.base - found.profiled_base, found.new - found.profiled_new
     lines.append(line("not in the profiles", base, new))
     lines.append(line("step", found.base, found.new, found.spread))
-    if found.mean_base is not None and found.mean_new is not None:
-        lines.append(line("mean step", found.mean_base, found.mean_new))
     return lines
 
 
@@ -185,6 +191,7 @@ def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:
     for one in found.causes:
         causes.append(Text(f"- {cause_text(one)}", hanging=_INDENT))
         causes += (Text(evidence, indent=_INDENT) for evidence in one.further)
+    causes += (Text(f"- {text}", hanging=_INDENT) for text in _unexplained(found))
     facts = [Text(fact, indent=_INDENT) for fact in _facts(found)]
     rows = rows_table(found, most, spare=("share", "+/-, ms"))
     return [causes, [rows], [about(found), "Also different:" if facts else None, *facts]]
@@ -199,6 +206,7 @@ def to_markdown(found: Explanation, most: int = SHOWN) -> str:
 def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
     """The lines of a Markdown document without the answer."""
     causes = [f"- {code('; '.join((cause_text(one), *one.further)))}" for one in found.causes]
+    causes += (f"- {text}" for text in _unexplained(found))
     rows = rows_table(found, most)
     return [
         *(causes and [*causes, ""]),
@@ -236,6 +244,12 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
     )
 
 
+def _unexplained(found: Explanation) -> Iterator[str]:
+    """What is left of the difference, where there are significant causes."""
+    if found.causes and not found.by_work:
+        yield f"{signed_ms(found.unexplained)} ms that no cause explains"
+
+
 def cause_text(cause: Cause) -> str:
     """A cause in one line with its times."""
     times = f"{in_ms(cause.base)} to {_ms(cause.new)}, +/- {in_ms(cause.spread)}"
@@ -246,13 +260,10 @@ def about(found: Explanation) -> str:
     """A sentence on how it was measured."""
     a, b = found.base_processes, found.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
-    share = _share(found.remainder, found.difference, found.spread)
-    rest = "" if share is None else f" ({percent(share, 0)})"
     return (
         f"{processes} processes of {count(found.steps, 'profiled step', 'profiled steps')}, means "
-        f"over the faster half; a profiled step takes {_ms(found.profiled_base)} of A and "
-        f"{_ms(found.profiled_new)} of B. {signed_ms(found.remainder)} ms{rest} of the "
-        "difference are not in the profiles."
+        "after rare disturbances are removed, as in cnnbench compare; a profiled step takes "
+        f"{_ms(found.profiled_base)} of A and {_ms(found.profiled_new)} of B."
     )
 
 

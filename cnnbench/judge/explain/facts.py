@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
 from statistics import fmean
@@ -13,9 +12,9 @@ from typing import Any, NamedTuple
 from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, binary, first_few, integer, number, percent
-from cnnbench.judge.compare.comparability import Group, differences
+from cnnbench.judge.compare.comparability import Difference, Group, differences
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING
+from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING, allowed, expand
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
@@ -64,24 +63,39 @@ _BUSY = 0.25  # tolerance of busy CPUs
 _STOLEN = 0.02  # tolerance of the share of CPU time
 
 
-def changes_of(
-    base: Sequence[StepProfile], new: Sequence[StepProfile], names: Iterable[str] = ()
-) -> list[FactChange]:
-    """Flags and facts that differ, flags that were given first; only some if names are given."""
+def changes_of(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[FactChange]:
+    """Flags and facts that differ, flags that were given first."""
+    return [
+        FactChange(fact=one.fact, base=_values(one.fact, one.base), new=_values(one.fact, one.new))
+        for one in _differences(base, new)
+    ]
+
+
+def reasons_of(
+    base: Sequence[StepProfile], new: Sequence[StepProfile], patterns: Iterable[str]
+) -> tuple[str, ...]:
+    """Flags and facts of some names that may be the reason of a difference, in words.
+
+    Facts that processes of both sides have in common are none, nor are those that follow from a
+    flag before them, such as the global batch from the batch size.
+    """
+    wanted = tuple(patterns)
+    given = {flag for one in (*base, *new) for flag in one.record.explicit_flags}
+    named: list[str] = []
+    for one in _differences(base, new):
+        follows = one.fact not in given and allowed(one.fact, expand(tuple(named)))
+        if allowed(one.fact, wanted) and not follows and not {*one.base} & {*one.new}:
+            named.append(one.fact)
+    return tuple(text_of(one) for one in changes_of(base, new) if one.fact in named)
+
+
+def _differences(base: Sequence[StepProfile], new: Sequence[StepProfile]) -> list[Difference]:
     before, after = (
         Group(Configuration.of(side[0].record), tuple(one.record for one in side))
         for side in (base, new)
     )
-    wanted = tuple(names)
-    return [
-        FactChange(fact=one.fact, base=_values(one.fact, one.base), new=_values(one.fact, one.new))
-        for one in differences(before, after)
-        if one.base != one.new
-        and one.fact not in _PLACES
-        # What some processes of both sides have in common is no cause.
-        and (not wanted or not {*one.base} & {*one.new})
-        and (not wanted or any(fnmatchcase(one.fact, pattern) for pattern in wanted))
-    ]
+    found = differences(before, after)
+    return [one for one in found if one.base != one.new and one.fact not in _PLACES]
 
 
 class Amount(NamedTuple):

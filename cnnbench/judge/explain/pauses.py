@@ -1,4 +1,4 @@
-"""Steps of one side that now and then take longer, which means over ordinary steps leave out.
+"""Steps of one side that now and then take longer than its other steps.
 
 Slow steps are looked for in each row of the profiled steps, since waits for input, the program and
 gaps hardly scatter, and where no row has any in the times of whole steps. The steps of all
@@ -11,17 +11,16 @@ divided again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import comb
 from statistics import fmean
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cnnbench.base.stats.descriptive import faster_half, median
-from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps, slow_steps
+from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps, slow_steps, slower_steps
 from cnnbench.base.text.numbers import number, percent
-from cnnbench.judge.explain.sides import SMALLEST, Sides, Times
+from cnnbench.judge.explain.sides import PAUSES, SMALLEST, Sides, Times
 from cnnbench.judge.metrics.speed import slow_steps_text
-from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import GAPS, INPUT, PROGRAM, Part, StepProfile
 
 _CHANCE = 0.016
@@ -38,19 +37,26 @@ _LARGEST = 3
 Runs: TypeAlias = Sequence[Sequence[float]]
 """Seconds of the profiled steps of a process, or of these and of the timed ones."""
 
-Pauses: TypeAlias = tuple[Cause, Sequence[Collection[int]]]
-"""The cause, and the numbers of the slow steps of each process, those of A first; numbers from that
-of its profiled steps on are timed steps."""
-
 _Profile: TypeAlias = tuple[StepProfile, SlowSteps | None]
 """A process, with its slow steps: numbers of the profiled ones, then of the timed ones."""
 
 
-def pauses(sides: Sides) -> Pauses | None:
+class Pauses(NamedTuple):
     """Slow steps that recur in the processes of one side, and less on the other.
 
-    The times of the cause are seconds of slow steps beyond ordinary ones, per step.
+    Attributes:
+      place, text, evidence: as in `cnnbench.records.explanation.Cause`.
+      others: the sides without the slow steps, whose further time is that of `PAUSES`.
     """
+
+    place: str
+    text: str
+    evidence: tuple[str, ...]
+    others: Sides
+
+
+def pauses(sides: Sides) -> Pauses | None:
+    """The pauses that cost most, in the times of a part or, without any, of whole steps."""
     operations = sides.operations
     found = []
     for part in sides.times:
@@ -59,7 +65,7 @@ def pauses(sides: Sides) -> Pauses | None:
         if recurring := _recurring(sides, each, level, part):
             found.append(recurring)
     if found:
-        return max(found, key=lambda one: abs(one[0].difference))
+        return max(found, key=lambda one: abs(one.others.means[PAUSES].difference))
     profiles = (*sides.a.profiles, *sides.b.profiles)
     whole = [(one.step_seconds, one.record.step_seconds) for one in profiles]
     return _recurring(sides, whole, _CHANCE)
@@ -80,15 +86,17 @@ def _recurring(
         return None
     of_a, of_b = slice(len(sides.a.profiles)), slice(len(sides.a.profiles), None)
     left = [(n, step) for n, seconds in enumerate(series) for step in range(len(seconds))]
-    while division := slow_steps([series[n][step] / usual[n] for n, step in left]):
-        slow = {left[index] for index in division.indices}
-        found = [
-            SlowSteps.of(seconds, [step for step in range(len(seconds)) if (n, step) in slow])
-            for n, seconds in enumerate(series)
-        ]
+    while slower := slower_steps([series[n][step] / usual[n] for n, step in left]):
+        slow = {left[index] for index in slower}
+        left = [one for one in left if one not in slow]
+        indices, ordinary = (
+            [[step for n, step in some if n == process] for process in range(len(series))]
+            for some in (sorted(slow), left)
+        )
         # What takes longer in most steps is no pause: medians show it, but not minima.
-        if part != PROGRAM and any(_are_most(found[one]) for one in (of_a, of_b)):
+        if part != PROGRAM and any(_are_most(indices[one], ordinary[one]) for one in (of_a, of_b)):
             return None
+        found = [*map(SlowSteps.of, series, indices, ordinary)]
         times = [0 if one is None else one.occurrences for one in found]
         rates = [own / len(seconds) for own, seconds in zip(times, series, strict=True)]
         costs = [0.0 if one is None else one.share * one.extra for one in found]
@@ -102,27 +110,20 @@ def _recurring(
             and min(rates[more]) > _RATIO * max(rates[fewer])
             and _chance(*few, *many) <= level
         ):
-            slower = [*zip(profiles, found, strict=True)][more]
-            place, evidence = _place(slower, part)
-            base, new = cost.usual
-            cause = Cause(
-                kind="pauses",
-                base=base,
-                new=new,
-                spread=2 * cost.error(0.0),
-                place=place,
-                text=f"of {side}, {slow_steps_text(shared)}",
-                evidence=(*evidence, *_computing(one for one, _ in slower)),
-            )
-            return cause, [() if one is None else one.indices for one in found]
-        left = [one for one in left if one not in slow]
+            others = sides.without(indices, ordinary)
+            if others is None or others.means[PAUSES].difference * cost.difference <= 0:
+                return None
+            slowed = [*zip(profiles, found, strict=True)][more]
+            place, evidence = _place(slowed, part)
+            text = f"of {side}, {slow_steps_text(shared)}"
+            return Pauses(place, text, (*evidence, *_computing(one for one, _ in slowed)), others)
     return None
 
 
-def _are_most(found: Sequence[SlowSteps | None]) -> bool:
-    """Whether the slow steps of a side are more than half, or one more of an odd number."""
-    slow = shared_slow_steps(found)
-    return slow is not None and 2 * len(slow.indices) > slow.steps + 1
+def _are_most(slow: Sequence[Sequence[int]], ordinary: Sequence[Sequence[int]]) -> bool:
+    """Whether the processes of a side have at least two more slow steps than others, on average."""
+    more = sum(map(len, slow)) - sum(map(len, ordinary))
+    return more > len(slow)
 
 
 def _ordinary(seconds: Sequence[float]) -> float:

@@ -1,10 +1,10 @@
 """Times of two sides by part, and the differences that exceed their noise.
 
-A side is a few processes with some profiled steps each. Its times are means over the faster half of
-all its steps, the least disturbed ones; such means add up. Whether a difference stands out is
-decided by medians of each row over the steps of each process, which are robust against single
-delays; for the program by the minimum, since other programs can only add to its time. The noise is
-the difference between like processes.
+A side is a few processes with some profiled steps each. Its times are means over all steps after
+rare disturbances are removed, as in `cnnbench compare`; such means add up. Whether a difference is
+significant is decided by the medians of each row over the steps of each process, which are robust
+against single delays; for the program by the minimum, since other programs can only add to its
+time. The noise is the difference between like processes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from operator import add, truediv
+from operator import add, mul, sub, truediv
 from statistics import fmean
 from typing import TypeAlias
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.stats.additive import student_quantile
-from cnnbench.base.stats.descriptive import faster_half, median
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.slow_steps import step_weights, weighted_mean
 from cnnbench.judge.explain.alignment import Alignment, layers_of
 from cnnbench.judge.explain.facts import PrimitiveChange, primitive_changes
 from cnnbench.records.step_profile import (
@@ -57,6 +58,9 @@ _SMALLEST_SETTLED = 0.002  # least share of a step for such rows
 _COMPARED = 10  # number of the largest rows, which give `factors`
 
 
+PAUSES = Part("pauses", "slow steps", HOST)
+"""What slow steps take beyond ordinary ones, where pauses are a cause."""
+
 Values: TypeAlias = Sequence[Sequence[float]]
 """Values of A and of B, or of several runs."""
 
@@ -66,53 +70,67 @@ class Times:
     """Seconds of a step on both sides, of one part or of several together.
 
     Attributes:
-      each: times of the processes of A and of B, medians over their steps; for the program minima.
-      within: variance of such a median by the scatter of the steps within a process, the mean over
-        processes; 0 where steps stand for processes, and for least times.
+      each: times of the processes of A and of B; of a single process, the times of its steps.
+      within: variance of such a time by the scatter of the steps within a process, the mean over
+        processes; 0 where it is not known.
       steps: number of profiled steps of all processes; 0 in the same cases.
-      faster: times of A and of B, means over the faster half of all steps.
     """
 
     each: Values
     within: float = 0.0
     steps: int = 0
-    faster: tuple[float, float] = (math.nan, math.nan)
 
     @classmethod
-    def of(
+    def typical(
         cls,
         values: Sequence[Values],
-        steps: Sequence[Values],
+        weights: Sequence[Values],
         centre: Callable[[Sequence[float]], float] = median,
     ) -> Times:
-        """Times of a part in every step of the processes of A and of B.
+        """The typical times of a part, from steps whose weight is above 0; see `mean`.
 
-        Whole `steps` determine the faster half. The steps of a single process stand for processes.
+        The steps of a single process stand for processes.
         """
-        groups, faster = [], []
-        for processes, whole in zip(values, steps, strict=True):
-            kept = faster_half([*chain.from_iterable(whole)])
-            seconds = [*chain.from_iterable(processes)]
-            fastest = [seconds[index] for index in kept]
-            faster.append(fmean(fastest))
-            groups.append(processes if len(processes) > 1 else [(one,) for one in fastest])
+        kept = [
+            [
+                [one for one, weight in zip(*both, strict=True) if weight]
+                for both in zip(side, of_side, strict=True)
+            ]
+            for side, of_side in zip(values, weights, strict=True)
+        ]
+        groups = [side if len(side) > 1 else [(one,) for one in side[0]] for side in kept]
         several = [one for one in chain(*groups) if len(one) > 1 and centre is median]
         within = fmean(map(_variance_of_median, several)) if several else 0.0
-        each = [tuple(map(centre, side)) for side in groups]
-        base, new = faster
-        return cls(each, within, sum(map(len, several)), (base, new))
+        return cls([tuple(map(centre, side)) for side in groups], within, sum(map(len, several)))
+
+    @classmethod
+    def mean(cls, values: Sequence[Values], weights: Sequence[Values]) -> Times:
+        """The mean times of a part, from its times in the steps of the processes of A and of B.
+
+        The steps of a single process, times their weights, stand for processes.
+
+        Args:
+          values: seconds of each step of each process of A and of B.
+          weights: weights of these steps, with sum 1 for each process.
+        """
+        each = []
+        for side, of_side in zip(values, weights, strict=True):
+            if len(side) > 1:
+                each.append(tuple(map(weighted_mean, side, of_side)))
+            else:
+                each.append(tuple(len(side[0]) * value for value in map(mul, *side, *of_side)))
+        return cls(each)
 
     def __add__(self, other: Times) -> Times:
         return Times(
             [tuple(map(add, *sides)) for sides in zip(self.each, other.each, strict=True)],
             self.within + other.within,
             self.steps,
-            (self.faster[0] + other.faster[0], self.faster[1] + other.faster[1]),
         )
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Mean of the medians of processes, of A and of B."""
+        """Means over the processes of A and of B."""
         base, new = map(fmean, self.each)
         return base, new
 
@@ -128,7 +146,7 @@ class Times:
         squares = sum((value - fmean(side)) ** 2 for side in self.each for value in side)
         return squares / max(1, sum(map(len, self.each)) - 2)
 
-    def error(self, noise: float) -> float:
+    def error(self, noise: float = 0.0) -> float:
         """Standard error of the difference; `noise` is the least deviation as a share."""
         return self.error_of(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
@@ -203,38 +221,58 @@ class Sides:
     """Sides A and B, whose parts have the names of A's layers.
 
     Attributes:
-      times: times of every part.
-      step: times of profiled steps.
-      timed: times of steps without a profiler.
-      means: the same, means over all steps of each process.
+      times: typical times of every part, by which differences are judged.
+      means: mean times of every part, which are shown: they add up to `step`.
+      step: mean times of profiled steps.
+      timed: mean times of steps without a profiler.
       free: the parts that no cause has claimed.
       by_work: whether any difference in work counts, however small or noisy its time is, and time
         alone does not.
+
+    Args:
+      base, new: the profiles of A and of B.
+      weights: weights of the profiled steps of each process, those of A first; those of
+        `step_weights` if not given.
     """
 
     by_work = False
 
-    def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
+    def __init__(
+        self,
+        base: Sequence[StepProfile],
+        new: Sequence[StepProfile],
+        weights: Values | None = None,
+    ) -> None:
         self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
-        placements = [one.record.placement for one in (*base, *new)]
-        joined = all(one is not None and one.num_towers <= 1 for one in placements)
+        profiles = (*base, *new)
+        joined = all(
+            one.record.placement is not None and one.record.placement.num_towers <= 1
+            for one in profiles
+        )
         names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
         self.a, self.b = (
             ProfiledSide(side, partial(_named, names=those, reduces=not joined))
             for side, those in zip((base, new), names, strict=True)
         )
         both = (self.a, self.b)
-        steps = [side.steps for side in both]
-        self.times = {
-            part: Times.of(
-                [side.seconds(part) for side in both], steps, min if part == PROGRAM else median
-            )
+        self.weights = weights or step_weights([one.step_seconds for one in profiles])
+
+        def split(values: Values) -> tuple[Values, Values]:
+            return values[: len(base)], values[len(base) :]
+
+        by_side = split(self.weights)
+        seconds = {
+            part: [side.seconds(part) for side in both]
             for part in dict.fromkeys((*self.a.parts, *self.b.parts))
         }
-        self.step = Times.of(steps, steps)
-        timed = [[one.record.step_seconds for one in side] for side in (base, new)]
-        self.timed = Times.of(timed, timed)
-        self.means = Times([tuple(map(fmean, side)) for side in timed])
+        self.times = {
+            part: Times.typical(values, by_side, min if part == PROGRAM else median)
+            for part, values in seconds.items()
+        }
+        self.means = {part: Times.mean(values, by_side) for part, values in seconds.items()}
+        self.step = Times.mean([side.steps for side in both], by_side)
+        timed = [one.record.step_seconds for one in profiles]
+        self.timed = Times.mean(split(timed), split(step_weights(timed)))
         self.free = dict.fromkeys(self.times)
 
     def of_work(self) -> Sides:
@@ -243,17 +281,44 @@ class Sides:
         found.by_work = True
         return found
 
-    def without(self, steps: Sequence[Collection[int]]) -> Sides:
-        """The sides without some profiled steps of each process, those of A first."""
-        profiles = zip((*self.a.profiles, *self.b.profiles), steps, strict=True)
-        found = [profile.without(indices) for profile, indices in profiles]
-        of_a = len(self.a.profiles)
-        return Sides(found[:of_a], found[of_a:])
+    def without(
+        self, slow: Sequence[Collection[int]], ordinary: Sequence[Collection[int]]
+    ) -> Sides | None:
+        """The sides without slow steps, whose further time becomes that of the part `PAUSES`.
+
+        The mean times of other parts are those of a process whose slow steps take as long as its
+        ordinary ones. So they and `PAUSES` add up to the same step.
+
+        Args:
+          slow, ordinary: numbers of profiled steps of each process, those of A first; larger
+            numbers have no effect.
+
+        Returns:
+          None if the profile of a process has no ordinary step.
+        """
+        weights = []
+        for own, out, kept in zip(self.weights, slow, ordinary, strict=True):
+            steps = range(len(own))
+            removed, left = (sum(own[n] for n in steps if n in some) for some in (out, kept))
+            if not left:
+                return None
+            factors = [1 + removed / left if n in kept else n not in out for n in steps]
+            weights.append([*map(mul, own, factors)])
+        found = Sides(self.a.profiles, self.b.profiles, weights)
+        paused = [
+            tuple(map(sub, *both)) for both in zip(self.step.each, found.step.each, strict=True)
+        ]
+        found.times[PAUSES] = found.means[PAUSES] = Times(paused)
+        found.step = self.step
+        return found
 
     def together(self, parts: Iterable[Part]) -> Times:
-        """The sum of the times of several parts, at least one."""
-        first, *others = (self.times[part] for part in parts)
-        return sum(others, first)
+        """The sum of the typical times of several parts, at least one."""
+        return _sum(self.times[part] for part in parts)
+
+    def mean_of(self, parts: Iterable[Part]) -> Times:
+        """The sum of the mean times of several parts, at least one."""
+        return _sum(self.means[part] for part in parts)
 
     @property
     def operations(self) -> tuple[Part, ...]:
@@ -375,6 +440,11 @@ class Sides:
         found = (times for part, times in self.times.items() if _is_operation(part))
         everywhere = (one for one in found if min(map(min, one.each)) > 0)
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
+
+
+def _sum(times: Iterable[Times]) -> Times:
+    first, *others = times
+    return sum(others, first)
 
 
 def _is_operation(part: Part) -> bool:

@@ -8,6 +8,8 @@ from cnnbench.base.stats.slow_steps import (
     rare_shares,
     shared_slow_steps,
     slow_steps,
+    step_weights,
+    weighted_mean,
 )
 
 
@@ -49,6 +51,16 @@ def test_steps_of_one_kind_are_not_divided(scatter):
     assert slow_steps(paused(3, count=9)) is None
 
 
+def test_slow_steps_are_a_minority():
+    level = [0.07 + 0.0004 * (3 * step % 7) for step in range(19)]
+    assert slow_steps([0.034, *level]) is None
+    found = slow_steps([0.034, *(one + 0.02 * (step % 4 == 0) for step, one in enumerate(level))])
+    assert found.indices == (1, 5, 9, 13, 17)
+    phase = [one * (1 if step < 11 else 1.5) for step, one in enumerate(steps(24))]
+    assert slow_steps(phase) is None
+    assert len(slow_steps(phase[1:-1] + phase[:1]).indices) == 12
+
+
 def test_what_most_processes_have_is_shared():
     plain, slow = slow_steps(steps()), slow_steps(paused(3))
     assert plain is None
@@ -82,6 +94,23 @@ def test_only_what_few_processes_have_is_left_out():
     assert both[6:] == pytest.approx([0.2] * 6, rel=0.02)
     assert rare_shares([]) == []
     assert rare_shares([0.0, 0.1, 0.2, 0.5]) == pytest.approx([0, 0, 0, 0.3])
+
+
+def test_weights_remove_the_same_from_every_part_of_a_step():
+    processes = [*(steps(100, seed=seed) for seed in range(6)), stalled(), stalled(70, 0.2)]
+    weights = step_weights(processes)
+    assert [sum(one) for one in weights] == pytest.approx([1.0] * 8)
+    means = mean_step_seconds(processes)
+    # As many seconds as the shares say, and all of them in the steps of the disturbance.
+    rare = rare_shares([*map(disturbance_share, processes)])
+    plain = [sum(one) / len(one) for one in processes]
+    assert means == pytest.approx([(1 - r) * one for r, one in zip(rare, plain, strict=True)])
+    stall = [10.0 * (step == 50) for step in range(100)]
+    assert weighted_mean(stall, weights[6]) < 0.003
+    rest = [one - other for one, other in zip(processes[6], stall, strict=True)]
+    assert weighted_mean(rest, weights[6]) + weighted_mean(stall, weights[6]) == pytest.approx(
+        means[6]
+    )
 
 
 def test_equal_steps_are_not_rounded():

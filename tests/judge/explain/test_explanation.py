@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from statistics import fmean
 
 import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
+from cnnbench.base.stats.slow_steps import mean_step_seconds
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import chart, lines_of, table_text, to_markdown
 from cnnbench.judge.explain.sides import Times
@@ -182,18 +184,43 @@ def test_rows_and_remainder_add_up_to_the_measured_difference(profiles):
     whole = sum(row.difference for row in found.rows) + found.remainder
     assert whole == pytest.approx(found.difference, rel=1e-9)
     assert sum(row.base for row in found.rows) == pytest.approx(found.profiled_base, rel=1e-9)
-    *shown, step, mean = lines_of(found, 5)
-    assert (mean.base, mean.new) == (found.mean_base, found.mean_new)
+    *shown, step = lines_of(found, 5)
     assert len(shown) == 5 + 2
     assert sum(line.base for line in shown) == pytest.approx(step.base, rel=1e-9)
     assert sum(line.new for line in shown) == pytest.approx(step.new, rel=1e-9)
 
 
+def test_all_numbers_are_the_means_that_compare_judges(calm):
+    def disturbed(profile):
+        """The process lost 2 s to another program, in one profiled and in one timed step."""
+        return paused(profile, HOT, 2.0, {5})
+
+    base = [paused(one, HOT, 0.0, ()) for one in calm.side()]
+    new = [paused(one, HOT, 0.0, ()) for one in calm.side(SLOWER_KERNEL)]
+    new[1] = disturbed(new[1])
+    found = explain(base, new)
+    (cause,), (row,) = found.causes, [one for one in found.rows if one.layer == HOT.layer][:1]
+    assert (cause.base, cause.new, cause.spread) == (row.base, row.new, row.spread)
+    both = [*base, *new]
+    profiled = mean_step_seconds([one.step_seconds for one in both])
+    timed = mean_step_seconds([one.record.step_seconds for one in both])
+    for means, seconds in (
+        (profiled, (found.profiled_base, found.profiled_new)),
+        (timed, (found.base, found.new)),
+    ):
+        assert seconds == pytest.approx((fmean(means[:3]), fmean(means[3:])))
+    assert sum(one.new for one in found.rows) == pytest.approx(found.profiled_new)
+    assert row.difference < 0.012  # and not 0.0103 + 2 / 24 / 3
+    assert found.unexplained == pytest.approx(found.difference - cause.difference)
+    assert f"{1e3 * cause.difference:.2f} ms in conv2" in found.answer
+    assert f"- +{1e3 * found.unexplained:.3f} ms that no cause explains" in table_text(found)
+
+
 def test_the_answer_names_times_and_place(lenet_runs):
     profiles = Profiles(lenet_runs(), load=0.0, noise=0.0)
     found = explain(profiles.side(), profiles.side(SLOWER_KERNEL))
-    assert found.answer.startswith("A step takes 9.")
-    assert "in conv2, gradient of kernels (14." in found.answer
+    assert found.answer.startswith("A step takes 10.17 ms more: 10.46 ms in conv2, gradient of ")
+    assert "kernels (15.10 to 25.56 ms): " in found.answer
     assert found.answer.endswith("the same operations take another time.")
 
 
@@ -244,9 +271,8 @@ def test_a_step_that_cannot_be_told_is_not_claimed(calm):
     assert {line.share for line in (*found.rows, *lines_of(found))} == {None}
     assert "%" not in table_text(found)
     assert found.answer.startswith("Whether a step takes longer cannot be told (")
-    assert "but it has 9." in found.answer
-    assert "ms more (+/- " in found.answer
-    assert "in conv2, gradient of kernels (14." in found.answer
+    assert "but it has 10.29 ms more (+/- " in found.answer
+    assert "in conv2, gradient of kernels (15." in found.answer
 
 
 def test_a_cause_against_the_difference_of_the_step_is_told_as_such(calm):
@@ -254,9 +280,9 @@ def test_a_cause_against_the_difference_of_the_step_is_told_as_such(calm):
     quick = [tuple(0.6 * s for s in one.record.step_seconds) for one in new]
     found = explain(base, with_records(new, step_seconds=quick))
     assert found.difference < 0
-    told = " less, in rows of which none stands out of the noise, although it has 9."
-    assert told in found.answer
-    assert "ms more (+/- " in found.answer
+    text = " ms less that no cause explains; although it has 10.29 ms more (+/- "
+    assert text in found.answer
+    assert f"{found.unexplained * 1e3:.2f}"[1:] in found.answer
 
 
 def test_one_tower_reduces_nothing(lenet_runs):
@@ -411,7 +437,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     assert Explanation.from_json(found.to_json()) == found
     assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
     shown = table_text(found, 4)
-    assert shown.startswith(found.answer)
+    assert " ".join(shown.split()).startswith(found.answer)
     assert "products are in float32, not in bfloat16" in shown
     assert "precision is fp32 in A and bf16 in B" in shown
     assert f"{len(found.rows) - 4} other rows" in shown
@@ -419,7 +445,7 @@ def test_outputs_say_the_same(profiles, holds, monkeypatch):
     assert text.startswith("### cnnbench: why\n")
     assert text.count("| <code>conv3</code> |") >= 3
     drawn = chart(found, 4)
-    assert len(drawn.rows) == 8
+    assert len(drawn.rows) == 7
     assert drawn.rows[0].label.startswith("conv3")
 
 
@@ -482,9 +508,23 @@ def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, l
     assert text in first.text
     assert first.difference == pytest.approx(0.3 * len(slow) / 24, rel=0.2)
     assert any("it waits" in line for line in first.evidence)
-    assert " in the mean: " in explain(base, new).answer
+    found = explain(base, new)
+    (row,) = (one for one in found.rows if one.layer == "pauses")
+    assert (row.base, row.new, row.spread) == (first.base, first.new, first.spread)
+    assert sum(one.new for one in found.rows) == pytest.approx(found.profiled_new)
+    assert found.unexplained == pytest.approx(found.difference - first.difference)
     assert "pauses" not in {cause.kind for cause in explain(new, new).causes}
     assert "pauses" not in {cause.kind for cause in explain(base, base).causes}
+
+
+@pytest.mark.parametrize("start", [0, 5, 11])
+@pytest.mark.parametrize("extra", [0.02, 0.3])
+def test_slow_steps_that_are_most_steps_have_the_size_of_the_mean(start, extra, calm):
+    slow = range(start, start + 13)
+    base, new = ([paused(one, GAPS, more, slow) for one in calm.side()] for more in (0, extra))
+    (cause,) = explain(base, new).causes
+    assert cause.kind == "gaps"
+    assert cause.difference == pytest.approx(extra * 13 / 24, rel=0.01)
 
 
 @pytest.mark.parametrize(("part", "kind"), [(HOT, "kernel"), (GAPS, "gaps")])
