@@ -76,7 +76,8 @@ class StrategyProcess:
       mode: value of --variable_update, or "one_tower".
       round: number of the round, from 1.
       run_id: run_id of its record.
-      images_per_sec: images per second over the timed steps; None if unknown.
+      images_per_sec: images per second over the timed steps, without disturbances that few of the
+        mode's processes have; None if unknown.
     """
 
     mode: str
@@ -104,6 +105,7 @@ class StrategiesDocument(Document):
       environment: facts about machine and software; unknown ones are absent.
       subject: what was measured; absent where nothing names it.
       incomplete: how the command ended early, and what was measured by then; absent if it did not.
+      planned: number of processes that it would have measured; absent if it did not end early.
     """
 
     kind: ClassVar[str] = "strategies"
@@ -120,16 +122,18 @@ class StrategiesDocument(Document):
     environment: Mapping[str, Any] = field(default_factory=dict)
     subject: Subject | None = field(default=None, metadata=ABSENT)
     incomplete: str | None = field(default=None, metadata=ABSENT)
+    planned: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         started(self.started_at)
         if not self.rows:
             raise ValueError("rows: none")
 
-    def speeds(self, mode: str) -> tuple[float, ...]:
-        """Images/sec of the processes of a mode, as far as they are known."""
-        of_mode = (one.images_per_sec for one in self.processes if one.mode == mode)
-        return tuple(speed for speed in of_mode if speed is not None)
+
+def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> tuple[float, ...]:
+    """Images/sec of the processes of a mode, as far as they are known."""
+    of_mode = (one.images_per_sec for one in processes if one.mode == mode)
+    return tuple(speed for speed in of_mode if speed is not None)
 
 
 def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import ClassVar
 
 from cnnbench.records.amounts import check_amount
-from cnnbench.records.codec import TIME, Document, started
+from cnnbench.records.codec import OPTIONAL, TIME, Document, started
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
@@ -34,6 +34,9 @@ class TuneRow:
       left: why it left its race: "slower", "behind", "failed" or "untried"; "" if it did not.
       after: number of its last round; None if it did not leave.
       reason: why it left, in words, or "".
+      slower_by: how much slower a "slower" one was than the best, as a share of the best speed.
+      p: p value of that test.
+      place: place of one that was left "behind" among the remaining candidates, from 1.
     """
 
     candidate: str
@@ -48,6 +51,9 @@ class TuneRow:
     left: str = ""
     after: int | None = None
     reason: str = ""
+    slower_by: float | None = field(default=None, metadata=OPTIONAL)
+    p: float | None = field(default=None, metadata=OPTIONAL)
+    place: int | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         if self.images_per_sec is not None:
@@ -85,15 +91,23 @@ class TuneDocument(Document):
       gain: speed of the leader above that of the flags as given, as a share of it, from the pairs.
       low, high: ends of the interval of gain.
       confidence: confidence of that interval, such as 0.96.
+      p: p value of the test in these pairs; None if there was none.
       pairs: number of measured pairs.
       weights: a sentence on whether the leader trains the same weights.
       trains_alike: whether it does; None where that was not compared.
+      weights_steps: number of steps after which the weights were compared; None if they were not.
+      weight_distance: largest difference of two elements of a variable, as a share of the
+        variable's largest element.
+      weight_variable: the variable with that difference; "" if all bits are equal.
+      weights_tolerance: largest distance of weights that are called equal.
       given: the flags as given.
       seed: seed of all random orders.
       seconds: wall seconds of all processes.
       budget_seconds: seconds that --minutes allows.
       scatter: standard deviation of a process in the races, as a share; None if unknown.
       failure: the error that ended the proof, or "".
+      enough_minutes: value of --minutes with which the search could go on; None where more time
+        would not change the answer.
       rows: the candidates, the fastest first; then those that were not measured.
       refused: candidates that cannot run.
     """
@@ -123,6 +137,12 @@ class TuneDocument(Document):
     failure: str
     rows: tuple[TuneRow, ...]
     refused: tuple[RefusedCandidate, ...]
+    p: float | None = field(default=None, metadata=OPTIONAL)
+    enough_minutes: int | None = field(default=None, metadata=OPTIONAL)
+    weights_steps: int | None = field(default=None, metadata=OPTIONAL)
+    weight_distance: float | None = field(default=None, metadata=OPTIONAL)
+    weight_variable: str = field(default="", metadata=OPTIONAL)
+    weights_tolerance: float | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         started(self.started_at)

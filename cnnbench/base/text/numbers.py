@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 
 NONE = "-"
@@ -26,7 +26,7 @@ def number(value: float | None) -> str:
     """
     if value is None:
         return NONE
-    size = abs(value)
+    size = abs(float(value))
     if size and (size >= 1e7 or size < 1e-3):
         return f"{value:.3e}"
     if math.isnan(value):
@@ -71,15 +71,21 @@ def binary(size: float | None) -> str:
     """Bytes in the unit that keeps the number below 1024, such as "1.5 MiB"; `NONE` for None."""
     if size is None:
         return NONE
-    value, units = float(size), iter(_BINARY_UNITS)
+    value, units = size, iter(_BINARY_UNITS)
     unit = next(units)
     while abs(value) >= 1023.5 and unit != _BINARY_UNITS[-1]:
         value, unit = value / 1024, next(units)
     return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
 
 
-def count(number: int, one: str, many: str) -> str:
-    """A number with its noun in singular or plural: "1 run", "2 runs"."""
+def number_of(items: int | Sized) -> int:
+    """The number of some items, for a text; a number is one already."""
+    return items if isinstance(items, int) else len(items)
+
+
+def count(items: int | Sized, one: str, many: str) -> str:
+    """A number, or that of some items, with its noun in singular or plural: "1 run", "2 runs"."""
+    number = number_of(items)
     return f"{number} {one if number == 1 else many}"
 
 

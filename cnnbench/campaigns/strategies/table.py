@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from cnnbench.base.document import Text, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.labels import labels_of
+from cnnbench.base.text.numbers import number_of
 from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.judge.report.sections.campaigns import mode_row
@@ -26,6 +28,7 @@ from cnnbench.records.strategies import (
     StrategiesDocument,
     StrategyProcess,
     StrategyRow,
+    speeds_of,
     weight_remarks,
 )
 
@@ -36,11 +39,12 @@ _SPARE = ("variables", "build, s", "copies", "first step, s", "reduction ops", "
 def _row(
     case: StrategyCase,
     session: StrategiesSession,
+    processes: Sequence[StrategyProcess],
     distances: Mapping[str, tuple[float, str]],
     tolerance: float,
 ) -> StrategyRow:
     records = list(session.records[case.name].values())
-    speeds = ProcessValues(tuple(v for v in throughputs(records) if v is not None))
+    speeds = ProcessValues(speeds_of(processes, case.name))
     low, high = speeds.interval or speeds.range or (None, None)
     distance, variable = distances.get(case.name, (None, ""))
     weights = UNKNOWN
@@ -118,32 +122,36 @@ def document(
     command: Sequence[str],
     begun: datetime,
     facts: Mapping[str, Any],
-    incomplete: str | None = None,
+    end: str | None = None,
+    planned: int = 0,
 ) -> StrategiesDocument:
     """The rows with unrounded numbers, their processes and the subject; `begun` has a time zone.
 
     Weights within `tolerance` are called equal; see `cnnbench.campaigns.strategies.weights` for the
-    distances.
+    distances. `end` is the reason of an early end, before `planned` processes were measured.
     """
     first = session.cases[1].resolved.config
-    return StrategiesDocument(
+    processes = tuple(
+        StrategyProcess(mode=mode, round=at, run_id=record.run_id, images_per_sec=speed)
+        for mode, records in session.records.items()
+        # Together, so that a disturbance of few processes counts for none.
+        for (at, record), speed in zip(
+            records.items(), throughputs([*records.values()]), strict=True
+        )
+    )
+    found = StrategiesDocument(
         run_id=uuid.uuid4().hex,
         started_at=begun.isoformat(timespec="seconds"),
         command=tuple(command),
         config=first,
-        rows=tuple(_row(one, session, distances, tolerance) for one in session.cases),
-        processes=tuple(
-            StrategyProcess(
-                mode=mode,
-                round=at,
-                run_id=record.run_id,
-                images_per_sec=throughput(record),
-            )
-            for mode, records in session.records.items()
-            for at, record in records.items()
-        ),
+        rows=tuple(_row(one, session, processes, distances, tolerance) for one in session.cases),
+        processes=processes,
         weights_tolerance=tolerance,
         environment=facts,
         subject=repository.of_work(first).labelled(labels_of(first)),
-        incomplete=incomplete,
+        planned=None if end is None else planned,
     )
+    if end is None:
+        return found
+    measured = f"{number_of(found.processes)} of {found.planned} processes measured"
+    return replace(found, incomplete=f"{end}; {measured}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from cnnbench.campaigns.ab.pairs import Experiment, PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
@@ -43,8 +42,10 @@ class Proof:
       reason: "" for `NONE`.
       gain: relative speed of the leader minus 1; None without pairs.
       low, high: confidence interval of gain; None for too few pairs.
+      p: p value of the test; None if there was none.
       failure: error that ended it early, or "".
       more: whether more pairs, within the maximum of a final, may decide it.
+      enough_minutes: see `TuneDocument`.
     """
 
     verdict: str
@@ -53,13 +54,47 @@ class Proof:
     low: float | None = None
     high: float | None = None
     confidence: float | None = None
+    p: float | None = None
     pairs: int = 0
     failure: str = ""
     more: bool = False
+    enough_minutes: int | None = None
 
 
-Weights: TypeAlias = tuple[str, bool | None]
-"""A sentence, without its stop, on whether weights are alike, and whether; None: not compared."""
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Whether the leader trains the same weights as the flags as given.
+
+    Attributes:
+      trains_alike: None if that was not compared.
+      remark: why the weights were not, or could not be, compared; "" if they were.
+      computing: the flags for kernels, which both trainings had; "" for none.
+      weights_steps: number of steps after which they were compared.
+      weight_distance: largest difference, as a share of the largest value of its variable, or NaN.
+      weight_variable: the variable with that difference; "" if all bits are equal.
+      weights_tolerance: largest distance of weights that are called equal.
+    """
+
+    trains_alike: bool | None = None
+    remark: str = ""
+    computing: str = ""
+    weights_steps: int | None = None
+    weight_distance: float | None = None
+    weight_variable: str = ""
+    weights_tolerance: float | None = None
+
+    @property
+    def text(self) -> str:
+        """A sentence without its full stop; "" if nothing was to be compared."""
+        if self.weight_distance is None:
+            return self.remark
+        steps = f"after {self.weights_steps} steps{self.computing}"
+        if not self.trains_alike:
+            size = f"{self.weight_distance:.2g} of its largest value"
+            more = f"more than {self.weights_tolerance:g}"
+            return f"weights differ {steps}: {self.weight_variable} by {size}, {more}"
+        close = f"within {self.weight_distance:.1g} of the largest value"
+        return f"weights are the same {steps}, {close if self.weight_distance else 'all bits'}"
 
 
 class _TimedPairs(Pairs):
@@ -144,6 +179,7 @@ class Final:
             low=judged.low,
             high=judged.high,
             confidence=1 - pairs.alpha,
+            p=judged.p_adjusted,
             pairs=measured,
             more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
@@ -196,15 +232,16 @@ class Final:
         """Compares the weights that both sides train, with the leader's flags for kernels."""
         no_promise = self._no_promise(leader)
         if no_promise:
-            return no_promise, None
+            return Weights(remark=no_promise)
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {name_of(computing)}" if computing else ""
         try:
             reference = self.question.space.make(computing)
         except UsageError as error:
-            return f"weights are not compared: the flags as given cannot run{both}: {error}", None
+            remark = f"weights are not compared: the flags as given cannot run{both}: {error}"
+            return Weights(remark=remark)
         if reference.key == leader.key:
-            return "weights are not compared: only how operations compute differs", None
+            return Weights(remark="weights are not compared: only how operations compute differs")
         distances = self.folder.distances(leader.key)
         if distances is None:
             folders = {}
@@ -213,16 +250,19 @@ class Final:
                 problem = yield from self._train(name, one, folders[name])
                 if problem:
                     self.folder.discard()
-                    return f"weights could not be compared: {name}: {problem}", False
+                    remark = f"weights could not be compared: {name}: {problem}"
+                    return Weights(remark=remark, trains_alike=False)
             distances = self.folder.compare(folders, leader.key)
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
-        steps = f"after {WEIGHTS_STEPS} steps{both}"
-        if not distance <= tolerance:  # also true for NaN
-            text = f"weights differ {steps}: {variable} by {distance:.2g} of its largest value"
-            return f"{text}, more than {tolerance:g}", False
-        close = f"within {distance:.1g} of the largest value" if distance else "all bits"
-        return f"weights are the same {steps}, {close}", True
+        return Weights(
+            trains_alike=distance <= tolerance,  # False for NaN
+            computing=both,
+            weights_steps=WEIGHTS_STEPS,
+            weight_distance=distance,
+            weight_variable=variable,
+            weights_tolerance=tolerance,
+        )
 
     def _no_promise(self, leader: Candidate) -> str:
         """Why the weights need not be the same; "" where they must."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cnnbench.base.stats.additive import Additive, fit_blocks
 from cnnbench.base.text.numbers import percent
@@ -45,12 +46,34 @@ MOST_ROUNDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Leaver:
-    """A candidate that has left, after its last round, as `SLOWER`, `BEHIND` or `FAILED`."""
+    """A candidate that has left its race.
+
+    Attributes:
+      key: key of the candidate.
+      after: number of its last round.
+      how: `SLOWER`, `BEHIND` or `FAILED`.
+      slower_by: how much slower a `SLOWER` one is than the best, as a share of the best speed.
+      p: p value of that test.
+      place: place of one that is `BEHIND` among the remaining candidates, from 1.
+      problem: why a `FAILED` one failed, or "".
+    """
 
     key: str
     after: int
     how: str
-    reason: str
+    slower_by: float | None = None
+    p: float | None = None
+    place: int | None = None
+    problem: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it left, in words."""
+        if self.p is not None:
+            return f"{percent(self.slower_by)} slower than the best, p = {self.p:.1g}"
+        if self.place is not None:
+            return f"no time for more of it; {_ordinal(self.place)} so far"
+        return self.problem
 
 
 @dataclass(frozen=True)
@@ -122,7 +145,7 @@ class Race:
         blocks = found.blocks or [list(speeds)]
         self.blocks.append([{key: speeds[key] for key in one if key in speeds} for one in blocks])
         for key in [one for one in self.remaining if one in found.failed]:
-            self._leave(key, FAILED, found.failed[key])
+            self._leave(key, FAILED, problem=found.failed[key])
 
     def drop(self, affordable: int) -> list[Leaver]:
         """Removes and returns slower candidates and those for which there is no time.
@@ -134,7 +157,7 @@ class Race:
             self._drop_slower(fitted)
             most = max(FINALISTS, affordable // 2)
             for place, key in enumerate(self.ranked(fitted)[most:], start=most + 1):
-                self._leave(key, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
+                self._leave(key, BEHIND, place=place)
         self._short = affordable < len(self.remaining)
         return [one for one in self.leavers if one.after == len(self.rounds)]
 
@@ -176,13 +199,12 @@ class Race:
         for name in others:
             p = fitted.p_above(best, name)
             if p <= level:
-                gap = percent(-math.expm1(fitted.difference(name, best)))
-                reason = f"{gap} slower than the best, p = {p:.1g}"
-                self._leave(name, SLOWER, reason)
+                slower_by = -math.expm1(fitted.difference(name, best))
+                self._leave(name, SLOWER, slower_by=slower_by, p=p)
 
-    def _leave(self, key: str, how: str, reason: str) -> None:
+    def _leave(self, key: str, how: str, **why: Any) -> None:
         self.remaining.remove(key)
-        self.leavers.append(Leaver(key=key, after=len(self.rounds), how=how, reason=reason))
+        self.leavers.append(Leaver(key=key, after=len(self.rounds), how=how, **why))
 
 
 def _ordinal(number: int) -> str:

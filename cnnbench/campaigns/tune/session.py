@@ -21,6 +21,7 @@ from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, Race, Searc
 from cnnbench.campaigns.tune.space import Candidate, Space, candidates_of
 from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.report.results import CONFIDENCE
+from cnnbench.records.codec import gathered
 from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, TuneRow
 
 _ROUNDS = 2
@@ -37,11 +38,10 @@ _LEAST = 6
 
 def policy(
     question: TuneQuestion, folder: TuneFolder, campaign: Campaign
-) -> RunPolicy[tuple[TuneDocument, SearchOutcome, int | None]]:
+) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
     """Races the candidates, proves the leader, and compares what it trains.
 
-    Returns the document, the races, and for how many minutes the search could continue; None where
-    more time would not change the answer. Measurements in the folder are not repeated.
+    Returns the document and the races. Measurements in the folder are not repeated.
     """
     space = question.space
     folder.begin(minutes=question.seconds / 60)
@@ -59,17 +59,14 @@ def policy(
         # More time has led to another leader, with less evidence.
         found = replace(found, leader=space.make(proven))
         proof = yield from final.prove(found.leader)
-    minutes = _enough(found, proof, bench)
-    if proof.verdict == OPEN and not proof.pairs and minutes is not None:
-        reason = f"{proof.reason}; --minutes={minutes} would be enough"
-        proof = replace(proof, reason=reason)
-    weights: Weights = ("", None)
+    proof = replace(proof, enough_minutes=_enough(found, proof, bench))
+    weights = Weights()
     if proof.verdict == FASTER:
         weights = yield from final.weights(found.leader)
     outcome = _document(final, found, proof, weights)
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
-    return outcome, found, minutes
+    return outcome, found
 
 
 def search(
@@ -125,22 +122,25 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
 
 def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
     question = final.question
-    told, trains_alike = weights
-    proven_by = {name: value for name, value in vars(proof).items() if name != "more"}
     fitted = fit_blocks(found.blocks) if found.blocks else None
     first, layout = question.first, question.space.layout
-    proven = proof.verdict == FASTER and trains_alike is not False
+    proven = proof.verdict == FASTER and weights.trains_alike is not False
     chosen = command_words((found.leader if proven else first).flags)
     words = run_words(layout, chosen)
-    return TuneDocument(
+    reason = proof.reason
+    if proof.verdict == OPEN and not proof.pairs and proof.enough_minutes is not None:
+        reason += f"; --minutes={proof.enough_minutes} would be enough"
+    return gathered(
+        TuneDocument,
+        proof,
+        weights,
         started_at=str(next(final.folder.journal.read("tune"))["time"]),  # of the first session
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
+        reason=reason,
         leader=found.leader.name,
-        **proven_by,
-        weights=told,
-        trains_alike=trains_alike,
+        weights=weights.text,
         given=command_words(first.flags),
         seed=question.seed,
         seconds=question.seconds - final.bench.left,
@@ -165,7 +165,9 @@ def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> li
         speeds = [math.exp(values[one.key]) for values in found.rounds if one.key in values]
         left = leavers.get(one.key)
         rows.append(
-            TuneRow(
+            gathered(
+                TuneRow,
+                *(() if left is None else (left,)),
                 candidate=one.name,
                 flags=command_words(one.flags),
                 changes=one.changes,
@@ -174,8 +176,6 @@ def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> li
                 images_per_sec=median(speeds) if speeds else None,
                 **_gain(fitted, one.key, first.key),
                 left="" if left is None else left.how,
-                after=None if left is None else left.after,
-                reason="" if left is None else left.reason,
             )
         )
     rows.sort(key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)

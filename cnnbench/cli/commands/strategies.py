@@ -165,11 +165,7 @@ def _run(
             if not any(session.records.values()):
                 raise
             ended_early = error
-        incomplete = None
-        if ended_early is not None:
-            done = sum(map(len, session.records.values()))
-            measured = f"{done} of {options.rounds * len(cases)} processes measured"
-            incomplete = f"{str(ended_early) or 'interrupted'}; {measured}"
+        end = None if ended_early is None else str(ended_early) or "interrupted"
         document = table.document(
             session,
             found,
@@ -177,7 +173,8 @@ def _run(
             command=("cnnbench", "strategies", *argv),
             begun=begun,
             facts=facts,
-            incomplete=incomplete,
+            end=end,
+            planned=options.rounds * len(cases),
         )
         _print(document, cases, options)
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))

@@ -257,9 +257,9 @@ def _run(
         line = sides.again(*again, results=name, resume=True)
         with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)
-            outcome, found, minutes = campaign.follow(policy(question, folder, campaign))
-    if minutes is not None:
-        line = sides.again(*again, results=name, minutes=minutes, resume=True)
+            outcome, found = campaign.follow(policy(question, folder, campaign))
+    if outcome.enough_minutes is not None:
+        line = sides.again(*again, results=name, minutes=outcome.enough_minutes, resume=True)
         reporter.notice(f"to go on with more time: {line}")
     if options.plot is not None:
         config = question.first.resolved.config

@@ -17,7 +17,6 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.tune import final, session
 from cnnbench.campaigns.tune.bench import RaceBench, TuneFolder, TuneQuestion
 from cnnbench.campaigns.tune.dimensions import Settings
-from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, values_of
@@ -32,7 +31,7 @@ TOWERS = {**TINY, "num_gpus": "2", "batch_size": "2"}
 @pytest.fixture
 def weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[..., RunRecord]
-) -> Callable[..., tuple[Weights, list[str]]]:
+) -> Callable[..., tuple[tuple[str, bool | None], list[str]]]:
     """weights({FLAG: TEXT}, FIXED, ...): of a leader that adds flags to the fixed ones.
 
     Also the command lines of the processes that would train them.
@@ -44,7 +43,7 @@ def weights(
         layout: JobLayout | None = None,
         refused: str = "",
         distance: tuple[float, str] = (0.0, ""),
-    ) -> tuple[Weights, list[str]]:
+    ) -> tuple[tuple[str, bool | None], list[str]]:
         started: list[str] = []
         made = runs(100.0).to_dict()
 
@@ -83,7 +82,7 @@ def weights(
             bench = RaceBench(folder, Standing(Reporter(io.StringIO())), question)
             found = bench.campaign.follow(final.Final(bench).weights(space.make(leader)))
         assert not (tmp_path / "results" / "checkpoints").exists()
-        return found, started
+        return (found.text, found.trains_alike), started
 
     return weights
 

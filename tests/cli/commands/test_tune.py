@@ -31,6 +31,9 @@ entries:
   - name: modes
     matrix: {variable_update: [replicated, mirrored_strategy, independent]}
 """
+SAME = final.Weights(
+    trains_alike=True, weights_steps=3, weight_distance=0.0, weights_tolerance=1e-4
+)
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strategy": 0.5}
 
 
@@ -41,7 +44,7 @@ def search(fake_python):
     def run(folder, *flags, weights=None, **say):
         def compared(self, leader):
             yield from ()
-            return weights or ("weights are the same after 3 steps, all bits", True)
+            return weights or SAME
 
         (folder / "space.yaml").write_text(SPACE)
         words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
@@ -198,8 +201,8 @@ def test_nothing_is_claimed_of_like_candidates(tune):
 
 
 def test_a_winner_that_trains_differently_is_a_failure(again):
-    differ = ("weights differ after 3 steps: w by 0.5 of its largest value", False)
-    code, out, err = again(weights=differ)
+    differ = {"trains_alike": False, "weight_distance": 0.5, "weight_variable": "w"}
+    code, out, err = again(weights=replace(SAME, **differ))
     assert code == 4
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
     assert "weights differ after 3 steps" in err.splitlines()[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
@@ -19,7 +19,7 @@ from cnnbench.base.document import (
     table,
 )
 from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary, count, duration, integer, percent, percents, selected
+from cnnbench.base.text.numbers import binary, count, duration, integer, percent, percents
 from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.report.results import ProcessValues, ReportSubject, apart, timed_names
 from cnnbench.judge.report.sections.quantities import process_chart
@@ -30,6 +30,7 @@ from cnnbench.records.strategies import (
     REFERENCE,
     StrategiesDocument,
     StrategyRow,
+    speeds_of,
     weight_remarks,
 )
 from cnnbench.records.tune import AS_GIVEN, FASTER, OPEN, SAME, SLOWER, TuneDocument, TuneRow
@@ -85,10 +86,9 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
     """The fastest modes among those with equal weights, per comparison."""
     for title, one in titled(results):
         alike = [row for row in one.rows if row.weights in (REFERENCE, EQUAL)]
-        known = [row.mode for row in alike or one.rows if row.mode != ONE_TOWER]
-        found = {mode: ProcessValues(one.speeds(mode)) for mode in known}
+        known = [row for row in alike or one.rows if row.mode != ONE_TOWER]
         right = all(row.weights != DIFFERENT and not row.problem for row in one.rows)
-        text, tone = _fastest({mode: speeds for mode, speeds in found.items() if speeds.values})
+        text, tone = _fastest([row for row in known if row.images_per_sec is not None])
         remarks = (words for words, _ in weight_remarks(one.rows, one.weights_tolerance))
         ended = () if one.incomplete is None else (f"incomplete: {one.incomplete}",)
         if text:
@@ -96,22 +96,25 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
             yield Answer(f"Modes of {title}", text, tone, (*ended, *remarks))
 
 
-def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
+def _fastest(measured: Sequence[StrategyRow]) -> tuple[str, str]:
     """The fastest modes, several if their intervals overlap, and a tone."""
-    ordered = sorted(found, key=lambda mode: -(found[mode].median or 0.0))
-    known = [(mode, ends) for mode in ordered if (ends := found[mode].interval)]
-    if len(known) < len(ordered):
-        fewest = count(min(len(one.values) for one in found.values()), "process", "processes")
-        text = f"{fewest} of a mode cannot show which one is fastest; --rounds="
-        return f"{text}{ProcessValues.FEWEST} can", "unsure"
-    if not known:
+    fewest = min((row.processes for row in measured), default=ProcessValues.FEWEST)
+    if fewest < ProcessValues.FEWEST:
+        text = f"{count(fewest, 'process', 'processes')} of a mode cannot show which one is fastest"
+        return f"{text}; --rounds={ProcessValues.FEWEST} can", "unsure"
+    if not measured:
         return "", ""
-    (best, (low, high)), *others = known
-    near = {mode: ends[0] for mode, ends in others if ends[1] >= low}
-    span = f"{numbers.number(min([low, *near.values()]))} to {numbers.number(high)}"
+    best, *others = sorted(measured, key=lambda row: -(row.images_per_sec or 0.0))
+    near = [row for row in others if (row.high or 0.0) >= (best.low or 0.0)]
+    low = min(row.low or 0.0 for row in (best, *near))
+    span = f"{numbers.number(low)} to {numbers.number(best.high)}"
     if near:
-        return f"{best} is as fast as {', '.join(near)}: {span} images/sec", ""
-    return f"{best} is the fastest: {numbers.number(found[best].median)} images/sec ({span})", ""
+        names = ", ".join(row.mode for row in near)
+        return f"{best.mode} is as fast as {names}: {span} images/sec", ""
+    return (
+        f"{best.mode} is the fastest: {numbers.number(best.images_per_sec)} images/sec ({span})",
+        "",
+    )
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
@@ -132,9 +135,16 @@ def chart(document: StrategiesDocument, title: str = "") -> Rows:
     return process_chart(
         title or work_text(document),
         Axis(label="images/sec over the timed steps", zero=True, better=HIGHER),
-        ((row.mode, ProcessValues(document.speeds(row.mode))) for row in document.rows),
+        (
+            (row.mode, ProcessValues(speeds_of(document.processes, row.mode)))
+            for row in document.rows
+        ),
         " images/sec",
     )
+
+
+def _speeds(document: StrategiesDocument, row: StrategyRow) -> ProcessValues:
+    return ProcessValues(speeds_of(document.processes, row.mode))
 
 
 def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
@@ -145,7 +155,7 @@ def _mode(document: StrategiesDocument, row: StrategyRow) -> Row:
     return {
         "mode": row.mode,
         "median images/sec": numeric(row.images_per_sec),
-        **ProcessValues(document.speeds(row.mode)).ends,
+        **_speeds(document, row).ends,
         "overhead": numeric(row.overhead, _signed),
         "weights": TableCell(weights, tone=_TONES.get(row.weights, "")),
         "all-reduce": row.all_reduce,
@@ -243,7 +253,7 @@ def _gains(one: TuneDocument, name: str) -> Iterator[Rows]:
         )
         for row, label in zip(drawn, labels, strict=True)
     )
-    which = selected(len(drawn), "fastest", len(measured), "candidate", "candidates")
+    which = "the candidates" if drawn == measured else f"the {_MOST_DRAWN} fastest candidates"
     alike = f", all with {shared}" if shared else ""
     yield Rows(
         title=f"{name}: gain of {which} over the flags as given{alike}",

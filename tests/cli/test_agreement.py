@@ -1,0 +1,280 @@
+"""Every number of an output is a value of the document, of experiments of every command.
+
+A document is what ``--format=json`` writes. The numbers of results remember where they come from
+(helpers/agreement.py), so that each digit of an output leads to a path of the document, or is in a
+text of it (a name, a commit, a flag), or in the closed list below.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agreement import (
+    Document,
+    Page,
+    chart_text,
+    encoded,
+    faults,
+    page_text,
+    tracked,
+    unescaped,
+    without_marks,
+)
+from made_up_campaigns import MadeUpMachine, on, run
+
+from cnnbench.base.document import Report, Section, html, markdown
+from cnnbench.base.text.table import csv_of
+from cnnbench.campaigns.strategies import session, table
+from cnnbench.campaigns.tune import race, text
+from cnnbench.cli.commands import strategies, tune
+from cnnbench.judge.report.sections import campaigns as campaign_sections
+from cnnbench.records.parts import Measured, StartupSeconds
+from cnnbench.records.strategies import StrategyRow
+
+pytestmark = pytest.mark.timeout(600)
+
+EXPERIMENTS = 40
+MUTATIONS = 500
+
+NO_RESULTS = (
+    "95 % interval",  # a level
+    "the 6 pairs that a verdict needs",
+    "--rounds=6 can",
+    "(from 6 processes on)",
+    *(f"process {place}: " for place in range(1, 7)),  # of a dot of a chart
+    "exit status 4; last log line: no good",  # words of a process
+)
+"""The closed list: words with digits that are no results and are in no text of the document."""
+
+_KNOWN = re.compile("|".join(map(re.escape, NO_RESULTS)))
+
+PROSE = ("answer", "advice", "reason", "notes", "text", "evidence", "weights", "incomplete")
+"""Keys of documents whose texts are sentences: their numbers are said, as those of outputs."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a command says of an experiment: its document, outputs, and outputs without marks."""
+
+    document: Document
+    pages: tuple[Page, ...]
+    without_marks: Callable[[], dict[str, str]]
+
+    @classmethod
+    def of(cls, result: Any, document: Any, outputs: Mapping[str, Callable[[Any], str]]) -> Any:
+        """The experiment of a result; `outputs` write it."""
+        pages = tuple(Page.of(name, write(result)) for name, write in outputs.items())
+        plain = without_marks(result)
+        return cls(
+            Document(encoded(document), PROSE),
+            pages,
+            lambda: {name: write(plain) for name, write in outputs.items()},
+        )
+
+    def faults(self) -> list[str]:
+        """What the outputs, and the sentences of the document, say beside the document."""
+        pages = (*self.document.sentences, *self.pages)
+        return [f"{one.name}: {fault}" for one in pages for fault in self.faults_of(one)]
+
+    def faults_of(self, page: Page) -> list[str]:
+        """The same of one output."""
+        return faults(page, self.document, _KNOWN)
+
+
+def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """Modes with speeds, memory, failures and distances of weights of their own."""
+    draw = random.Random(seed)
+    speeds: dict[Any, float] = collections.defaultdict(lambda: draw.uniform(50, 200))
+    scatter, failing = draw.choice([0.003, 0.03]), draw.choice(["", "replicated", "independent"])
+
+    def record(flags: Mapping[str, str], place: str, name: str) -> Any:
+        mode, devices = flags["variable_update"], int(flags["num_gpus"])
+        if mode == failing and draw.random() < 0.4:
+            return None
+        found = make(
+            speeds[mode, devices] * (1 + draw.gauss(0, scatter)),
+            devices=devices,
+            measured=Measured(peak_memory_bytes=draw.randint(10**8, 10**10)),
+            startup_seconds=StartupSeconds(
+                import_=1.0, build=draw.uniform(1, 3), first_step=draw.uniform(0.2, 1)
+            ),
+        )
+        numbers = ("variables", "variable_copies", "reduction_operations")
+        placement = dataclasses.replace(
+            found.placement, **{name: draw.randint(4, 3000) for name in numbers}
+        )
+        return dataclasses.replace(found, placement=placement)
+
+    printed: list[Any] = []
+    with on(MadeUpMachine(record, seed), folder) as patch, tracked():
+        patch.setattr(session.WeightsFolder, "compare", lambda self, of, name="": weights(draw, of))
+        patch.setattr(strategies, "_print", lambda *found: printed.append(found))
+        if draw.random() < 0.2:
+            patch.setattr(session.WeightsFolder, "compare", interrupted)
+        run(
+            *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
+            *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
+            *(f"--rounds={draw.choice([2, 3, 6])}", f"--seed={seed}", "--results=results"),
+        )
+        (document, cases, _) = printed[0]
+        outputs = {
+            "table": lambda one: table.table_text(one, cases),
+            "csv": lambda one: csv_of(StrategyRow, one.rows),
+            **pages_of(campaign_sections.modes, campaign_sections.fastest_modes),
+        }
+        return Experiment.of(document, document, outputs)
+
+
+def weights(draw: random.Random, checkpoints: Any) -> dict[str, tuple[float, str]]:
+    """Distances of weights from those of the first checkpoint."""
+    size = draw.choice([0.0, 1e-6, 1e-6, 1e-3])
+    first, *others = checkpoints
+    return {first: (0.0, ""), **{name: (size * draw.random(), "conv0/w") for name in others}}
+
+
+def interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+SPACE = """\
+entries:
+  - name: modes
+    matrix: {variable_update: [replicated, mirrored_strategy, independent]}
+"""
+
+
+def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """A search among modes with speeds of their own, some of which fail."""
+    draw = random.Random(seed)
+    factors: dict[str, float] = collections.defaultdict(
+        lambda: draw.choice([0.7, 0.97, 1.0, 1.0, 1.02, 1.1, 1.3])
+    )
+    scatter, failing = draw.choice([0.002, 0.01, 0.03]), draw.choice(["", "replicated"])
+
+    def record(flags: Mapping[str, str], place: str, name: str) -> Any:
+        mode = flags.get("variable_update", "")
+        if mode and mode == failing and draw.random() < 0.5:
+            return None
+        return make(100 * factors[mode] * (1 + draw.gauss(0, scatter)), devices=2)
+
+    printed: list[Any] = []
+    with on(MadeUpMachine(record, seed), folder) as patch, tracked():
+        patch.setattr(session.WeightsFolder, "compare", lambda self, of, name="": weights(draw, of))
+        patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
+        patch.setattr(tune, "_report", lambda found, *_: printed.append(found) or 0)
+        Path("space.yaml").write_text(SPACE)
+        run(
+            *("tune", "--model=lenet", "--num_gpus=2", "--space=space.yaml", f"--seed={seed}"),
+            *(f"--minutes={draw.choice([0.2, 1, 2])}", "--results=results", "--pairing=alternate"),
+            *("--", "--batch_size=4", "--device=cpu"),
+        )
+        outputs = {
+            "table": text.table_text,
+            "csv": text.to_csv,
+            "flags": text.flag_file,
+            **pages_of(campaign_sections.best_flags, campaign_sections.proofs),
+        }
+        return Experiment.of(printed[0], printed[0], outputs)
+
+
+def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
+    """The page and the Markdown of a report that has a section on a document, and answers."""
+
+    def report(document: Any) -> Report:
+        subject: Any = SimpleNamespace(strategies=[document], tunings=[document])
+        return Report(
+            title="report",
+            subtitle="of a folder",
+            answers=tuple(answers(subject)),
+            sections=(Section.of("section", "Section", section(subject)),),
+        )
+
+    return {
+        "page": lambda one: page_text(html.render(report(one), "html")),
+        "markdown": lambda one: unescaped(markdown.render(report(one))),
+    }
+
+
+COMMANDS: Mapping[str, Callable[[int, Path, Any], Experiment]] = {
+    "strategies": strategies_of,
+    "tune": tune_of,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _wide_terminal_and_plain_charts():
+    """No line is broken, and charts are their values and texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "4000")
+        patch.setattr(html.draw, "svg", chart_text)
+        yield
+
+
+@pytest.fixture(scope="module")
+def experiments(lenet_runs, tmp_path_factory) -> Callable[[str], list[Experiment]]:
+    """The experiments of a command, made once."""
+    made: dict[str, list[Experiment]] = {}
+
+    def of(command: str) -> list[Experiment]:
+        if command not in made:
+            make = lenet_runs({"hostname": "box", "usable_cpus": 8})
+            made[command] = [
+                COMMANDS[command](seed, tmp_path_factory.mktemp("experiment"), make)
+                for seed in range(EXPERIMENTS)
+            ]
+        return made[command]
+
+    return of
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_number_is_a_value_of_the_document(experiments, command) -> None:
+    found = [fault for one in experiments(command) for fault in one.faults()]
+    kinds = collections.Counter(re.sub(r"\d+", "0", one) for one in found)
+    assert not found, "\n".join(f"{many} {one}" for one, many in kinds.most_common(40))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_outputs_are_those_without_the_marks_of_this_test(experiments, command) -> None:
+    for one in experiments(command)[::4]:
+        plain = one.without_marks()
+        for page in one.pages:
+            assert page.text.split() == plain[page.name].split()
+
+
+def mutated(one: Experiment, draw: random.Random, of_document: bool) -> tuple[Experiment, str]:
+    """The experiment with one value of the document, or one printed digit, that is another one."""
+    if of_document:
+        path = draw.choice(sorted(one.document.said))
+        value = one.document.values[path]
+        other = value + draw.choice([-1, 1]) if isinstance(value, int) else value * 1.25 + 1e-3
+        document = one.document.with_value(path, other)
+        return dataclasses.replace(one, document=document), f"{path}: {value} -> {other}"
+    page = draw.choice([page for page in one.pages if re.search(r"\d", page.text)])
+    at = draw.choice([found.start() for found in re.finditer(r"\d", page.text)])
+    digit = str((int(page.text[at]) + draw.randint(1, 9)) % 10)
+    altered = dataclasses.replace(page, text=f"{page.text[:at]}{digit}{page.text[at + 1 :]}")
+    what = f"{page.name}: {page.text[max(0, at - 50) : at + 30]!r}, digit {page.text[at]}"
+    return dataclasses.replace(one, pages=(altered,)), what
+
+
+@pytest.mark.parametrize("of_document", [True, False])
+def test_another_value_and_another_digit_are_noticed(experiments, of_document) -> None:
+    draw = random.Random(1)
+    missed = []
+    for number in range(MUTATIONS // 2):
+        command = [*COMMANDS][number % len(COMMANDS)]
+        one = draw.choice(experiments(command))
+        other, what = mutated(one, draw, of_document)
+        if other.faults() == one.faults():
+            missed.append(f"{command}: {what}")
+    assert len(missed) <= 0.05 * MUTATIONS // 2, "\n".join(missed)
