@@ -17,7 +17,7 @@ from cnnbench.records.all_reduce import Copying
 from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.strategies import (
     DIFFERENT,
-    StrategyProcess,
+    StrategyRow,
 )
 from cnnbench.records.subject import Subject
 
