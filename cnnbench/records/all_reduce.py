@@ -109,8 +109,11 @@ class Copying:
         """Bytes written per second by all devices together, at the median time."""
         return self.bytes * self.devices / median(self.seconds)
 
-    def bound_seconds(self, num_bytes: int, devices: int) -> float:
-        """Seconds to copy what an all-reduce of S bytes must move: n x 2(n-1)/n x S bytes."""
+    def estimated_seconds(self, num_bytes: int, devices: int) -> float:
+        """Seconds to copy what an all-reduce of S bytes must move: n x 2(n-1)/n x S bytes.
+
+        No bound: devices that share a memory can be faster.
+        """
         return 2 * (devices - 1) * num_bytes / self.rate
 
 
@@ -182,11 +185,11 @@ class AllReduceRecord(Document):
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.rate
 
-    def share_of_bound(self, point: Point) -> float | None:
-        """Speed of a point relative to the memory-copy bound of its size; 1 is the bound."""
+    def share_of_estimate(self, point: Point) -> float | None:
+        """Speed of a point relative to the memory-copy estimate of its size; 1 is as fast."""
         if point.median is None:
             return None
         for copy in self.copies:
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
-                return copy.bound_seconds(point.bytes, point.devices) / point.median
+                return copy.estimated_seconds(point.bytes, point.devices) / point.median
         return None

@@ -26,7 +26,7 @@ class Prediction:
       step_seconds, efficiency, images_per_sec: figures of a step in which computing and reducing
         do not overlap; None if unknown.
       overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: the same for full
-        overlap, a bound.
+        overlap.
       not_predicted: why there is no prediction; None if there is one.
     """
 

@@ -357,7 +357,7 @@ def all_reduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),
-        "share_of_copy_bound": record.share_of_bound(point),
+        "share_of_copy_bound": record.share_of_estimate(point),
         "command": shlex.join(record.command),
     }
     sources = {

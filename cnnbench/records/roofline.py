@@ -1,4 +1,4 @@
-"""The document of `cnnbench roofline`, schema 1: a step by layers, and the machine's bound."""
+"""The document of `cnnbench roofline`, schema 1: a step by layers, and the machine's rates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte at which both bounds are equal."""
+        """FLOPs per byte at which both times are equal."""
         return self.flops_per_sec / self.bytes_per_sec
 
     def seconds(self, flops: float, moved: float) -> float:
@@ -47,7 +47,8 @@ class RooflineRow:
       seconds: share of the wall time of a step, in seconds.
       flops: FLOPs of convolutions and matrix products in a step, of all devices together.
       bytes: bytes read and written in a step.
-      bound_seconds: least time that the machine would need; for a sum, the sum of its rows' bounds.
+      bound_seconds: estimated least time, by the rates of the machine; caches may be faster than
+        these. For a sum, the sum of its rows.
       share_of_step: `seconds` over the time of a step.
     """
 
@@ -69,13 +70,13 @@ class RooflineRow:
     @property
     @computed
     def share_of_bound(self) -> float | None:
-        """The bound over the measured time; above 1 where caches are faster than memory."""
+        """The estimate over the measured time; above 1 where caches are faster than memory."""
         return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
 
     @property
     @computed
     def winnable_seconds(self) -> float:
-        """Seconds above the bound; 0 if the row is faster than its bound."""
+        """Seconds above the estimate; 0 if the row is faster."""
         return max(0.0, self.seconds - self.bound_seconds)
 
 
@@ -93,8 +94,8 @@ class Roofline(Document):
     """Time and work of a step, against the limits of the machine.
 
     Attributes:
-      rows: rows, the one with the most time above its bound first.
-      machine: rates of the machine, which give the bounds.
+      rows: rows, the one with the most time above its estimate first.
+      machine: rates of the machine, which give the estimates.
       step_seconds: mean seconds of the profiled steps, which the rows divide.
       unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
       run: the record of the process; its timed steps are those without a profiler.
@@ -139,7 +140,7 @@ class Roofline(Document):
 
     @property
     def remark(self) -> str:
-        """Why some rows are faster than their bound; "" if none are."""
+        """Why some rows are faster than their estimate; "" if none are."""
         above = [row for row in self.rows if (row.share_of_bound or 0.0) > 1.0]
         by_bytes = sum(row.bytes / self.machine.bytes_per_sec >= row.bound_seconds for row in above)
         reasons = []
@@ -154,12 +155,12 @@ class Roofline(Document):
                 "of matrix products was measured too low, as under other load"
             )
         rows = count(len(above), "row is", "rows are")
-        return f"{rows} above 100 % of the bound: {'; '.join(reasons)}." if above else ""
+        return f"{rows} faster than estimated: {'; '.join(reasons)}." if above else ""
 
     @property
     @computed
     def bound_images_per_sec(self) -> float | None:
-        """Images/sec if every row took the time of its bound; None where no row has one."""
+        """Images/sec if every row took its estimated time; None where no row has one."""
         seconds = self.total.bound_seconds
         return self.run.batch.global_ / seconds if self.run.batch and seconds else None
 

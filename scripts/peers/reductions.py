@@ -103,20 +103,20 @@ def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Fi
 
 
 def large(options: Options) -> Iterator[Subject]:
-    """Large tensors, beside the bound by copies of memory."""
+    """Large tensors, beside the estimate by copies of memory."""
 
     def share(size: int) -> Figure:
         def figure(reading: Reading) -> float | None:
             record: AllReduceRecord = reading.document
             found = [p for p in record.points if p.bytes == size << 20 and not p.failed]
-            return record.share_of_bound(found[-1]) if found else None
+            return record.share_of_estimate(found[-1]) if found else None
 
         return figure
 
     sizes = f"--sizes={','.join(f'{size}M' for size in _LARGE)}"
     batches = f"--num_batches={options.batches}"
     for devices in options.devices:
-        text = f"MiB, {devices} devices: xring / memory-copy bound"
+        text = f"MiB, {devices} devices: xring / memory-copy estimate"
         demands = [Demand(share(size), 0.6, f"{size} {text}") for size in _LARGE]
         name = f"large tensors on {devices} devices"
         yield _alone(options, name, ["xring"], sizes, [devices], batches, demands=demands)

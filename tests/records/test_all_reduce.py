@@ -55,11 +55,11 @@ def test_p99_by_nearest_rank(point, count, rank):
 def test_the_bound_by_memory_copies(record, point):
     # An all-reduce of 4 x 8 MB moves 2 * 3/4 of it, 48 MB, in 3 ms.
     assert COPY.rate == pytest.approx(16e9)
-    assert COPY.bound_seconds(8_000_000, 4) == pytest.approx(0.003)
-    assert record.share_of_bound(point()) == pytest.approx(1.5)
+    assert COPY.estimated_seconds(8_000_000, 4) == pytest.approx(0.003)
+    assert record.share_of_estimate(point()) == pytest.approx(1.5)
     # Nothing was copied on two devices.
-    assert record.share_of_bound(point(devices=2)) is None
-    assert record.share_of_bound(point(seconds=())) is None
+    assert record.share_of_estimate(point(devices=2)) is None
+    assert record.share_of_estimate(point(seconds=())) is None
 
 
 def test_the_copy_rate_of_a_run_is_that_of_its_largest_copy(record):

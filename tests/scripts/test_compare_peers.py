@@ -364,7 +364,7 @@ REDUCTIONS = {
     # Four devices copy 16 MiB each in a second: 64 MiB/s. 2 * 3 * 16 MiB take 1.5 s.
     "large": (
         [row("xring", 3.0), row("xring", 1.0, size=64 << 20)],
-        {"16 MiB, 4 devices: xring / memory-copy bound": 0.5},
+        {"16 MiB, 4 devices: xring / memory-copy estimate": 0.5},
     ),
     "build": (
         [

@@ -27,8 +27,8 @@ Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FIL
 
 Prints where the time of a step goes: for every layer, forward, gradient of its input and gradient
 of its kernel, the time, FLOPs and bytes moved, and what the machine would need at its own rates of
-matrix products and of copying memory; the rows with the most time to win first, those at the
-bound by their time, then sums by kind of operation (docs/roofline.md).
+matrix products and of copying memory; the rows with the most time to win first, those as fast
+as this estimate by their time, then sums by kind of operation (docs/roofline.md).
 
   cnnbench roofline resnet50 --batch_size=8
   cnnbench roofline resnet50 --batch_size=8 --precision=bf16 --plot=roofline.svg
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     )
     if (roofline.total.share_of_bound or 0.0) > 1:
         print_warning(
-            "the step is faster than the bound: the machine's rates were measured while "
+            "the step is faster than the estimate: the machine's rates were measured while "
             "other programs used it; measure again on a quiet machine"
         )
     mode = plan.work.value

@@ -251,7 +251,7 @@ class AllReduceBench:
         record = self.record("interrupted")
         verbose = self.params.verbose and not self.params.build_only
         for point in points:
-            share = record.share_of_bound(point)
+            share = record.share_of_estimate(point)
             self._writer.lines(rows.lines(point, share, verbose))
             warning = table.implausible(point, share)
             if warning is not None:

@@ -329,7 +329,7 @@ def step_table(predictions: Sequence[Prediction]) -> Iterable[Content]:
         ]
         for devices, p in fastest(predictions).items()
     ]
-    title = "predicted step with the fastest spec: without overlap, and the bound of full overlap"
+    title = "predicted step with the fastest spec: without overlap, and with full overlap"
     yield Text(title, whole=True)
     yield _table(table)
 

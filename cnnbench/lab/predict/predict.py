@@ -132,7 +132,7 @@ def _predict(
 ) -> Prediction:
     """The step that follows from the time of the reduction.
 
-    A step is computing followed by reducing; the longer of the two bounds any overlap.
+    A step is computing followed by reducing; with full overlap it is the longer of the two.
     """
     seconds: float | None = None
     not_predicted: str | None = None
@@ -141,9 +141,9 @@ def _predict(
     except NotPredictedError as error:
         not_predicted = str(error)
     compute = step.step_seconds
-    whole = bound = None
+    whole = overlapped = None
     if compute is not None and seconds is not None:
-        whole, bound = compute + seconds, max(compute, seconds)
+        whole, overlapped = compute + seconds, max(compute, seconds)
     images = step.batch_size * devices
     return Prediction(
         model=step.model,
@@ -159,9 +159,9 @@ def _predict(
         step_seconds=whole,
         efficiency=_ratio(compute, whole),
         images_per_sec=_ratio(images, whole),
-        overlapped_step_seconds=bound,
-        overlapped_efficiency=_ratio(compute, bound),
-        overlapped_images_per_sec=_ratio(images, bound),
+        overlapped_step_seconds=overlapped,
+        overlapped_efficiency=_ratio(compute, overlapped),
+        overlapped_images_per_sec=_ratio(images, overlapped),
         not_predicted=not_predicted,
     )
 

@@ -42,7 +42,7 @@ def test_sections_without_anything_to_say_are_left_out(full_runs):
         ("memory", 0, {"median peak memory, MiB": "510.0"}),
         ("warmup", 0, {"start-up, s": "3.500", "import, s": "2.000", "warm-up steps": "2"}),
         # Two devices at 4 GB/s each copy the 2 S bytes in S / 4 GB/s; measured was S / 2 GB/s.
-        ("allreduce", 0, {"size": "4 KiB", "busbw, GB/s": "2.000", "of the copy bound": "50 %"}),
+        ("allreduce", 0, {"size": "4 KiB", "busbw, GB/s": "2.000", "of the copy estimate": "50 %"}),
         ("allreduce", 3, {"busbw, GB/s": "1.000", "#wrong": "3"}),
         ("conditions", 0, {"processes": "1 of 6"}),
         # A run that failed decides, whatever the speed of the others.

@@ -175,7 +175,7 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
     assert [one["spec"] for one in table] == [point.spec for point in record.points]
     medians = [point.median for point in record.points]
     assert [float(one["median_seconds"]) for one in table] == medians
-    shares = [record.share_of_bound(point) for point in record.points]
+    shares = [record.share_of_estimate(point) for point in record.points]
     assert [float(one["share_of_copy_bound"]) for one in table] == shares
     assert {one["schema"] for one in table} == {"1"}
 
@@ -369,7 +369,9 @@ def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp
     assert {note.when for note in record.conditions.notes if note.id == "load"} >= {"during"}
     said = run.err.getvalue()
     assert "1.9 of 2 CPUs busy" in said
-    assert re.search(r"xring - on 64 bytes and 3 devices: \d+ times the memory-copy bound", said)
+    assert re.search(
+        r"xring - on 64 bytes and 3 devices: \d+ times as fast as the memory-copy estimate", said
+    )
     quiet = Run(quiet_conditions="load")
     assert quiet().conditions is not None
     assert "CPUs busy" not in quiet.err.getvalue()

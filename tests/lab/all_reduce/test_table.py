@@ -48,18 +48,18 @@ RECORD = AllReduceRecord(
 CASES = [(point.spec, str(point.packing)) for point in POINTS]
 
 TIMES = """\
-#         size         count  tensors     dtype  devices  spec               packing                 time          max    algbw    busbw  #wrong  of copy
-#          (B)    (elements)                                                                         (us)         (us)   (GB/s)   (GB/s)            bound
-# memory copy: 4 devices at once write 16.00 GB/s (8000000 B each); bound 3000.0 us
-       8000000       2000000        1   float32        4  copy               -                     2000.0       4000.0     4.00     6.00       0    1.500
-       8000000       2000000        1   float32        4  pscpu:32K:xring#2  packs8+bfloat16      12000.0      12000.0     0.67     1.00       3    0.250
-       8000000       2000000        1   float32        4  nccl               -                          -            -        -        -   error        -
+#         size         count  tensors     dtype  devices  spec               packing                 time          max    algbw    busbw  #wrong   of copy
+#          (B)    (elements)                                                                         (us)         (us)   (GB/s)   (GB/s)          estimate
+# memory copy: 4 devices at once write 16.00 GB/s (8000000 B each); estimate 3000.0 us
+       8000000       2000000        1   float32        4  copy               -                     2000.0       4000.0     4.00     6.00       0     1.500
+       8000000       2000000        1   float32        4  pscpu:32K:xring#2  packs8+bfloat16      12000.0      12000.0     0.67     1.00       3     0.250
+       8000000       2000000        1   float32        4  nccl               -                          -            -        -        -   error         -
 # nccl -: InvalidArgumentError: no GPU
 # Wrong values: 3 of 32000000 FAILED
 # Rows with errors: 1 FAILED
-# of copy bound: the time in which all devices at once copy 2(n-1)/n x size each,
-#   as measured in the same run, over the median time. Devices that share a memory
-#   may pass 1: they can add and hand out sums with less traffic than such copies.
+# of copy estimate: the time in which all devices at once copy 2(n-1)/n x size each,
+#   as measured in the same run, over the median time. It is no bound: devices that
+#   share a memory may pass 1, as they can add and hand out sums with less traffic.
 """  # noqa: E501
 
 BUILD = """\
@@ -73,7 +73,7 @@ def test_times():
     rows = table.RowFormat(CASES, calls=3)
     lines = [*rows.header(), table.copy_line(COPY)]
     for point in POINTS:
-        lines += rows.lines(point, RECORD.share_of_bound(point))
+        lines += rows.lines(point, RECORD.share_of_estimate(point))
     assert "\n".join([*lines, *table.footer(RECORD)]) + "\n" == TIMES
 
 
@@ -107,5 +107,6 @@ def test_a_time_that_cannot_be_is_doubted():
     assert table.implausible(POINTS[0], None) is None
     warning = table.implausible(POINTS[0], 21.2)
     assert warning == (
-        "copy - on 8000000 bytes and 4 devices: 21 times the memory-copy bound; not measured?"
+        "copy - on 8000000 bytes and 4 devices: 21 times as fast as the memory-copy estimate; "
+        "not measured?"
     )

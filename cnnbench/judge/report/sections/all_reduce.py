@@ -24,7 +24,7 @@ from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 
 _GIGA = 1e9
-_BOUND = "bound: copying what must be moved"
+_ESTIMATE = "estimate: copying what must be moved"
 
 
 @introduced
@@ -32,8 +32,8 @@ def all_reduce(results: ReportSubject) -> Iterable[Content]:
     """As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one
     device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on n
     devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements with a
-    wrong sum: a speed without it is no result. The copy bound is the time that the machine needs to
-    copy what must be moved; devices that share a memory may be faster.
+    wrong sum: a speed without it is no result. The copy estimate is the time that the machine needs
+    to copy what must be moved. It is no bound: devices that share a memory may be faster.
     """
     rows = [(record, point) for record in results.allreduces for point in record.rows]
     if wrong := sum(point.failed for _, point in rows):
@@ -83,12 +83,12 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
                 text=number(speed),
             )
         )
-    bounds = _bounds(record, points, "busbw").values()
+    estimates = _estimates(record, points, "busbw").values()
     return Rows(
         title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
         x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
         rows=tuple(rows),
-        limit=(max(bounds), _BOUND) if bounds else None,
+        limit=(max(estimates), _ESTIMATE) if estimates else None,
         note=key_of(rows, centre="the median reduction", band="the middle half of all reductions"),
         bars=True,
     )
@@ -101,14 +101,14 @@ def _curves(record: AllReduceRecord, points: Sequence[Point], name: str) -> Iter
     for spec, best in specs.items():
         hints = (f"{spec}, {binary(size)}: {number(speed)} GB/s" for size, speed in best.items())
         yield ChartSeries(name=spec, points=tuple(best.items()), hints=tuple(hints))
-    bounds = _bounds(record, points, name)
-    if len(bounds) > 1:
-        yield ChartSeries(name=_BOUND, points=tuple(sorted(bounds.items())), reference=True)
+    estimates = _estimates(record, points, name)
+    if len(estimates) > 1:
+        yield ChartSeries(name=_ESTIMATE, points=tuple(sorted(estimates.items())), reference=True)
 
 
-def _bounds(record: AllReduceRecord, points: Iterable[Point], name: str) -> dict[int, float]:
+def _estimates(record: AllReduceRecord, points: Iterable[Point], name: str) -> dict[int, float]:
     """Bandwidth in GB/s of copies by size, as far as it is known."""
-    shares = ((point, record.share_of_bound(point)) for point in points)
+    shares = ((point, record.share_of_estimate(point)) for point in points)
     return {point.bytes: _speed(point, name) / share for point, share in shares if share}
 
 
@@ -134,8 +134,8 @@ def _row(record: AllReduceRecord, point: Point, several: bool) -> Row:
         "longest, µs": numeric(point.longest, scale=1e6),
         "algbw, GB/s": numeric(point.algorithm_bandwidth, scale=1 / _GIGA),
         "busbw, GB/s": numeric(point.bus_bandwidth, scale=1 / _GIGA),
-        "of the copy bound": numeric(
-            record.share_of_bound(point), lambda share: numbers.percent(share, digits=0)
+        "of the copy estimate": numeric(
+            record.share_of_estimate(point), lambda share: numbers.percent(share, digits=0)
         ),
         "#wrong": numeric(point.wrong, wrong, tone="bad" if point.wrong else ""),
         "error": TableCell(point.error, tone="bad") if point.error else "",

@@ -50,9 +50,10 @@ _group = attrgetter("kind", "direction")
 
 @introduced
 def roofline(results: ReportSubject) -> Iterable[Content]:
-    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound of a
-    row is its FLOPs at the rate of a large matrix product or its bytes at the rate of copying
-    memory, whichever takes longer. What is above the bound could be won.
+    """Operations of profiled steps by layer, kind and direction (cnnbench roofline). The estimate
+    of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of copying
+    memory, whichever takes longer. A row may be faster where values are still in a cache. What is
+    above the estimate could be won.
     """
     named = timed_names((results.profiled[one.run.run_id].name, one) for one in results.rooflines)
     yield table(_process(name, one) for name, one in named)
@@ -78,8 +79,8 @@ def _process(name: str, one: Roofline) -> Row:
         "step, ms": numeric(one.unprofiled_step_seconds, scale=1e3),
         "profiled step, ms": numeric(one.step_seconds, scale=1e3),
         "no operation runs, ms": numeric(max(0.0, one.remainder_seconds), scale=1e3),
-        "bound, ms": numeric(total.bound_seconds, scale=1e3),
-        "of the bound": numeric(total.share_of_bound, percent),
+        "estimate, ms": numeric(total.bound_seconds, scale=1e3),
+        "of the estimate": numeric(total.share_of_bound, percent),
         "GFLOP per step": numeric(total.flops or None, scale=1e-9),
         "moved per step": numeric(total.bytes or None, binary),
         "matrix products, GFLOP/s": numeric(machine.flops_per_sec, scale=1e-9),
@@ -89,7 +90,7 @@ def _process(name: str, one: Roofline) -> Row:
     }
 
 
-_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound, ms", "GFLOP")
+_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "estimate, ms", "GFLOP")
 
 
 def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
@@ -102,8 +103,8 @@ def _kind_row(row: RooflineRow, title: str = "kind") -> Row:
         "moved": numeric(row.bytes or None, binary),
         "FLOP/byte": numeric(row.flops_per_byte),
         "GFLOP/s": numeric(_rate(row) if row.flops and row.seconds else None),
-        "bound, ms": numeric(row.bound_seconds, scale=1e3),
-        "of the bound": numeric(row.share_of_bound, percent),
+        "estimate, ms": numeric(row.bound_seconds, scale=1e3),
+        "of the estimate": numeric(row.share_of_bound, percent),
         "to win, ms": numeric(row.winnable_seconds, scale=1e3),
     }
 
@@ -119,7 +120,7 @@ def table_text(found: Roofline, title: str, most: int) -> str:
     contents: Sequence[Sequence[Content]] = (
         (
             Text(title, whole=True),
-            f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
+            f"rates: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
             f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written "
             f"({machine.bytes_source}), which meet at {number(machine.ridge)} FLOP/byte",
         ),
@@ -175,7 +176,7 @@ def _layer_bars(roofline: Roofline, title: str) -> Rows:
     rows = tuple(
         DistributionRow(
             label=row.layer,
-            values=((row.bound_seconds * 1e3, f"{row.layer}: bound"),),
+            values=((row.bound_seconds * 1e3, f"{row.layer}: estimate"),),
             centre=row.seconds * 1e3,
             hint=_hint(row),
             text=percent(row.share_of_step),
@@ -187,7 +188,7 @@ def _layer_bars(roofline: Roofline, title: str) -> Rows:
         title=f"{title}: time of a step in {which}",
         x=Axis(label="time, ms, forward and backward", zero=True, better=LOWER),
         rows=rows,
-        note=f"{key_of(rows, dot='the bound')} Shares are of the step.",
+        note=f"{key_of(rows, dot='the estimate')} Shares are of the step.",
         bars=True,
     )
 
@@ -196,7 +197,7 @@ def _roof(machine: Machine, places: Iterable[float]) -> ChartSeries:
     low, *_, high = sorted([machine.ridge / 4, machine.ridge * 4, *places])
     ends = (low, machine.ridge, high)
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
-    name = f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
+    name = f"roof: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
     name += f"{number(machine.bytes_per_sec / 1e9)} GB/s of memory"
     return ChartSeries(name=name, points=tuple(rates), reference=True)
 
@@ -207,7 +208,8 @@ def _rate(row: RooflineRow) -> float:
 
 
 def _hint(row: RooflineRow) -> str:
-    return f"{row.layer}: {number(row.seconds * 1e3)} ms, {percent(row.share_of_bound)} of bound"
+    share = percent(row.share_of_bound)
+    return f"{row.layer}: {number(row.seconds * 1e3)} ms, {share} of the estimate"
 
 
 _OWN_LANES = (REDUCTION, COPIES)

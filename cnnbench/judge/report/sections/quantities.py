@@ -327,11 +327,11 @@ _Reached: TypeAlias = tuple[Configured, Roofline | None, tuple[Configured, ...]]
 
 
 _CHARTS = (
-    ("Images/sec", "median images/sec", "number"),
-    ("Share of the peak (MFU)", "achieved over peak FLOP/s", "percent"),
-    ("Share of the bound", "images/sec over the bound's", "percent"),
+    ("Images/sec", "median images/sec", ""),
+    ("Share of the peak (MFU)", "achieved over peak FLOP/s", "limit: the peak"),
+    ("Share of the roofline estimate", "images/sec over the estimate's", "the estimate"),
 )
-"""Titles, axes and their formats."""
+"""Titles, axes, and the names of 100 % where values are shares."""
 
 
 def reached(results: ReportSubject) -> list[_Reached]:
@@ -355,7 +355,7 @@ def reached(results: ReportSubject) -> list[_Reached]:
 
 
 def _work(one: Configured) -> object:
-    """Facts that determine the bound of a configuration."""
+    """Facts that determine the roofline estimate of a configuration."""
     images = next((run.batch.global_ for run in one.good if run.batch is not None), None)
     precision = str(one.flag("precision"))
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)
@@ -364,9 +364,9 @@ def _work(one: Configured) -> object:
 @introduced
 def reach(results: ReportSubject) -> Iterable[Content]:
     """The configuration of each network and number format with the highest median over processes.
-    MFU is the share of the peak rate of matrix products, the roofline bound the images/sec if every
-    layer took the least time that the machine's own rates of matrix products and of copying memory
-    allow (cnnbench roofline).
+    MFU is the share of the peak rate of matrix products, the roofline estimate the images/sec
+    if every layer took the time that the machine's own rates of matrix products and of copying
+    memory give (cnnbench roofline).
     """
     rows = reached(results)
     if not rows:
@@ -379,29 +379,30 @@ def reach(results: ReportSubject) -> Iterable[Content]:
     which = newest_text(len(shown), len(rows))
     rows = [row for row in rows if row[0] in shown]
     _, labels = told_apart(shown)
-    values = ((one.throughput, one.sample("mfu"), _of_bound(one, of)) for one, of, _ in rows)
+    values = ((one.throughput, one.sample("mfu"), _of_estimate(one, of)) for one, of, _ in rows)
     charts = (
         process_chart(
             f"{title}{which}",
-            Axis(label=label, format=format, zero=True, better=HIGHER),
+            Axis(label=label, format="percent" if whole else "number", zero=True, better=HIGHER),
             zip(labels, column, strict=True),
-            limit=(1.0, "limit") if format == "percent" else None,
+            limit=(1.0, whole) if whole else None,
             bars=True,
         )
-        for (title, label, format), column in zip(_CHARTS, zip(*values, strict=True), strict=True)
+        for (title, label, whole), column in zip(_CHARTS, zip(*values, strict=True), strict=True)
     )
     yield [chart for chart in charts if len(chart.rows) > 1]
 
 
-def _of_bound(one: Configured, roofline: Roofline | None) -> ProcessValues:
-    """Images/sec of each process as a share of those with every layer at its bound."""
-    bound = None if roofline is None else roofline.bound_images_per_sec
-    return ProcessValues(tuple(speed / bound for speed in one.throughput.values) if bound else ())
+def _of_estimate(one: Configured, roofline: Roofline | None) -> ProcessValues:
+    """Images/sec of each process as a share of those by the roofline estimate."""
+    estimate = None if roofline is None else roofline.bound_images_per_sec
+    values = (speed / estimate for speed in one.throughput.values) if estimate else ()
+    return ProcessValues(tuple(values))
 
 
 def _reached_row(one: Configured, roofline: Roofline | None, others: tuple[Configured, ...]) -> Row:
     _, (_, *as_fast) = told_apart([one, *others])
-    bound = None if roofline is None else roofline.bound_images_per_sec
+    estimate = None if roofline is None else roofline.bound_images_per_sec
     return {
         "configuration": one.name,
         "format": str(one.flag("precision")),
@@ -410,7 +411,7 @@ def _reached_row(one: Configured, roofline: Roofline | None, others: tuple[Confi
         "as fast as": TableCell(first_few(as_fast, 2), kinds="prose"),
         "MFU": numeric(one.sample("mfu").median, percent),
         "peak, GFLOP/s": numeric(one.sample(peak).median, scale=1e-9),
-        "roofline bound, images/sec": numeric(bound),
-        "of the bound": numeric(_of_bound(one, roofline).median, percent),
+        "roofline estimate, images/sec": numeric(estimate),
+        "of the estimate": numeric(_of_estimate(one, roofline).median, percent),
         "processes": numeric(len(one.good), integer),
     }
