@@ -37,7 +37,7 @@ from cnnbench.judge.compare.words import magnitude
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT, Metric
-from cnnbench.judge.metrics.speed import slow_steps_of, slow_steps_text
+from cnnbench.judge.metrics.speed import further_cost, slow_steps_of, slow_steps_text
 from cnnbench.machine.checks import CONDITIONS
 from cnnbench.records.run import RunRecord
 
@@ -252,8 +252,8 @@ class MedianStep:
 
     Attributes:
       change: change of the global batch over the median step, as a share of the base.
-      slow: slow steps of BASE and of NEW; None where a side has none that cost more than the
-        threshold.
+      slow: slow steps of BASE and of NEW. None for a side whose slow steps cost no more than the
+        threshold, and for both if their costs differ by no more: they did not change the speed.
     """
 
     change: float
@@ -294,6 +294,8 @@ def median_step(
     found = gather(replace(case, base=rates[0], new=rates[1]), policy).change
     if not exceeds(size((1 + change) / (1 + found) - 1, THROUGHPUT), policy.threshold):
         return None
-    shared = map(slow_steps_of, sides)
+    shared = [*map(slow_steps_of, sides)]
+    if abs(further_cost(*shared)) <= policy.threshold:  # no slow steps that one side lacks
+        shared = [None, None]
     before, after = (one if one and one.cost > policy.threshold else None for one in shared)
     return MedianStep(change=found, slow=(before, after))

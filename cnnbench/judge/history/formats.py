@@ -25,7 +25,6 @@ from cnnbench.judge.history.steps import (
     shared_steps,
 )
 from cnnbench.judge.metrics.measurement import readable_fact
-from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.judge.metrics.speed import slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
@@ -165,10 +164,9 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     if step.earliest is not step.latest:
         text += f" (95 %: {step.earliest.short} to {step.latest.short})"
     text += "" if step.stands else "; undone since"
-    slow = (step.first_bad if step.worse else step.last_good).slow
-    if metric is not THROUGHPUT or slow is None or slow.cost <= Policy.threshold:
+    if metric is not THROUGHPUT or step.slow is None:
         return text
-    return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(slow)}"
+    return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(step.slow)}"
 
 
 def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:

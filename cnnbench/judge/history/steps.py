@@ -20,11 +20,13 @@ import numpy as np
 
 from cnnbench.base.stats.changepoints import change_points, growing_deviations, noise
 from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps
 from cnnbench.judge.history.noise import NoisyPoints, RecognizedNoise, inflation
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.metrics.speed import further_cost
 
 MIN_POINTS = 2
 """Fewest points of a level; a single outlier is no level."""
@@ -80,6 +82,8 @@ class LevelChange:
       stands: whether the change persists in the last level.
       last_good, first_bad: the points before and after it, also of a change for the better.
       earliest, latest: the new level begins between these points with 95 % probability.
+      slow: slow steps of runs that explain a change of speed: those that one level has and the
+        other one lacks; None without.
     """
 
     index: int
@@ -93,6 +97,7 @@ class LevelChange:
     earliest: SeriesPoint
     latest: SeriesPoint
     facts: tuple[ChangedFact, ...]
+    slow: SlowSteps | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +307,19 @@ def _step(
         earliest=points[low],
         latest=points[high],
         facts=changed_facts(last_good, first_bad),
+        slow=_slow_steps(points, *((before, after) if rose else (after, before))),
     )
+
+
+def _slow_steps(
+    points: Sequence[SeriesPoint], slower: SeriesLevel, faster: SeriesLevel
+) -> SlowSteps | None:
+    """The slow steps of the slower of two levels, if the faster one lacks them."""
+    before, after = (
+        shared_slow_steps([point.slow for point in points[level.start : level.stop]])
+        for level in (faster, slower)
+    )
+    return after if further_cost(before, after) > Policy.threshold else None
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:

@@ -45,6 +45,12 @@ def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
     return f"{text}{number(at_median)} images/sec at the median step"
 
 
+def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
+    """What slow steps cost more in `after`, as a share of the time of all steps."""
+    costs = [0.0 if one is None else one.cost for one in (before, after)]
+    return costs[1] - costs[0]
+
+
 def slow_steps_text(slow: SlowSteps) -> str:
     """Slow steps in words: "every third step takes 90 ms more (33.3 % of the steps)"."""
     share = f"{percent(slow.share)} of the steps"
@@ -54,8 +60,10 @@ def slow_steps_text(slow: SlowSteps) -> str:
         return f"every {which} step takes {more} ({share})"
     if slow.occurrences == 1:
         steps = len(slow.indices)
-        what = "one step" if steps == 1 else f"one group of {steps} steps"
-        return f"{what} of a process takes {more}"
+        what = "one step of a process takes"
+        if steps > 1:
+            what = f"{steps} consecutive steps of a process take"
+        return f"{what} {number(1000 * steps * slow.extra)} ms more"
     if slow.share > _MANY:
         return f"{share} take {more}, at irregular distances"
     return f"one step in {1 / slow.share:.0f} takes {more}, at irregular distances ({share})"

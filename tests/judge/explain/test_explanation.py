@@ -351,6 +351,23 @@ def test_a_larger_batch_is_named_before_single_layers(calm):
     assert "batch_size: 32 in A, 48 in B" in found.answer
 
 
+def test_a_cause_names_a_flag_once_and_no_fact_that_follows_from_it(calm):
+    rows = with_row(REDUCED, 2.2, {"ConcatV2 float32": 9})
+    sides = [calm.side(), calm.side(rows, all_reduce_spec="xring")]
+    for side, algorithm in zip(sides, ("pscpu", "xring"), strict=True):
+        placements = [
+            dataclasses.replace(one.record.placement, all_reduce=(algorithm,)) for one in side
+        ]
+        side[:] = with_records(side, placement=placements)
+    found = explain(*sides)
+    assert {"all_reduce_spec", "all_reduce"} <= {one.fact for one in found.facts}
+    (cause,) = found.causes
+    assert cause.kind == "reduction"
+    assert cause.text.count("all_reduce") == 1
+    assert [one for one in cause.evidence if "all_reduce: " in one] == []
+    assert "all_reduce: " not in found.answer
+
+
 def test_a_wait_that_hardly_scatters_is_named_though_it_is_short(profiles):
     rows = {**network(), INPUT_WAIT: Row(0.5)}
     found = explain(profiles.side({**network(), INPUT_WAIT: Row(0.01)}), profiles.side(rows))

@@ -103,6 +103,30 @@ def test_slow_steps_that_begin_at_a_step_are_named(by_commit, series_of):
     assert text.endswith("; then every third step takes 120.0 ms more (33.3 % of the steps)")
 
 
+PAUSING = (0.08, 0.08, 0.2) * 10
+ONE_FAST = (0.034, *(0.07 + 0.0004 * (3 * step % 7) for step in range(19)))
+
+
+@pytest.mark.parametrize("seconds", [PAUSING, ONE_FAST])
+def test_slow_steps_that_were_there_before_are_no_cause(seconds, by_commit, series_of):
+    records = [
+        by_commit(commit=f"c{index:02}", step_seconds=tuple((1 + (index > 7)) * s for s in seconds))
+        for index in range(16)
+    ]
+    (step,) = trend(series_of(records)[0], SPEED).steps
+    assert (step.worse, step.slow) == (True, None)
+    assert step_text(step, SPEED).endswith("first bad c08")
+
+
+def test_slow_steps_of_a_level_are_those_of_most_of_its_points(by_commit, series_of):
+    records = [by_commit(commit=f"c{index:02}", step_seconds=(0.08,) * 30) for index in range(8)]
+    slower = [(0.12,) * 30] * 8
+    slower[0] = PAUSING  # the first one alone was disturbed
+    records += [by_commit(commit=f"d{n:02}", step_seconds=one) for n, one in enumerate(slower)]
+    (step,) = trend(series_of(records)[0], SPEED).steps
+    assert step.slow is None
+
+
 def test_changes_below_the_threshold_are_none_whatever_their_number():
     quiet = [100.0] * 10 + [98.0] * 10
     assert len(levels_of(quiet, True, 0.03)) == 1

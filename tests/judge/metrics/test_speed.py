@@ -1,0 +1,29 @@
+"""Slow steps in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.base.stats.slow_steps import slow_steps
+from cnnbench.judge.metrics.speed import further_cost, slow_steps_text
+
+
+@pytest.mark.parametrize(
+    ("slow", "extra", "text"),
+    [
+        (range(10, 20), 0.02, "10 consecutive steps of a process take 200.0 ms more"),
+        (range(10, 11), 0.2, "one step of a process takes 200.0 ms more"),
+        (range(2, 40, 3), 0.2, "every third step takes 200.0 ms more (32.5 % of the steps)"),
+        ((2, 3, 9, 31), 0.2, "one step in 10 takes 200.0 ms more, at irregular distances (10.0 %"),
+    ],
+)
+def test_slow_steps_have_their_number_and_their_whole_cost(slow, extra, text):
+    found = slow_steps([0.02 + extra * (step in slow) for step in range(40)])
+    assert slow_steps_text(found).startswith(text)
+
+
+def test_further_cost_of_slow_steps():
+    few, many = (slow_steps([0.02 + 0.02 * (n % e == 0) for n in range(40)]) for e in (10, 2))
+    assert further_cost(few, many) == pytest.approx(many.cost - few.cost)
+    assert further_cost(None, many) == many.cost
+    assert further_cost(many, None) == -many.cost
