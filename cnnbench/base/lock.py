@@ -33,6 +33,9 @@ LOGS = ".cnnbench-lock-of-logs"
 SCRATCH = ".cnnbench-scratch"
 """The same for temporary folders. Only these have it: a folder without it is never removed."""
 
+SCRATCH_OF_PARENT = "CNNBENCH_SCRATCH"
+"""Variable with the temporary folder in which a process writes for its parent, which lives."""
+
 SCRATCH_NAME = re.compile(r"(cnnbench-[a-z]+|unfinished)-[a-z0-9_]{8}")
 """Names of temporary folders."""
 
@@ -88,8 +91,9 @@ class FolderLock:
 
     def release(self) -> None:
         """Releases the lock."""
-        with contextlib.suppress(OSError):
-            self._path.unlink()  # still locked; the next writer creates a new file
+        with contextlib.suppress(OSError):  # another folder may have taken the path
+            if os.path.samestat(os.fstat(self._descriptor), os.stat(self._path)):
+                self._path.unlink()  # still locked; the next writer creates a new file
         os.close(self._descriptor)
 
     def _locked(self, deadline: float) -> int:
@@ -153,11 +157,12 @@ def hold(
 def claim(path: str | Path) -> None:
     """Makes temporary folders of killed processes that contain a path ordinary ones, which stay.
 
-    BlockingIOError if the process of one lives and will remove it.
+    BlockingIOError if the process of one lives and will remove it; see `SCRATCH_OF_PARENT`.
     """
+    ours = os.environ.get(SCRATCH_OF_PARENT)
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
-        if os.path.lexists(folder / SCRATCH):
+        if os.path.lexists(folder / SCRATCH) and str(folder) != ours:
             FolderLock(folder, file=SCRATCH).release()
 
 

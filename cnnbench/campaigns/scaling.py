@@ -112,20 +112,20 @@ class Scaling:
         records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
         # Interleaved, so that a slowdown of the machine affects all alike.
         due = [(repeat, count) for repeat in range(1, repeats + 1) for count in records]
-        for at, (repeat, count) in enumerate(due):
-            name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
-            target = (folder.folder / f"{name}.json").absolute()
-            check_outputs([Output("results", str(target), "run")])
-            folder.log(name).parent.mkdir(exist_ok=True)
-            side = self._side(folder.log(name).parent, count)
+        names = [f"workers-{n}-{repeat}" if n else f"alone-{repeat}" for repeat, n in due]
+        targets = [folder.folder / f"{name}.json" for name in names]
+        check_outputs([Output("results", str(target), "run") for target in targets])
+        for at, (name, target, (_, count)) in enumerate(zip(names, targets, due, strict=True)):
+            logs = folder.log(name).parent
+            side = self._side(folder.unfinished(logs), count)
             (ended,) = yield RequestBatch(
                 folder=folder,
-                requests=[request(folder, name, side, key=count, target=target)],
+                requests=[request(folder, name, side, key=count, target=target, leaves=logs)],
                 then=[later for _, later in due[at + 1 :]],
                 timeout=_A_DAY,
             )
             if ended.status != "ok":
-                raise BenchmarkError(f"{name} failed; its logs are in {folder.log(name).parent}")
+                raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
         return records
 

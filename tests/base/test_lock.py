@@ -14,7 +14,15 @@ import pytest
 from forked import finished
 
 from cnnbench.base import lock
-from cnnbench.base.lock import FILE, SCRATCH, FolderLock, Scratch, claim, remove_abandoned
+from cnnbench.base.lock import (
+    FILE,
+    SCRATCH,
+    SCRATCH_OF_PARENT,
+    FolderLock,
+    Scratch,
+    claim,
+    remove_abandoned,
+)
 
 HOLDER = """
 import sys, time
@@ -224,3 +232,10 @@ def test_the_scratch_folder_of_a_living_process_is_for_nobody_else(temporary):
         with pytest.raises(BlockingIOError):
             FolderLock(scratch.path)
     assert names(temporary) == []
+
+
+def test_a_process_may_write_to_the_scratch_folder_of_its_parent(temporary, monkeypatch):
+    with Scratch("cnnbench-test-") as scratch:
+        monkeypatch.setenv(SCRATCH_OF_PARENT, os.path.realpath(scratch.path))
+        claim(scratch.path / "train")
+        assert names(scratch.path) == [SCRATCH]

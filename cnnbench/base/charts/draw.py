@@ -193,7 +193,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
     top = _rows_top(chart)
     labels = _row_labels(chart, sheet.inner)
     bottom = top + labels.height
-    right = max(_RIGHT, 12 + CHARACTER * max(len(row.text) for row in chart.rows))
+    right = max(_RIGHT, 12 + CHARACTER * max((len(row.text) for row in chart.rows), default=0))
     axes = sheet.axes(labels.left, sheet.inner - right, top, bottom)
     ends = [end for row in chart.rows for end in (row.centre, row.low, row.high)]
     values = [value for row in chart.rows for value, _ in row.values]

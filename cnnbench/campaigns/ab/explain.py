@@ -19,7 +19,6 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.files import write_text
 from cnnbench.records.step_profile import Primitive, StepProfile
 from cnnbench.run.observe import onednn
 
@@ -83,7 +82,7 @@ class Profiling:
             for name in SIDES:
                 logged = yield from self._logged(name)
                 found = replace(profiles[name][0], primitives=logged)
-                write_text("results", str(self._path(name, 1)), found.to_json())
+                self.results.write(self._path(name, 1), found.to_json().encode("ascii"))
                 profiles[name][0] = found
         labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
         return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
@@ -103,16 +102,16 @@ class Profiling:
         """The profile of one process; NotExplainedError if it failed or left none."""
         label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
         side = self.sides[name]
-        path.unlink(missing_ok=True)
+        self.results.remove(path)
         flags: dict[str, object] = {
-            "profile_json": path.absolute(),
+            "profile_json": self.results.unfinished(path),
             "profile_steps": self.steps,
             "warmup": "fixed",
             "num_warmup_batches": _WARM_UP + self.steps,
         }
         if "num_epochs" not in side.given:
             flags["num_batches"] = self.steps
-        ended = yield from self._run(label, side.including(flags), path.stem, None, left)
+        ended = yield from self._run(label, side.including(flags), path.stem, None, left, path)
         told = ended.message
         if not told:
             told = "no profile"
@@ -133,10 +132,16 @@ class Profiling:
         return found or None
 
     def _run(
-        self, label: str, side: Side, stem: str, key: str | None, left: int
+        self,
+        label: str,
+        side: Side,
+        stem: str,
+        key: str | None,
+        left: int,
+        leaves: Path | None = None,
     ) -> RunPolicy[Ended]:
-        target = self.results.pending(stem)
-        one = request(self.results, stem, side, label=label, key=key, target=target, answers=())
+        more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
+        one = request(self.results, stem, side, label=label, key=key, **more)
         (ended,) = yield RequestBatch(
             folder=self.results, requests=[one], then=[key] * left, timeout=self.timeout
         )

@@ -201,7 +201,7 @@ def _versions(side: Side) -> dict[str, object]:
 def request(folder: ResultsFolder, name: str, side: Side, **more: Any) -> Request:
     """A process of a side, with its log in a folder; `more` are other fields of `Request`."""
     log = folder.log(name)
-    command = measuring(side, log.with_suffix(".part"), log)
+    command = measuring(side, folder.unfinished(folder.folder / f"{name}.json"), log)
     return Request(name=name, command=command, **{"label": name, **more})
 
 

@@ -165,7 +165,8 @@ class CommitBench:
                     turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
                     policy=self._policy(),
                 )
-                with PairsFolder(self._results.of_commit(commit), resume=True) as results:
+                place = self._results.of_commit(commit)
+                with PairsFolder(place, resume=True, within=self._results) as results:
                     yield from Pairs(experiment, results, self.campaign).policy()
                 burn_in = 0
                 state = begun(self._results.of_commit(commit))
@@ -183,8 +184,8 @@ class CommitBench:
                 b = stack.enter_context(self._prepared(commit, "b"))
             except (_UnusableError, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
-            name = f"explain-{commit[:12]}"
-            with ProfilesFolder(self._results.folder / name, resume=True) as results:
+            place = self._results.folder / f"explain-{commit[:12]}"
+            with ProfilesFolder(place, resume=True, within=self._results) as results:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,
@@ -207,6 +208,7 @@ class CommitBench:
     def _build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results.folder / f"build-{commit[:12]}.log"
         build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
+        self._results.check()
         done = execute(build, self.setting.experiment.timeout)
         if done.timed_out:
             raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import select
 import socket
 import time
@@ -27,6 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, uninterrupted
+from cnnbench.base.lock import SCRATCH_OF_PARENT
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes.child import Child, Command, Ended, execute, start, stop
@@ -149,7 +151,7 @@ class Request:
       target: where its record is kept; None: only if the process fails.
       failed: where it is kept if a process of its batch fails; `target` if not given.
       answers: statuses with which the process is done, and is not run again by a later session.
-      leaves: what it makes besides, without which it does not count.
+      leaves: a further required output; the process writes it to its `unfinished` path.
       place: adds its place in the campaign to its record, by the earlier attempts of its batch.
       facts: more keys of its event in the journal.
     """
@@ -281,6 +283,9 @@ class Campaign:
             total = self._done + len(left)
             self.reporter.started(self._done + 1, total, label, self._seconds(left))
             commands = [one.command for one in group]
+            for command in commands:
+                with batch.folder.writing(command.log):
+                    command.log.parent.mkdir(exist_ok=True)
             try:
                 ended = self.run(commands, batch.timeout, in_turn)
             finally:
@@ -293,7 +298,7 @@ class Campaign:
             for place, (one, end) in enumerate(zip(group, ended, strict=True), start=1):
                 _note(batch.folder, one, done[one.name])
                 if one.target is None and not batch.sides:
-                    batch.folder.pending(one.name).unlink(missing_ok=True)
+                    batch.folder.remove(batch.folder.pending(one.name))
                 self._done += 1
                 self._now.append(end.seconds)
                 self.remember(one.key, end.seconds)
@@ -315,7 +320,9 @@ class Campaign:
             target = one.failed or target
         target = target or folder.pending(one.name)  # until the journal has its event
         if one.failed is not None and not ended.message and not batch.sides:
-            one.failed.unlink(missing_ok=True)  # of an earlier attempt
+            folder.remove(one.failed)  # of an earlier attempt
+        if one.leaves is not None:
+            folder.take(one.leaves)
         if ended.unusable is not None:
             folder.write(target.with_suffix(".unusable"), ended.unusable)
         folder.keep(ended.document, target)
@@ -352,6 +359,16 @@ class Campaign:
         """
         if self.question is not None:
             self.question.check()
+        commands = [
+            replace(
+                one,
+                environment={
+                    **one.environment,
+                    SCRATCH_OF_PARENT: os.path.realpath(one.record.parent),
+                },
+            )
+            for one in commands
+        ]
         if not turn_seconds:
             return [self._judged(one, execute(one, timeout)) for one in commands]
         begun = time.monotonic()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from cnnbench.base.lock import FILE, hold
+from cnnbench.base.lock import FILE, Scratch, hold
 from cnnbench.base.reading import parse_json, read_file
 from cnnbench.base.text.terminal import print_warning
 from cnnbench.campaigns.processes.question import Question, differences
@@ -35,11 +37,16 @@ _CRC = b', "crc": '
 class ResultsFolder:
     """A results directory, made if missing, and locked for one process within its context.
 
+    The folder is opened once. Every write goes through this class, and is refused with a
+    BenchmarkError where the path no longer names the folder that was opened: it was moved, replaced
+    or unmounted. Processes write to `unfinished` paths elsewhere; `take` moves what they leave.
+
     Its journal has an event named like its `command` for every session, with the question: `begin`
     adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
     is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
     command; and with `resume`, if it holds no `noun` and is not shared, or one with another
-    question or without one (those of 1.0.0). `inside` are folders that it makes.
+    question or without one (those of 1.0.0). `inside` are folders that it makes; `within` is the
+    campaign's folder that contains this one.
     """
 
     command: ClassVar[str] = ""
@@ -55,16 +62,23 @@ class ResultsFolder:
         question: Question | None = None,
         *,
         resume: bool = False,
+        within: ResultsFolder | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self.journal = Journal(self.folder / self.file, self.timespec)
+        self.journal = Journal(self.folder / self.file, self.timespec, self.check)
+        self._within = within
         self.question = question
         self.resume = resume
         if resume and question is not None and not self.shared and not self.folder.is_dir():
             raise self._refused(self.nothing())
+        if within is not None:
+            within.check()
         with contextlib.ExitStack() as stack:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
+                opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+                stack.callback(os.close, opened)  # open, its inode number is not used again
+                self._state = os.fstat(opened)
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
                 if there and not (resume or self.shared):
@@ -80,13 +94,23 @@ class ResultsFolder:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
                 raise self._refused(f"cannot be used: {error.strerror}") from None
-            self._lock = stack.pop_all()
+            self._held = stack.pop_all()
 
     def __enter__(self: _Folder) -> _Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.close()
+        self._held.close()
+
+    def check(self) -> None:
+        """Raises a BenchmarkError if the path no longer names the folder that was opened."""
+        if self._within is not None:
+            self._within.check()
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self._state, os.stat(self.folder)):
+                return
+        gone = "is no longer the folder that this command opened: it was moved, replaced or "
+        raise BenchmarkError(f"{self.folder}: {gone}unmounted; nothing more is written there")
 
     def begin(self, **facts: object) -> None:
         """Adds the event of this session, with its question."""
@@ -177,13 +201,13 @@ class ResultsFolder:
         """Gives the record of a process its final name, if it is pending and there is one."""
         pending = self.pending(name)
         if target is not None and pending.exists():
-            with writing(pending):
+            with self.writing(pending):
                 pending.replace(target)
 
     def set_aside(self, name: str, log: Path, attempt: str) -> None:
         """Renames the pending record and the log of a process that will be run again."""
         for path in (self.pending(name), log):
-            with writing(path):
+            with self.writing(path):
                 path.replace(path.with_stem(f"{name}-{attempt}"))
 
     def keep(self, document: Mapping[str, Any], target: Path) -> None:
@@ -192,9 +216,43 @@ class ResultsFolder:
 
     def write(self, target: Path, data: bytes) -> None:
         """Writes a file atomically and durably, in a folder that is made if missing."""
-        with writing(target):
+        with self.writing(target):
             target.parent.mkdir(exist_ok=True)
             write_whole(target, data)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file or a folder, if there is one."""
+        with self.writing(path):
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """Reports errors of writing to the folder, such as a full disk, as BenchmarkError."""
+        self.check()
+        with _writing(path):
+            yield
+
+    @cached_property
+    def _scratch(self) -> Path:
+        with _writing(Path(tempfile.gettempdir())):
+            return self._held.enter_context(Scratch(f"cnnbench-{self.command}-")).path
+
+    def unfinished(self, target: Path) -> Path:
+        """Path outside of the folder at which a process writes what `take` moves to `target`."""
+        return self._scratch / "-".join(target.relative_to(self.folder).parts)
+
+    def take(self, target: Path) -> None:
+        """Moves the file or folder that a process has left into this folder, if it left one."""
+        made = self.unfinished(target)
+        if not made.is_dir():
+            if made.exists():
+                self.write(target, made.read_bytes())
+            return
+        with self.writing(target):
+            shutil.copytree(made, target, dirs_exist_ok=True)
+            shutil.rmtree(made)
 
 
 def _is_unused(path: Path) -> bool:
@@ -203,8 +261,7 @@ def _is_unused(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Reports errors of writing to a results directory, such as a full disk, as BenchmarkError."""
+def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -235,9 +292,12 @@ class Journal:
     values; those of earlier versions do not. Times have the precision of `datetime.isoformat`.
     """
 
-    def __init__(self, path: Path, timespec: str = "seconds") -> None:
+    def __init__(
+        self, path: Path, timespec: str = "seconds", check: Callable[[], None] = lambda: None
+    ) -> None:
         self.path = path
         self._timespec = timespec
+        self._check = check
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
         """The events so far, all or those of these names; none if there is no file.
@@ -264,7 +324,8 @@ class Journal:
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str)[:-1]
         line += f"{_CRC.decode()}{zlib.crc32(line.encode())}}}\n"
-        with writing(self.path):
+        self._check()
+        with _writing(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 size = os.lseek(descriptor, 0, os.SEEK_END)

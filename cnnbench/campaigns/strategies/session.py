@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +202,7 @@ class WeightsFolder(ResultsFolder):
 
     def discard(self) -> None:
         """Removes the checkpoints."""
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        self.remove(self.checkpoints)
 
 
 class StrategiesFolder(WeightsFolder):
@@ -268,7 +267,8 @@ class StrategiesSession:
         stem, flags, checkpoint = f"r{number}", case.flags, None
         if not number:
             checkpoint = self._results.checkpoints / case.name
-            stem, flags = "weights", {**case.weights_flags, "train_dir": str(checkpoint)}
+            stem, flags = "weights", dict(case.weights_flags)
+            flags["train_dir"] = str(self._results.unfinished(checkpoint))
         kept = self._results.folder / case.name / f"{stem}.json"
         return request(
             self._results,

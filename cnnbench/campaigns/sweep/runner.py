@@ -6,7 +6,6 @@ hold key and repeat.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,9 +48,6 @@ class Store(ResultsFolder):
     ) -> None:
         super().__init__(folder, question, resume=resume)
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
-        for path in self.folder.glob("*.part"):  # what earlier sweeps did not finish
-            with contextlib.suppress(OSError):
-                path.unlink()
         remove_abandoned(self.folder)
 
     def log(self, name: str) -> Path:
@@ -230,7 +226,8 @@ class Sweep:
         """
         case, trial = item.case, item.repeat == 0
         log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
-        record, kept = log.with_suffix(".part"), log.with_suffix(".json")
+        kept = log.with_suffix(".json")
+        record = self.store.unfinished(kept)
         words = (*arguments(item, batch_size), *command_words({"result_json": record}))
         request = Request(
             name=name or log.stem,

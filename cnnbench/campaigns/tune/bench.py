@@ -83,7 +83,7 @@ class TuneFolder(WeightsFolder):
     def pairs(self, number: int) -> PairsFolder:
         """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
         name = _FINAL if number == 1 else f"{_FINAL}-{number}"
-        return PairsFolder(self.folder / name, resume=True)
+        return PairsFolder(self.folder / name, resume=True, within=self)
 
     def events(self, event: str) -> Iterator[dict[str, Any]]:
         """Earlier events of one kind, oldest first, each with its session's `minutes`."""

@@ -281,7 +281,8 @@ class Final:
 
     def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
         """Trains weights to compare; returns why that failed, or ""."""
-        flags = {**flags_for_weights(one.flags, WEIGHTS_STEPS), "train_dir": str(target)}
+        flags = flags_for_weights(one.flags, WEIGHTS_STEPS)
+        flags["train_dir"] = str(self.folder.unfinished(target))
         training = request(
             self.folder,
             f"weights-{one.key}",

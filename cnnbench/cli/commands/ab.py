@@ -337,7 +337,7 @@ def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
 
 def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
-    with ProfilesFolder(results.folder / PROFILES, resume=True) as folder:
+    with ProfilesFolder(results.folder / PROFILES, resume=True, within=results) as folder:
         found = Profiling(
             sides=experiment.sides,
             results=folder,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,8 +75,9 @@ Searched: TypeAlias = Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]
 
 
 @pytest.fixture
-def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
+def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searched]:
     """searched(SECONDS, FOLDER): a search whose processes take 4 s alone, and 8 s in turn."""
+    held = contextlib.ExitStack()
 
     def searched(
         seconds: float, folder: str = "results"
@@ -92,14 +94,16 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Searched:
             lanes=8,
         )
         campaign = Clocked(runs)
-        with TuneFolder(tmp_path / folder, resume=folder != "results") as results:
-            results.begin(minutes=seconds / 60)
-            bench = RaceBench(results, campaign, question)
-            campaign.follow(bench.begin())
-            found = campaign.follow(search(space, question.first, bench, 0.01))
+        results = TuneFolder(tmp_path / folder, resume=folder != "results")
+        held.enter_context(results)
+        results.begin(minutes=seconds / 60)
+        bench = RaceBench(results, campaign, question)
+        campaign.follow(bench.begin())
+        found = campaign.follow(search(space, question.first, bench, 0.01))
         return found, campaign, bench
 
-    return searched
+    with held:
+        yield searched
 
 
 def test_what_the_time_is_not_enough_for_leaves_as_untried(

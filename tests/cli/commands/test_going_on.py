@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from privileges import mount, mounting, umount, unprivileged
 
 from cnnbench.campaigns.ab import checkout, side
 from cnnbench.campaigns.bisect import bench
@@ -237,18 +238,25 @@ def one_worktree():
         yield lambda *given: contextlib.nullcontext(made(*given))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_killed_at_any_event_it_goes_on_to_the_same_result(
-    campaigns, one_worktree, command, monkeypatch
-):
-    run, cuts, add = Recorded(), [], Journal.add
+@pytest.fixture
+def recorded(one_worktree, monkeypatch):
+    """Each process of campaigns runs once in a test, and then ends as it did; see `Recorded`."""
+    run = Recorded()
     monkeypatch.setattr(campaign, "execute", run)
     monkeypatch.setattr(
-        campaign, "execute_in_turn", lambda both, *_: [run(one, 60) for one in both]
+        campaign, "execute_in_turn", lambda both, *_: [campaign.execute(one, 60) for one in both]
     )
     monkeypatch.setattr(bench, "worktree", one_worktree)
     monkeypatch.setattr(Question, "check", lambda self: None)  # edits have tests of their own
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_at_any_event_it_goes_on_to_the_same_result(
+    campaigns, recorded, command, monkeypatch
+):
+    run, cuts, add = recorded, [], Journal.add
 
     def cut(journal, event, **facts):
         """Copies what a kill at this moment would leave."""
@@ -267,3 +275,85 @@ def test_killed_at_any_event_it_goes_on_to_the_same_result(
         assert campaigns(command, f"cut-{moment}", resume=moment > 0) in (0, 3), moment
         assert records(f"cut-{moment}") == expected, moment
         assert run.count == once, moment
+
+
+def moved(folder):
+    folder.rename("away")
+    return lambda: Path("away").rename(folder)
+
+
+def replaced(folder):
+    back = moved(folder)
+    Path("other").mkdir(exist_ok=True)
+    folder.symlink_to("other")
+
+    def put_back():
+        assert not [*Path("other").iterdir()]
+        folder.unlink()
+        back()
+
+    return put_back
+
+
+def unmounted(folder):
+    umount(folder)
+
+    def put_back():
+        assert not [*folder.iterdir()]
+        mount("mounted", folder)
+
+    return put_back
+
+
+def read_only(folder):
+    paths = [*folder.rglob("*"), folder]
+    for path in paths:
+        path.chmod(path.stat().st_mode & ~0o222)
+    return lambda: [path.chmod(path.stat().st_mode | 0o200) for path in reversed(paths)]
+
+
+@pytest.fixture
+def disturbed(campaigns, capsys, monkeypatch):
+    """disturbed(COMMAND, HOW, MEANWHILE): its folder changes during its first process, or after."""
+
+    def disturbed(command, how, meanwhile):
+        folder = Path(how.__name__)
+        if how is unmounted:
+            for place in (Path("mounted"), folder):
+                place.mkdir()
+            mount("mounted", folder)
+        put_back = []
+        target, name = (campaign, "execute") if meanwhile else (Journal, "add")
+        usual = getattr(target, name)
+
+        def once(*given, **facts):
+            found = usual(*given, **facts)
+            if not put_back and (not facts or given[1] == "process"):
+                put_back.append(how(folder))
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, once)
+            capsys.readouterr()
+            assert campaigns(command, folder) == 4
+        err = capsys.readouterr().err
+        (line,) = (line for line in err.splitlines() if " error: " in line)
+        assert str(folder) in line
+        if how in (moved, replaced):
+            assert not folder.exists() or folder.is_symlink()
+        put_back[0]()
+        assert campaigns(command, folder, resume=True) in (0, 3)
+        assert records(folder) == records("whole")
+
+    return disturbed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
+    campaigns, recorded, disturbed, command
+):
+    assert campaigns(command, "whole") in (0, 3)
+    disturbed(command, moved, True)
+    disturbed(command, replaced, False)
+    unprivileged(lambda: disturbed(command, read_only, True))
+    mounting(lambda: disturbed(command, unmounted, False))
