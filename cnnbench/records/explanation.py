@@ -158,7 +158,37 @@ class Explanation(Document):
     @computed
     def remainder(self) -> float:
         """Seconds of the difference that profiled steps do not show."""
-        return self.difference - (self.profiled_new - self.profiled_base)
+        return self.not_profiled.difference
+
+    @property
+    @computed
+    def not_profiled(self) -> ExplainedRow:
+        """What profiled steps do not show, as a row whose spread is unknown (NaN)."""
+        base, new = self.base - self.profiled_base, self.new - self.profiled_new
+        return self.row("not in the profiles", base=base, new=new)
+
+    def row(
+        self,
+        layer: str,
+        kind: str = "",
+        direction: str = "",
+        *,
+        base: float,
+        new: float,
+        spread: float = math.nan,
+    ) -> ExplainedRow:
+        """A row of times in seconds, with its share of the difference."""
+        # The difference may be 0 by its spread, twice its standard error.
+        is_known = abs(self.difference) > self.spread
+        return ExplainedRow(
+            layer=layer,
+            kind=kind,
+            direction=direction,
+            base=base,
+            new=new,
+            spread=spread,
+            share=(new - base) / self.difference if is_known else None,
+        )
 
     @property
     @computed

@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,14 +30,18 @@ from agreement import (
     without_marks,
 )
 from made_up_campaigns import MadeUpMachine, on, run
+from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.document import Report, Section, html, markdown
 from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.strategies import session, table
 from cnnbench.campaigns.tune import race, text
 from cnnbench.cli.commands import strategies, tune
+from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.report.sections import campaigns as campaign_sections
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.parts import Measured, StartupSeconds
+from cnnbench.records.step_profile import GAPS, INPUT_WAIT
 from cnnbench.records.strategies import StrategyRow
 
 pytestmark = pytest.mark.timeout(600)
@@ -49,6 +53,8 @@ NO_RESULTS = (
     "95 % interval",  # a level
     "the 6 pairs that a verdict needs",
     "--rounds=6 can",
+    "--rounds=3 does",
+    "the 10 largest of",  # of --rows
     "(from 6 processes on)",
     *(f"process {place}: " for place in range(1, 7)),  # of a dot of a chart
     "exit status 4; last log line: no good",  # words of a process
@@ -57,8 +63,8 @@ NO_RESULTS = (
 
 _KNOWN = re.compile("|".join(map(re.escape, NO_RESULTS)))
 
-PROSE = ("answer", "advice", "reason", "notes", "text", "evidence", "weights", "incomplete")
-"""Keys of documents whose texts are sentences: their numbers are said, as those of outputs."""
+PROSE = ("answer", "advice", "reason", "weights", "incomplete")
+"""Keys of documents whose texts are sentences about its numbers, which are said there, too."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,18 @@ class Experiment:
     without_marks: Callable[[], dict[str, str]]
 
     @classmethod
-    def of(cls, result: Any, document: Any, outputs: Mapping[str, Callable[[Any], str]]) -> Any:
+    def of(
+        cls,
+        result: Any,
+        document: Any,
+        outputs: Mapping[str, Callable[[Any], str]],
+        phrases: Sequence[str] = (),
+    ) -> Experiment:
         """The experiment of a result; `outputs` write it."""
         pages = tuple(Page.of(name, write(result)) for name, write in outputs.items())
         plain = without_marks(result)
         return cls(
-            Document(encoded(document), PROSE),
+            Document(encoded(document), PROSE, phrases),
             pages,
             lambda: {name: write(plain) for name, write in outputs.items()},
         )
@@ -186,6 +198,39 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
         return Experiment.of(printed[0], printed[0], outputs)
 
 
+def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """Profiles of sides that differ in layers, work, gaps, waits or all of it, or not at all."""
+    draw = random.Random(seed)
+    profiles = Profiles(make, seed, draw.choice([0.02, 0.1]), draw.choice([0.005, 0.02]))
+    new = draw.choice(
+        [
+            None,
+            changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9),
+            changed(lambda part: part[:2] == ("conv1", CONV), 1.0, flops=2 * 10**9),
+            changed(lambda part: part.kind == CONV, 1.3),
+            changed(lambda part: part == GAPS, 8.0),
+            changed(lambda part: part == INPUT_WAIT, 90.0),
+            changed(lambda part: True, 1.2),
+        ]
+    )
+    processes, flags = draw.choice([1, 2, 3, 3]), draw.choice([{}, {"num_intra_threads": 1}])
+    sides = profiles.side(None, processes), profiles.side(new, processes, **flags)
+    with tracked():
+        found = explain(*sides)
+        outputs: dict[str, Callable[[Any], str]] = {
+            "table": explanation.table_text,
+            "all rows": lambda one: explanation.table_text(one, 0),
+            "markdown": lambda one: unescaped(explanation.to_markdown(one)),
+            "chart": lambda one: page_text(chart_text(explanation.chart(one))),
+        }
+        return Experiment.of(found, found, outputs, phrases_of(found))
+
+
+def phrases_of(found: Explanation) -> list[str]:
+    """How outputs say the facts that differ; values of facts are texts, such as 8."""
+    return [f"{one.fact} is {one.base} in A and {one.new} in B" for one in found.facts]
+
+
 def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
     """The page and the Markdown of a report that has a section on a document, and answers."""
 
@@ -205,6 +250,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
 
 
 COMMANDS: Mapping[str, Callable[[int, Path, Any], Experiment]] = {
+    "explain": explain_of,
     "strategies": strategies_of,
     "tune": tune_of,
 }

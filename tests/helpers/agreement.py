@@ -13,6 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import html
+import itertools
 import operator
 import re
 import sys
@@ -310,9 +311,12 @@ class Document:
     Args:
       tree: the document as JSON values, with marks.
       prose: keys of texts that are sentences: numbers in them are said, as in any output.
+      phrases: texts with what texts of the document say that are too short to stand alone.
     """
 
-    def __init__(self, tree: Mapping[str, Any], prose: Sequence[str]) -> None:
+    def __init__(
+        self, tree: Mapping[str, Any], prose: Sequence[str], phrases: Iterable[str] = ()
+    ) -> None:
         self.values: dict[str, Any] = {}
         self.paths: dict[Expression, list[str]] = {}
         self.texts: list[str] = []
@@ -329,8 +333,9 @@ class Document:
                     self.paths.setdefault(value.origin, []).append(path)
             elif re.sub(r"\[\d+\]", "", path).rpartition(".")[2] in prose:
                 self.sentences.append(Page.of(path, value))
-            elif re.search(r"\d", value):
+            elif re.search(r"\d", value) and len(value) > _FEW:
                 self.texts.append(without_marks(value))
+        self.texts += phrases
         self.said: set[str] = set()
 
     def with_value(self, path: str, value: Any) -> Document:
@@ -340,7 +345,10 @@ class Document:
         return other
 
     def paths_of(self, expression: Any) -> list[str] | None:
-        """Paths of the one value that a number was computed from; None without, or of several."""
+        """Paths of the one value that a number was computed from; None without, or of several.
+
+        The sum of a column of a list, and the difference of two, count as one value.
+        """
         if not _is_expression(expression):
             return []
         if expression in self.paths:
@@ -351,14 +359,19 @@ class Document:
         if None in found:
             return None
         several = {tuple(one) for one in found if one}
-        return [*several.pop()] if len(several) == 1 else None if several else []
+        if len(several) < 2:
+            return [*several.pop()] if several else []
+        columns = {path.rpartition("[")[0] for paths in several for path in paths}
+        is_sum = expression[0] in (operator.add, operator.sub) and len(columns) == 1
+        return sorted(itertools.chain(*several)) if is_sum and columns != {""} else None
 
     def value_of(self, expression: Any, path: str) -> Any:
         """What an expression is for the value at a path."""
         if not _is_expression(expression):
             return expression
-        if path in self.paths.get(expression, ()):
-            return self.values[path]
+        paths = self.paths.get(expression, ())
+        if paths:  # of a sum, each item has its own
+            return self.values[path if path in paths else paths[0]]
         return expression[0](*(self.value_of(one, path) for one in expression[1:]))
 
     def fault_of(self, number: Number, text: str) -> str:
@@ -374,6 +387,9 @@ class Document:
                 return f"{path} is {wanted}"
         return ""
 
+
+_FEW = 2
+"""Shorter texts, such as the value 8 of a fact, would cover what they have not to do with."""
 
 _DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -443,8 +459,8 @@ def page_text(page: str) -> str:
     return "\n".join(filter(None, map(str.strip, texts.found)))
 
 
-_SCALES = ("x", "y", "style", "mark", "sizes", "ticks")
-"""Fields of charts that are no results."""
+_SCALES = ("x", "y", "style", "mark", "sizes", "ticks", "low", "high", "box", "spans")
+"""Fields of charts that are no results, or are drawn and not said."""
 
 
 def chart_text(chart: Any, *_: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
 from cnnbench.base.document import Content, Row, Table, Text, numeric, table, terminal
 from cnnbench.base.document.markdown import table_lines
 from cnnbench.base.text.escape import code, markdown
-from cnnbench.base.text.numbers import count, number, percent
+from cnnbench.base.text.numbers import count, number, number_of, percent
 from cnnbench.judge.explain.causes import causes, significant_causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
@@ -34,23 +34,17 @@ def explain(
         sides, found = significant_causes(sides)
     work = () if found else causes(sides.of_work())
     timed = sides.timed
-    spread = 2 * timed.error()
-    rows = [
-        _row(part._asdict(), *times.usual, 2 * times.error(), (timed.difference, spread))
-        for part, times in sides.means.items()
-    ]
-    rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
     document = Explanation(
         answer="",
         base_label=labels[0],
         new_label=labels[1],
         base=timed.usual[0],
         new=timed.usual[1],
-        spread=spread,
+        spread=2 * timed.error(),
         chance=max(CERTAIN * timed.error(sides.noise), timed.chance),
         profiled_base=sides.step.usual[0],
         profiled_new=sides.step.usual[1],
-        rows=tuple(rows),
+        rows=(),
         causes=found or work,
         by_work=bool(work),
         facts=(
@@ -62,15 +56,12 @@ def explain(
         new_processes=len(new),
         steps=max(len(one.step_seconds) for one in (*base, *new)),
     )
-    return replace(document, answer=_answer(document))
-
-
-def _row(
-    names: Mapping[str, str], base: float, new: float, spread: float, whole: tuple[float, float]
-) -> ExplainedRow:
-    """A row with its share of the `whole` difference, which has a spread, too."""
-    share = _share(new - base, *whole)
-    return ExplainedRow(**names, base=base, new=new, spread=spread, share=share)
+    rows = [
+        document.row(*part, base=times.usual[0], new=times.usual[1], spread=2 * times.error())
+        for part, times in sides.means.items()
+    ]
+    rows.sort(key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction))
+    return replace(document, answer=_answer(document), rows=tuple(rows))
 
 
 def _answer(found: Explanation) -> str:
@@ -159,18 +150,16 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedRow]:
     The spread of sums and of the rest is NaN.
     """
 
-    def line(name: str, base: float, new: float, spread: float = math.nan) -> ExplainedRow:
-        names = {"layer": name, "kind": "", "direction": ""}
-        return _row(names, base, new, spread, (found.difference, found.spread))
-
     shown = found.rows[:most] if most else found.rows
     lines = list(shown)
     if rest := found.rows[len(shown) :]:
-        name = count(len(rest), "other row", "other rows")
-        lines.append(line(name, sum(row.base for row in rest), sum(row.new for row in rest)))
-    base, new = found.base - found.profiled_base, found.new - found.profiled_new
-    lines.append(line("not in the profiles", base, new))
-    lines.append(line("step", found.base, found.new, found.spread))
+        name = count(number_of(found.rows) - len(shown), "other row", "other rows")
+        base, new = (sum(getattr(row, side) for row in rest) for side in ("base", "new"))
+        shares = [row.share for row in rest if row.share is not None]
+        share = sum(shares) if shares else None
+        lines.append(replace(found.row(name, base=base, new=new), share=share))
+    lines.append(found.not_profiled)
+    lines.append(found.row("step", base=found.base, new=found.new, spread=found.spread))
     return lines
 
 
@@ -221,7 +210,7 @@ def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
 def chart(found: Explanation, most: int = SHOWN) -> Rows:
     """The differences of the largest rows with their spread."""
     rows = []
-    shown = min(most, len(found.rows)) if most else len(found.rows)
+    of = f"the {most} largest of" if 0 < most < len(found.rows) else "all"
     for line in lines_of(found, most):
         difference, spread = line.difference, line.spread
         known, tone = not math.isnan(spread), "bad" if difference > 0 else "good"
@@ -236,7 +225,7 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
             )
         )
     return Rows(
-        title=f"Step time of B minus A: the {shown} largest of {len(found.rows)} differences",
+        title=f"Step time of B minus A: {of} {number_of(found.rows)} differences",
         x=Axis(label="difference (ms)"),
         rows=tuple(rows),
         limit=(0.0, "no difference"),
@@ -284,17 +273,12 @@ def _facts(found: Explanation) -> Iterator[str]:
     facts = [f"{one.fact} is {one.base} in A and {one.new} in B" for one in found.facts]
     yield from facts[:_MOST_FACTS]
     if len(facts) > _MOST_FACTS:
-        yield f"and {len(facts) - _MOST_FACTS} more, which JSON has"
-
-
-def _share(part: float, whole: float, spread: float) -> float | None:
-    """None where the whole may be 0 by its spread, twice its standard error."""
-    return part / whole if abs(whole) > spread else None
+        yield f"and {number_of(found.facts) - _MOST_FACTS} more, which JSON has"
 
 
 def in_ms(seconds: float) -> str:
     """Milliseconds; 0 below a microsecond."""
-    return number(1e3 * seconds) if abs(seconds) >= _SMALLEST else "0"
+    return number((1e3 if abs(seconds) >= _SMALLEST else 0) * seconds)
 
 
 def signed_ms(seconds: float) -> str:
