@@ -89,8 +89,8 @@ def load_records(
     """Reads the records of files, of folders with all below them, and of patterns.
 
     Of the copies of one record, which have the same run_id, the most complete is returned: one with
-    the status "ok", then the one with the most steps or reductions, then the longest. PathError if
-    a path does not exist, or a pattern matches nothing.
+    the status "ok", then the one with the most steps or reductions, then the longest, whatever the
+    names of the files. PathError if a path does not exist, or a pattern matches nothing.
 
     Args:
       paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
@@ -150,9 +150,10 @@ def _second(
     return SkippedFile(path, reason, defect=False, differs=True)
 
 
-def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int]:
+def _extent(record: RunRecord | AllReduceRecord) -> tuple[bool, int, int, str]:
     measured = record.step_seconds if isinstance(record, RunRecord) else record.rows
-    return record.status == "ok", len(measured), len(repr(record))
+    text = repr(record)
+    return record.status == "ok", len(measured), len(text), text
 
 
 def load_run(path: str) -> RunRecord:

@@ -58,8 +58,7 @@ class Metric:
       by_default: whether compare judges by it without --metrics.
       followed: whether history and, for runs, bounds of sweeps know it.
       better, worse: words for changes.
-      gates: whether a change for the worse is a regression (exit code 1), wherever it is in
-        --metrics.
+      gates: whether a change for the worse is a regression (exit code 1) without --metrics, too.
       step: for a speed, what its time is that of.
       line: its line at the end of a run, made from the summary; "" if there is nothing to say.
       section: key of the section of reports that shows its medians.

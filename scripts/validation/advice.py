@@ -36,8 +36,7 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare.sequential import Continuation, InterimAnalysis, interim_analyses
 from cnnbench.judge.compare.words import too_many
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from validation.rules import POLICY, Generator
@@ -97,9 +96,13 @@ class _Experiment:
         for place, look in enumerate(looks, start=1):
             self.new += _speeds(*self._drawn, look.pairs - len(self.new))
             self._made = (*self._made, look)
-            case = TwoSamples(base=[1.0] * len(self.new), new=self.new, paired=True)
-            plan = Continuation(POLICY.alpha, self._planned, self._made)
-            (found,) = judge_all([case], self._policy.replace(alpha=look.alpha), plan)
+            case = TwoSamples(
+                base=[1.0] * len(self.new),
+                new=self.new,
+                paired=True,
+                plan=Continuation(POLICY.alpha, self._planned, self._made),
+            )
+            (found,) = judge_all([case], self._policy.replace(alpha=look.alpha))
             left = looks[place:]
             hopeless = left and chance(case, left, self._policy) < SMALLEST_CHANCE
             if found.verdict in CLEAR or hopeless:

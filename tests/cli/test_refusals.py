@@ -432,7 +432,7 @@ compare records records/nowhere              | nowhere: no such file or folder
 compare records ''                           | an argument is empty
 compare records empty                        | empty: no run records; cnnbench run --result_json=
 compare records records --metrics=speed      | --metrics=speed: must be some of throughput
-compare records records --metrics=           | --metrics=: must be some of throughput
+compare records records --metrics=           | --metrics=: is empty; give a value or leave
 compare records records --format=html        | --format=html: must be one of table, markdown
 compare records records --output=records     | --output=records: is a folder; name a file
 compare records records --output=-           | --output=-: must be a path, not standard

@@ -20,19 +20,31 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.results import CLEAR, SIDES, Begun, PairsFolder, compare_pairs, pair_name
+from cnnbench.campaigns.ab.results import (
+    SIDES,
+    Begun,
+    PairsFolder,
+    compare_pairs,
+    is_clear,
+    pair_name,
+)
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.question import ChangedError
-from cnnbench.judge.compare import DEFAULT_METRICS, ComparedConfiguration, Comparison, Verdict
+from cnnbench.judge.compare import (
+    DEFAULT_METRICS,
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+    Verdict,
+)
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
-from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare.sequential import Continuation, InterimAnalysis, interim_analyses
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME
+from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
@@ -84,7 +96,7 @@ class Experiment:
         burn-in; 0: left to the flags.
       disturbed_seconds: the same if other programs used the CPUs during the burn-in.
       policy: its alpha is that of all interim analyses together.
-      metrics: the first one decides.
+      metrics: those that are asked for; None: the usual ones, see `compare_records`.
       allow_different: facts that may differ besides those in which the sides differ.
       allow_changed_work: a network or batch of another size is no regression.
       aa: A/A runs, to estimate the noise from.
@@ -103,7 +115,7 @@ class Experiment:
     timed_seconds: float = 0.0
     disturbed_seconds: float = 0.0
     policy: Policy = field(default_factory=Policy)
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    metrics: tuple[str, ...] | None = None
     allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
     aa: tuple[RunRecord, ...] | None = None
@@ -131,10 +143,10 @@ class Experiment:
             return analyses[0].alpha
         return self._plan(self._made(pairs)).analyses(pairs)[-1].alpha
 
-    def plan_after(self, last: InterimAnalysis) -> Continuation | None:
-        """How pairs beyond an analysis are judged; None where it spends all of alpha."""
+    def plan_after(self, last: InterimAnalysis) -> Continuation:
+        """How further pairs are judged: in a new experiment if the analysis spends all of alpha."""
         if last.alpha >= self.policy.alpha:
-            return None
+            return Continuation(self.policy.alpha)
         return self._plan({**self._made(last.pairs), last.pairs: last})
 
     def _made(self, pairs: int) -> dict[int, InterimAnalysis]:
@@ -169,16 +181,23 @@ class Experiment:
         }
         kept = (
             *("command", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
-            *("timed_seconds", "disturbed_seconds", "metrics", "allow_changed_work"),
+            *("timed_seconds", "disturbed_seconds", "allow_changed_work"),
         )
         return {
             "sides": sides,
             **{name: getattr(self, name) for name in kept},
+            "metrics": DEFAULT_METRICS if self.metrics is None else self.metrics,
+            "metrics_asked": self.metrics is not None,
             "looks": [vars(analysis) for analysis in self.analyses],
             "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy),
             "baseline_aa": self.aa is not None,
         }
+
+
+def _asked(comparison: Comparison) -> list[MetricResult]:
+    """The results that the experiment is about."""
+    return [one for entry in comparison.entries for one in entry.asked]
 
 
 class PairFailedError(Exception):
@@ -245,7 +264,7 @@ class Pairs:
             "end",
             pairs=pairs,
             alpha=self.alpha,
-            verdicts=[entry.main.verdict.value for entry in self.comparison.entries],
+            verdicts=[one.verdict.value for one in _asked(self.comparison)],
             failure=self.failure,
             lost=self.lost,
             interrupted=self.interrupted,
@@ -263,7 +282,8 @@ class Pairs:
                 yield from self.measure(pair)
             if pair == first:
                 so_far = self._compare(self.experiment.analyses[0].alpha)
-                if any(entry.main.verdict in _HOPELESS for entry in so_far.entries):
+                asked = (entry.asked for entry in so_far.entries)
+                if any(all(one.verdict in _HOPELESS for one in each) for each in asked):
                     break
             analysis = analyses.get(pair)
             if analysis is not None and self._ends(analysis):
@@ -273,10 +293,10 @@ class Pairs:
     def _ends(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment: it is clear, the last, or futile."""
         comparison = self._compare(analysis.alpha)
-        results = [entry.main for entry in comparison.entries]
+        results = _asked(comparison)
         verdicts = [result.verdict.value for result in results]
         last = analysis.pairs == self.experiment.pairs
-        clear = all(result.verdict in CLEAR for result in results)
+        clear = is_clear(verdicts)
         chance = None if last or clear else self._chance(comparison.entries)
         look = {**vars(analysis), "verdicts": verdicts}
         self.results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
@@ -291,27 +311,29 @@ class Pairs:
         return clear or last or futile
 
     def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
-        """The smallest chance of a clear verdict over entries without one."""
+        """The smallest chance of a clear verdict over results without one."""
         pairs = len(self.records["a"])
         left = [one for one in self.experiment.analyses if one.pairs > pairs]
         policy = self.experiment.policy
         chances = []
         for entry in entries:
-            # CPU time can decide, too, where it was judged beside the throughput.
-            measures = [entry.main, *(one for one in entry.results if one.metric is CPU_TIME)]
-            cases = [
-                TwoSamples(
-                    base=one.base,
-                    new=one.new,
-                    metric=one.metric,
-                    paired=True,
-                    noise=one.judgement.noise,
-                )
-                for one in measures
-                if one.judgement.p is not None
-            ]
-            if entry.main.verdict is Verdict.INCONCLUSIVE and cases:
-                chances.append(max(chance(case, left, policy) for case in cases))
+            for result in entry.asked:
+                # CPU time can decide, too, where it was judged beside the throughput.
+                shared = result.metric is THROUGHPUT and result.share < 1
+                others = [one for one in entry.results if shared and one.metric is CPU_TIME]
+                cases = [
+                    TwoSamples(
+                        base=one.base,
+                        new=one.new,
+                        metric=one.metric,
+                        paired=True,
+                        noise=one.judgement.noise,
+                    )
+                    for one in (result, *others)
+                    if one.judgement.p is not None
+                ]
+                if result.verdict is Verdict.INCONCLUSIVE and cases:
+                    chances.append(max(chance(case, left, policy) for case in cases))
         return min(chances, default=1.0)
 
     def _compare(self, alpha: float) -> Comparison:

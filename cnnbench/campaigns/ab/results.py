@@ -18,9 +18,15 @@ from typing import Any
 
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
-from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
-from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.sequential import InterimAnalysis
+from cnnbench.judge.compare import (
+    DEFAULT_METRICS,
+    Comparison,
+    Policy,
+    Verdict,
+    compare_records,
+    load_records,
+)
+from cnnbench.judge.compare.sequential import Continuation, InterimAnalysis
 from cnnbench.records.codec import decode
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
@@ -116,7 +122,7 @@ class Begun:
     def clear(self) -> bool:
         """Whether more pairs cannot change the verdict."""
         verdicts = [*self._judged.values()][-1]["verdicts"] if self._judged else ()
-        return bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts)
+        return is_clear(verdicts)
 
     @property
     def is_spent(self) -> bool:
@@ -134,20 +140,21 @@ class Begun:
 
     @property
     def plan(self) -> Continuation:
-        """How further pairs are judged."""
+        """How further pairs are judged: in a new experiment if nothing of alpha is left."""
+        if self.is_spent:
+            return Continuation(self.facts["policy"]["alpha"])
         return Continuation(self.facts["policy"]["alpha"], self.planned, self.made)
 
-    def verdict(self, plan: Continuation | None = None) -> Comparison | None:
+    def verdict(self, together: bool = False) -> Comparison | None:
         """The comparison that ended it, at the level of its last analysis.
 
-        `plan` is how further pairs are judged, by default those of `cnnbench ab --resume`. None if
-        it has not ended, or was judged with an A/A spread, whose records are elsewhere.
+        Further pairs are judged by `plan`, or, if `together`, once together with these. None if it
+        has not ended, or was judged with an A/A spread, whose records are elsewhere.
         """
         if self.end is None or self.facts.get("baseline_aa") or "policy" not in self.facts:
             return None
         base, new = (load_records([str(self.folder / side)]) for side in SIDES)
-        if plan is None and self.goes_on:
-            plan = self.plan
+        plan = None if together else self.plan
         found = compare_pairs(base.records, new.records, self.facts, self.end["alpha"], plan=plan)
         with contextlib.suppress(LookupError, ValueError):
             document = self._of(EXPLANATION)[-1]["document"]
@@ -156,6 +163,12 @@ class Begun:
 
     def _of(self, *names: str) -> list[Mapping[str, Any]]:
         return [one for one in self.events if one.get("event") in names]
+
+
+def is_clear(verdicts: Sequence[str]) -> bool:
+    """Whether more pairs cannot change the verdicts on the metrics that were asked for."""
+    measured = [Verdict(one) for one in verdicts if one != Verdict.NOT_MEASURED.value]
+    return bool(measured) and all(one in CLEAR for one in measured)
 
 
 def begun(folder: Path) -> Begun | None:
@@ -194,12 +207,14 @@ def compare_pairs(
     `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise,
     and by `plan` further pairs are judged.
     """
+    # Earlier versions had the usual metrics where none was asked for.
+    asked = begin.get("metrics_asked", tuple(begin["metrics"]) != DEFAULT_METRICS)
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(
         base,
         new,
         decode(Policy, begin["policy"]).replace(alpha=alpha),
-        metrics=tuple(begin["metrics"]),
+        metrics=begin["metrics"] if asked else None,
         allow_different=tuple(begin["allowed"]),
         aa=aa,
         paired=True,

@@ -251,7 +251,7 @@ class CommitBench:
         """The answer in the journal and the records of a commit; None if its session was ended."""
         if state is None or state.end is None:
             return None
-        comparison = state.verdict(None if state.is_spent else state.plan)
+        comparison = state.verdict(together=state.is_spent)
         assert comparison is not None
         alpha, policy = state.end["alpha"], self.setting.experiment.policy
         entry = entry_of(comparison)

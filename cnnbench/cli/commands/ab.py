@@ -33,7 +33,7 @@ from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.settling import resumption, settling_pairs
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, sections_of, specs_of
-from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict, processes_needed
+from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
 from cnnbench.judge.compare.result import undecided
@@ -210,7 +210,7 @@ def _pairs_to_go(earlier: Begun) -> int:
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
     comparison = earlier.verdict()
-    enough = _enough(comparison, earlier) if comparison is not None else 0
+    enough = _enough(comparison) if comparison is not None else 0
     return min(max(enough, there + STEP), sides.MOST_PAIRS)
 
 
@@ -282,7 +282,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
     code = _exit_code(pairs, options)
     settled = options.aa or pairs.failure or pairs.interrupted
     earlier = resumable(results.folder)
-    enough = 0 if settled else _enough(pairs.comparison, earlier)
+    enough = 0 if settled else _enough(pairs.comparison)
     next_step = ""
     if enough and earlier is not None:
         next_step = resumption(results.folder, enough, earlier, options.variables)
@@ -293,7 +293,6 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
         pairs.comparison,
         ends_with=code,
         next_step=next_step,
-        new_pairs=0 if earlier is not None else enough,
         explanation=explanation,
     )
     options.write(comparison)
@@ -331,7 +330,7 @@ def _question(experiment: Experiment, facts: Mapping[str, Any]) -> Question:
 def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
-    verdicts = {entry.main.verdict for entry in comparison.entries if entry.decides}
+    verdicts = {one.verdict for entry in comparison.deciding for one in entry.asked}
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
@@ -356,9 +355,9 @@ def _exit_code(pairs: Pairs, options: AbFlags) -> ExitCode:
     return ExitCode.OK if options.aa else pairs.comparison.exit_code
 
 
-def _enough(comparison: Comparison, earlier: Begun | None) -> int:
+def _enough(comparison: Comparison) -> int:
     """Pairs that would settle the experiment, or another one; 0 where they would not help."""
-    return next((settling_pairs(comparison, entry, earlier) for entry in undecided(comparison)), 0)
+    return next((settling_pairs(*one) for one in undecided(comparison)), 0)
 
 
 def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
@@ -373,9 +372,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
         "threshold": repr(options.threshold) if options.policy.threshold != usual.threshold else "",
         "allow_different": ",".join(names),
         "baseline_aa": options.baseline_aa,
-        "metrics": ",".join(options.metric_names)
-        if options.metric_names != DEFAULT_METRICS
-        else "",
+        "metrics": ",".join(options.metric_names or ()),
     }
     flags["allow_changed_work"] = options.allow_changed_work
     given = command_words({name: value for name, value in flags.items() if value})

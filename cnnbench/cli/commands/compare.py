@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cnnbench.base.text.terminal import print_notice
+from cnnbench.campaigns.ab.results import Begun
 from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.settling import continued, with_next_step
+from cnnbench.cli.commands.settling import continued, next_experiment, with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
 from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.compare.further import Continuation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     options = CompareFlags(**given)
     options.check(arguments)
     earlier = continued(*arguments)
-    comparison = _compare(arguments, options, None if earlier is None else earlier.plan)
+    comparison = _compare(arguments, options, earlier)
     warn_of_skipped(comparison.skipped)
     comparison, commands = with_next_step(comparison, earlier)
     options.write(comparison)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     return comparison.exit_code
 
 
-def _compare(sides: Sequence[str], options: CompareFlags, plan: Continuation | None) -> Comparison:
+def _compare(sides: Sequence[str], options: CompareFlags, earlier: Begun | None) -> Comparison:
     base, new = (load(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:
@@ -85,7 +85,7 @@ def _compare(sides: Sequence[str], options: CompareFlags, plan: Continuation | N
         allow_different=options.allowed,
         aa=None if aa is None else aa.everything,
         paired=options.paired,
-        plan=plan,
+        plan=next_experiment(options.policy) if earlier is None else earlier.plan,
         allow_changed_work=options.allow_changed_work,
         base_label=sides[0],
         new_label=sides[1],

@@ -45,11 +45,13 @@ class JudgingFlags:
         below=1.0,
     )
     plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
-    metrics: str = flag(
-        ",".join(DEFAULT_METRICS),
-        "What to judge, comma-separated; the first is what the comparison is about. Of "
-        "all-reduces throughput is the bus bandwidth, startup the time to build. docs/metrics.md "
-        "lists all metrics of runs, such as cpu_time and step_p99_seconds.",
+    metrics: str | None = flag(
+        None,
+        "What to judge, comma-separated, in any order. If one of them gets worse, the exit code is "
+        f"1; if one is undecided or not measured, 3. Not given: {','.join(DEFAULT_METRICS)}, of "
+        "which start-up counts for no exit code, and memory and accuracy only if they get worse. "
+        "Of all-reduces throughput is the bus bandwidth, startup the time to build. "
+        "docs/metrics.md lists all metrics of runs, such as cpu_time and step_p99_seconds.",
         known=lambda: METRICS,
     )
     allow_different: str = flag(
@@ -70,7 +72,7 @@ class JudgingFlags:
     def check(self, inputs: Iterable[str | None] = ()) -> None:
         """Refuses unknown metrics, and an output that cannot be written."""
         plugins.load_all(vars(self))
-        for name in self.metric_names or ("",):
+        for name in () if self.metrics is None else words(self.metrics) or ("",):
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
         if self.output is not None:
@@ -78,9 +80,12 @@ class JudgingFlags:
             check_outputs([file], (*inputs, self.baseline_aa))
 
     @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics; the comparison is about the first."""
-        return words(self.metrics)
+    def metric_names(self) -> tuple[str, ...] | None:
+        """The metrics that are asked for, in the order of `METRICS`; None without --metrics."""
+        if self.metrics is None:
+            return None
+        asked = words(self.metrics)
+        return tuple(name for name in METRICS if name in asked)
 
     @property
     def allowed(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,53 +18,43 @@ from cnnbench.cli.commands.sides import MOST_PAIRS, shown
 from cnnbench.flags.declare import named
 from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.flags.roles import Role
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, processes_needed
-from cnnbench.judge.compare.further import Continuation
-from cnnbench.judge.compare.judgement import judge
-from cnnbench.judge.compare.result import too_noisy, undecided
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
+from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.result import undecided
+from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 from cnnbench.plan.place import ADDRESSES
 
 _MOST_LINES = 3
-_NEW = "cnnbench ab --pairs="
 _HOSTS = ("worker_hosts", "ps_hosts")
 _LEFT_OUT = (*RESERVED, *named(FLAGS, Role.OUTPUT), labels.FLAG, *ADDRESSES)
 
 
-def settling_pairs(
-    comparison: Comparison, entry: ComparedConfiguration, earlier: Begun | None = None
-) -> int:
-    """Pairs of an experiment that would settle an inconclusive configuration.
+def settling_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
+    """Pairs, or processes per side, with which an inconclusive result is expected to be decided.
 
-    0 where more pairs would not help, or cannot be measured by `cnnbench ab`. `earlier` is the
-    experiment to continue; None for a new one.
+    0 where more would not help, or `cnnbench ab` and `run` cannot measure them.
     """
-    result = entry.main
-    needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
-    if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result, comparison.paired):
+    enough = result.judgement.needed or result.judgement.at_least or 0
+    if result.too_noisy or not _is_measured_again(entry.base, entry.new):
         return 0
-    addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
-    if len({address.rpartition(":")[0] for those in addresses for address in those}) > 1:
-        return 0  # processes of the job were on several machines
-    plan = Continuation(comparison.policy.alpha) if earlier is None else earlier.plan
-    if needed is None:
-        family = len(comparison.entries)
-        enough = processes_needed(comparison.policy, family, comparison.paired, result.metric)
-        pairs = next(plan.numbers(measured, 1 / family)) if 0 < measured < enough else 0
-    elif earlier is None:
-        afresh = judge(
-            result.base,
-            result.new,
-            comparison.policy,
-            paired=comparison.paired,
-            noise=result.judgement.noise,
-            metric=result.metric,
-            plan=plan,
-        )
-        pairs = afresh.needed or 0
-    else:
-        pairs = needed
-    return pairs if pairs <= MOST_PAIRS else 0
+    return enough if enough <= MOST_PAIRS else 0
+
+
+def next_experiment(policy: Policy) -> Callable[[Group, Group], Continuation | None]:
+    """How further pairs are judged of runs that belong to no experiment that can go on.
+
+    A function of the runs of BASE and of NEW: in a new experiment where their flags or revisions
+    say what `cnnbench ab` has to compare, else (None) together with these.
+    """
+
+    def plan(base: Group, new: Group) -> Continuation | None:
+        sides = base.records, new.records
+        if not (all(sides) and _is_measured_again(*sides) and _differing(*sides)):
+            return None
+        return Continuation(policy.alpha)
+
+    return plan
 
 
 def continued(base: str, new: str) -> Begun | None:
@@ -85,9 +75,9 @@ def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Compa
     commands = {
         entry.name: resumption(Path(comparison.base_label).parent, pairs, earlier)
         if earlier is not None
-        else _command(entry, comparison, pairs)
-        for entry in undecided(comparison)
-        if (pairs := settling_pairs(comparison, entry, earlier))
+        else _command(entry, result, comparison, pairs)
+        for entry, result in undecided(comparison)
+        if (pairs := settling_pairs(entry, result))
     }
     several = len(comparison.entries) > 1
     lines = [
@@ -96,10 +86,8 @@ def with_next_step(comparison: Comparison, earlier: Begun | None) -> tuple[Compa
     if len(lines) > _MOST_LINES:
         more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
         lines[_MOST_LINES:] = [more]
-    for entry in undecided(comparison)[:1]:
-        command = commands.get(entry.name, "")
-        new = settling_pairs(comparison, entry) if command.startswith(_NEW) else 0
-        comparison = replace(comparison, next_step=command, new_pairs=new)
+    for entry, _ in undecided(comparison)[:1]:
+        comparison = replace(comparison, next_step=commands.get(entry.name, ""))
     return comparison, lines
 
 
@@ -119,17 +107,35 @@ def resumption(
     return shlex.join(["cnnbench", "ab", *flags, *own])
 
 
-def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -> str:
+def _is_measured_again(base: Sequence[Measurement], new: Sequence[Measurement]) -> bool:
+    """Whether the printed commands can measure more of these: runs of jobs on one machine."""
+    addresses = (split_hosts(new[-1].config.get(name)) for name in _HOSTS)
+    machines = {address.rpartition(":")[0] for those in addresses for address in those}
+    return not isinstance(base[0], MeasuredReduction) and len(machines) <= 1
+
+
+def _differing(base: Sequence[Measurement], new: Sequence[Measurement]) -> dict[str, str]:
+    """The flags of `cnnbench ab` in which its sides differ; none if records do not tell."""
+    flags = [_flags(side[-1]) for side in (base, new)]
+    subjects = [side[-1].subject for side in (base, new)]
+    revisions = [one.revision for one in subjects if one is not None and not one.dirty]
+    found: dict[str, str] = {}
+    if len(revisions) == len(SIDES) and None not in revisions and revisions[0] != revisions[1]:
+        found = {f"{name}_checkout": str(one) for name, one in zip(SIDES, revisions, strict=True)}
+    for name, own, other in zip(SIDES, flags, flags[::-1], strict=True):
+        only = {flag: text for flag, text in own.items() if other.get(flag) != text}
+        found |= {name: shlex.join(command_words(only))} if only else {}
+    return found
+
+
+def _command(
+    entry: ComparedConfiguration, result: MetricResult, comparison: Comparison, pairs: int
+) -> str:
     base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
-    both = dict(base.items() & new.items())
-    own = {
-        name: shlex.join(command_words({k: v for k, v in flags.items() if k not in both}))
-        for name, flags in (("a", base), ("b", new))
-    }
-    common = command_words({name: text for name, text in base.items() if name in both})
-    sides = command_words({**_checkouts(entry), **{k: v for k, v in own.items() if v}})
+    common = command_words({name: text for name, text in base.items() if new.get(name) == text})
     job = _job(entry.new[-1])
-    if sides:
+    if result.judgement.new_experiment:
+        sides = command_words(_differing(entry.base, entry.new))
         policy = _policy_flags(comparison)
         return shlex.join(
             ["cnnbench", "ab", f"--pairs={pairs}", *job, *policy, *sides, "--", *common]
@@ -138,11 +144,8 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _more_files("base", comparison.base_label)
     new_files = _more_files("new", comparison.new_label)
-    measured, needed = min(len(entry.main.base), len(entry.main.new)), entry.main.judgement.needed
-    # As many as the advice says; without a number there, those of an experiment.
-    more = pairs - measured if needed is None else max(1, needed - measured)
-    loop = f"for i in $(seq {more}); do {run} --result_json={new_files}; done"
-    return f"{loop}  # and in turn with these as many of the other side, to {base_files}"
+    loop = f"for i in $(seq {max(1, pairs - result.fewest)}); do {run} --result_json={new_files}"
+    return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
 
 
 def _policy_flags(comparison: Comparison) -> list[str]:
@@ -174,12 +177,3 @@ def _job(measurement: Measurement) -> tuple[str, ...]:
         return ()
     controller = bool(measurement.config.get("controller_host"))
     return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
-
-
-def _checkouts(entry: ComparedConfiguration) -> dict[str, str | None]:
-    """Revisions of both sides, if these are what was measured."""
-    subjects = [side[-1].subject for side in (entry.base, entry.new)]
-    found = [one.revision for one in subjects if one is not None and not one.dirty]
-    if len(found) < 2 or None in found or found[0] == found[1]:
-        return {}
-    return {f"{name}_checkout": revision for name, revision in zip("ab", found, strict=True)}

@@ -188,12 +188,15 @@ _MAX_DIFFERING = 5
 
 
 def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
-    """Configurations of every side and their runs, in order of start.
+    """Configurations of every side and their runs, in order of start, whatever that of the files.
 
     A run that failed early joins the only configuration that agrees in the resolved flags.
     """
     found = [
-        [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
+        [
+            (Configuration.of(one), one)
+            for one in sorted(side, key=lambda one: (started(one.started_at), one.run_id))
+        ]
         for side in sides
     ]
     distinct = {one.key: one for side in found for one, _ in side}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -12,6 +12,7 @@ from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare.all_reduce import measurements
+from cnnbench.judge.compare.cases import Cases, cases_of
 from cnnbench.judge.compare.comparability import (
     Group,
     differences,
@@ -26,17 +27,17 @@ from cnnbench.judge.compare.disturbance import (
     measured_again,
     median_step,
 )
-from cnnbench.judge.compare.draft import draft_of
 from cnnbench.judge.compare.estimate import spread_of, usable_values
-from cnnbench.judge.compare.further import Continuation
 from cnnbench.judge.compare.judgement import Judgement, judge_all
-from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, Comparison
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, judged
+from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, THROUGHPUT, judged
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.codec import gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 
@@ -48,11 +49,11 @@ def compare_records(
     new: Iterable[RunRecord | AllReduceRecord],
     policy: Policy = _DEFAULT,
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Collection[str] | None = None,
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,
-    plan: Continuation | None = None,
+    plan: Continuation | Callable[[Group, Group], Continuation | None] | None = None,
     allow_changed_work: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",
@@ -62,43 +63,62 @@ def compare_records(
 
     Args:
       base, new: one record per process. Every row of an all-reduce record is a configuration.
-      metrics: names in `METRICS`; the first that a kind of measurement has is its main one.
+      metrics: names in `METRICS`, in any order, whose open questions count for the exit code; None:
+        `DEFAULT_METRICS`, of which only those of the speed count.
       allow_different: facts, groups and patterns that may differ, see
         `cnnbench.judge.metrics.comparable_facts`.
       aa: runs of an A/A measurement, which give the spread of each configuration.
       paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th runs
         of both sides in order of their start; None compares in pairs only where the records name
         them.
-      plan: how further pairs are judged; None: together with these, by the same policy.
+      plan: how further pairs are judged, of each configuration or by its runs of BASE and of NEW;
+        None: together with these, by the same policy.
     """
-    if unknown := set(metrics).difference(METRICS):
+    if unknown := set(metrics or ()).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
     patterns = expand(tuple(allow_different))
     processes = (tuple(base), tuple(new))
+    names = DEFAULT_METRICS if metrics is None else metrics
     found = groups(*measurements(*processes, aa or (), patterns=patterns))
-    left_out = _left_out(found[:2], metrics)
     base_groups, new_groups, aa_groups = (
-        [group for group in side if judged(metrics, {group.configuration.kind})] for side in found
+        [group for group in side if judged(names, {group.configuration.kind})] for side in found
     )
     aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
     matched = match(base_groups, new_groups, patterns)
-    drafts = [
-        draft_of(one, other, aa_runs, metrics, policy, patterns, paired) for one, other in matched
+    compared = [
+        cases_of(
+            one,
+            other,
+            aa_runs.get(one.configuration.key, Group(one.configuration)),
+            metrics,
+            policy,
+            patterns=patterns,
+            paired=paired,
+            plan=plan(one, other) if callable(plan) else plan,
+        )
+        for one, other in matched
     ]
-    tested = [one for draft in drafts for one in draft.results if one.judgement is UNJUDGED]
-    entries = _judged(drafts, judge_all(tested, policy, plan), policy)
-    shown = judged(metrics, {one.configuration.kind for one in entries} or {RUN})
-    if CPU_TIME not in shown and any(one.with_cpu_time for one in entries):
+    tested = [case for each in compared for case in each.tested]
+    judgements = iter(judge_all(tested, policy))
+    titles = labels(each.base.configuration for each in compared)
+    entries = [
+        _entry(each, titles[each.base.configuration.key], judgements, policy) for each in compared
+    ]
+    shown = judged(names, {one.configuration.kind for one in entries} or {RUN})
+    if CPU_TIME not in shown and any(CPU_TIME is case.metric for case in tested):
         shown = (*shown, CPU_TIME)
     if paired is None:
-        paired = bool(tested) and all(one.paired for one in tested)
+        paired = bool(tested) and all(case.paired for case in tested)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
         metrics=shown,
         paired=paired,
         allow_changed_work=allow_changed_work,
-        notes=(*left_out, *_notes(processes, matched, entries, aa_notes)),
+        notes=(
+            *_left_out(found[:2], names),
+            *_notes(processes, matched, entries, aa_notes),
+        ),
         base_label=base_label,
         new_label=new_label,
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
@@ -106,42 +126,53 @@ def compare_records(
     )
 
 
-def _judged(
-    drafts: Sequence[ComparedConfiguration], judgements: Iterable[Judgement], policy: Policy
-) -> list[ComparedConfiguration]:
-    """The entries, with names and the judgements of results that were tested, in their order."""
-    tested = iter(judgements)
-    titles = labels(draft.configuration for draft in drafts)
-    entries = []
-    for draft in drafts:
-        found = [
-            next(tested) if one.judgement is UNJUDGED else one.judgement for one in draft.results
-        ]
-        if draft.with_cpu_time:
-            place = [one.metric for one in draft.results].index(CPU_TIME)
-            found[0] = joint_judgement(found[0], found[place], policy, draft.runs)
-        results = []
-        for one, judgement in zip(draft.results, found, strict=True):
-            if judgement.needed is not None and (clause := disturbance(draft.runs)):
-                judgement = replace(judgement, reason=f"{judgement.reason}; {clause}")
-            beside = median_step(one, judgement.change, draft.base, draft.new, policy)
-            if beside is not None:
-                reason = f"{judgement.reason}; {beside.text(('BASE', 'NEW'))}"
-                judgement = replace(judgement, reason=reason, median_change=beside.change)
-            results.append(replace(one, judgement=judgement, median_step=beside))
-        name = titles[draft.configuration.key]
-        entries.append(replace(draft, name=name, results=tuple(results)))
-    return entries
+def _entry(
+    cases: Cases, name: str, judgements: Iterator[Judgement], policy: Policy
+) -> ComparedConfiguration:
+    """A configuration with its results; `judgements` are those of its tested cases, in order."""
+    by_metric = {one.metric.name: next(judgements) for one in cases.tested}
+    throughput = by_metric.get(THROUGHPUT.name)
+    if throughput is not None and any(one.share < 1 for one in cases.tested):
+        cpu_time = by_metric[CPU_TIME.name]
+        by_metric[THROUGHPUT.name] = joint_judgement(throughput, cpu_time, policy, cases.runs)
+    base, new = cases.base.records, cases.new.records
+    results = []
+    for case in cases.cases:
+        judgement = by_metric.get(case.metric.name) or cases.untested[case.metric.name]
+        beside = median_step(case, judgement.change, base, new, policy)
+        more = disturbance(cases.runs) if judgement.needed is not None else ""
+        further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
+        results.append(
+            gathered(
+                MetricResult,
+                case,
+                judgement=replace(
+                    judgement,
+                    reason="; ".join(filter(None, (judgement.reason, *further))),
+                    median_change=None if beside is None else beside.change,
+                ),
+                asked=case.metric.name in cases.asked,
+                median_step=beside,
+            )
+        )
+    return ComparedConfiguration(
+        name=name,
+        configuration=cases.base.configuration,
+        base=base,
+        new=new,
+        results=tuple(results),
+        differences=cases.differences,
+    )
 
 
-def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:
+def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[str]:
     """A note per kind of measurement that has none of the metrics."""
     keys = dict.fromkeys(
         (group.configuration.kind, group.configuration.key) for side in sides for group in side
     )
     return [
         f"{count(len(found), 'configuration', 'configurations')} of {KINDS[kind]} left out: "
-        f"they have no {' or '.join(names)}"
+        f"they have no {' or '.join(name for name in METRICS if name in names)}"
         for kind, found in grouped(keys, itemgetter(0)).items()
         if kind not in CONTEXT and not judged(names, {kind})
     ]

@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
@@ -33,6 +34,7 @@ class TwoSamples:
       differences: differences of pairs, new - base on the scale of `scaled`; None: computed from
         the values.
       share: share of the level for its tests; another metric of the same runs has the rest.
+      plan: how further pairs are judged; None: further runs are added, and all are judged together.
     """
 
     base: Sequence[float]
@@ -42,6 +44,7 @@ class TwoSamples:
     noise: float | None = None
     differences: Sequence[float] | None = None
     share: float = 1.0
+    plan: Continuation | None = None
 
     @property
     def fewest(self) -> int:

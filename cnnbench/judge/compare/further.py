@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 from typing import TypeAlias
@@ -22,12 +21,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.stats.rank_tests import outside, smallest_p
+from cnnbench.base.stats.rank_tests import outside
 from cnnbench.judge.compare.estimate import Evidence, shift_of
-from cnnbench.judge.compare.sequential import FIRST, STEP, InterimAnalysis, interim_analyses
-
-MOST_PROCESSES, MOST_PAIRS = 100, 200
-"""Largest numbers of further processes per side, and of pairs, that are useful advice."""
+from cnnbench.judge.compare.sequential import (
+    MOST_PROCESSES,
+    InterimAnalysis,
+    growing,
+)
 
 _CHANCE = 0.82
 """Chance of a verdict with the number that is advised. Rounded upwards to whole analyses it becomes
@@ -40,46 +40,12 @@ _PLAUSIBLE = 2.0  # standard errors
 _KNOWN = 2
 """Times the degrees of freedom that the measured scatter has, in its posterior distribution. With 1
 as much is advised after a few quiet pairs that most experiments would do with half."""
-_MOST = 10_000
-_GROWTH = 1.25
 _EFFICIENCY = math.pi / 3  # variance of the Hodges-Lehmann estimate, of normal noise, in the mean's
 
 _Floats: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Continuation:
-    """How further pairs are judged: in an experiment that goes on, or in a new one.
-
-    Attributes:
-      alpha: level of all analyses together.
-      planned: pairs when the experiment was begun; None for a new one, in which no pair counts that
-        is already measured.
-      made: its analyses so far.
-    """
-
-    alpha: float
-    planned: int | None = None
-    made: tuple[InterimAnalysis, ...] = ()
-
-    def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
-        """Those to come up to a number of pairs."""
-        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
-
-    def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
-        """Numbers of pairs, ascending, with a last analysis that can reach a share of its level.
-
-        They are above `measured`, in an experiment that goes on.
-        """
-        first = FIRST if self.planned is None else max(FIRST, measured + 1)
-        for pairs in _growing(first, STEP, MOST_PAIRS):
-            if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
-                yield pairs
-
-
-def needed(
-    found: Evidence, levels: tuple[float, float], plan: Continuation | None = None
-) -> int | None:
+def needed(found: Evidence, levels: tuple[float, float]) -> int | None:
     """Estimated number of pairs, or processes of the smaller side, that settle a case.
 
     With this number the verdict is the right one with a chance of about 0.8: the same, where
@@ -88,8 +54,8 @@ def needed(
     from the change found is left out. None if the scatter or the margin is 0 or unknown.
 
     Args:
+      found: its plan is how further pairs are judged.
       levels: of the interval and of the p value; shares of those of an analysis if there is a plan.
-      plan: None: further runs are added and all are judged together, once.
     """
     floor, margin = (shift_of(limit, found.metric) for limit in (found.floor, found.margin))
     if not found.scatter or not margin or not math.isfinite(shift_of(found.change, found.metric)):
@@ -97,7 +63,8 @@ def needed(
     estimate, scatter = abs(shift_of(found.change, found.metric)), found.scatter
     sizes = (found.fewest,) if found.paired else (len(found.base), len(found.new))
     error = scatter * math.sqrt(_EFFICIENCY * sum(1 / size for size in sizes))
-    afresh = plan is not None and plan.planned is None
+    plan = found.plan
+    afresh = plan is not None and plan.begins
     if afresh and not found.paired:  # as pairs of independent processes
         sizes, scatter = (found.fewest,), scatter * math.sqrt(2)
     truths = [0.0] if estimate <= _PLAUSIBLE * error else []
@@ -120,9 +87,7 @@ def needed(
         )
 
     numbers = (
-        _growing(found.fewest + 1, 1, MOST_PROCESSES)
-        if plan is None
-        else plan.numbers(found.fewest)
+        growing(found.fewest + 1, 1, MOST_PROCESSES) if plan is None else plan.numbers(found.fewest)
     )
     choices = list(numbers)
     return choices[min(bisect_left(choices, True, key=is_enough), len(choices) - 1)]
@@ -140,15 +105,6 @@ def half_width(sizes: Sequence[int], alpha: float) -> float:
     count = sizes[0] * (sizes[0] + 1) // 2 if pairs else math.prod(sizes)
     quantile = NormalDist().inv_cdf(1 - (left_out - 0.375) / (count + 0.25))
     return quantile * (math.sqrt(0.5) if pairs else math.sqrt(2.0))
-
-
-def _growing(first: int, step: int, useful: int) -> Iterator[int]:
-    """Multiples of a step: all up to a useful number of further ones, then by a quarter."""
-    number = step * math.ceil(first / step)
-    while number <= _MOST:
-        yield number
-        many = number > first + useful
-        number = step * math.ceil(number * _GROWTH / step) if many else number + step
 
 
 @cache

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -30,7 +31,8 @@ from cnnbench.base.stats import rank_tests
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare import words
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, gather, provable, usable
-from cnnbench.judge.compare.further import Continuation, needed
+from cnnbench.judge.compare.further import needed
+from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import ABSENT, OPTIONAL, gathered
@@ -101,7 +103,11 @@ class Judgement:
       scatter: standard deviation of the pairs' changes, or of the processes within the sides;
         of logarithms where changes are shares. None if there are too few values.
       needed: estimated number of pairs, or processes per side, that would decide a result that is
-        inconclusive for its scatter; else None.
+        inconclusive for its scatter, those already measured included; else None.
+      at_least: fewest pairs, or processes per side, that could prove a change, where there are too
+        few; else None.
+      new_experiment: whether `needed` and `at_least` are the pairs of a new experiment, which do
+        not include those already measured.
       median_change: change at the median step where that of the throughput differs from it by more
         than the threshold; else None.
       decided_by: name of another metric of the same runs that decided, such as CPU time on
@@ -121,6 +127,8 @@ class Judgement:
     noise: float | None = None
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
+    at_least: int | None = field(default=None, metadata=ABSENT)
+    new_experiment: bool | None = field(default=None, metadata=ABSENT)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
     median_change: float | None = field(default=None, metadata=ABSENT)
 
@@ -136,28 +144,21 @@ def judge(
     plan: Continuation | None = None,
 ) -> Judgement:
     """Judges one metric of one configuration, one value per process; see `TwoSamples`."""
-    case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
-    return judge_all([case], policy, plan)[0]
+    case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise, plan=plan)
+    return judge_all([case], policy)[0]
 
 
-def judge_all(
-    cases: Sequence[TwoSamples], policy: Policy = _DEFAULT, plan: Continuation | None = None
-) -> list[Judgement]:
-    """Judges cases, in their order; the tests of one metric are one family for Holm.
-
-    Args:
-      plan: how further runs will be judged; None: together with these, by the same policy.
-    """
-    # Of an experiment the level is that of one analysis, and further ones have the rest.
-    whole = policy if plan is None else policy.replace(alpha=plan.alpha)
-    judgements = [_unjudgeable(case, policy, whole) for case in cases]
+def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
+    """Judges cases, in their order; the tests of one metric are one family for Holm."""
+    numbers = Counter(case.metric.name for case in cases)
+    judgements = [_unjudgeable(case, policy, numbers[case.metric.name]) for case in cases]
     tested = (index for index, one in enumerate(judgements) if one is None)
     for family in grouped(tested, lambda index: cases[index].metric.name).values():
         found = [gather(cases[index], policy) for index in family]
         # Scaled from the case's share of the level to the whole level.
         scaled = [min(1.0, one.p / one.share) if one.share else 1.0 for one in found]
         for index, each, p in zip(family, found, rank_tests.holm(scaled), strict=True):
-            judgements[index] = _judged(each, p, len(family), policy, plan)
+            judgements[index] = _judged(each, p, len(family), policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 
@@ -176,7 +177,7 @@ def processes_needed(
     return needed
 
 
-def _unjudgeable(case: TwoSamples, policy: Policy, whole: Policy) -> Judgement | None:
+def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -185,29 +186,53 @@ def _unjudgeable(case: TwoSamples, policy: Policy, whole: Policy) -> Judgement |
             of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
             reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
+    at_least = None
     fewest, side = min((len(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
+        at_least = _fewest_that_prove(case, policy, 1 / family)
         found = count(fewest, "process", "processes")
-        needed = processes_needed(whole, 1, case.paired, case.metric)
-        reason = f"{found} in {side}; a verdict needs at least {needed} "
-        reason += "pairs" if case.paired else "on each side"
+        least = at_least
+        if case.plan is not None and not case.plan.begins:
+            # An experiment that begins with as many pairs needs no more; one that goes on may.
+            whole = policy.replace(alpha=case.plan.alpha)
+            least = processes_needed(whole, family, case.paired, case.metric)
+        reason = f"{found} in {side}; a verdict needs {words.at_least(case, least)}"
     elif case.paired and len(case.base) != len(case.new):
         reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
     else:
         return None
     # The estimate is shown even without a verdict.
     unpaired = TwoSamples(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
-    return _judgement(gather(unpaired, policy), Verdict.INCONCLUSIVE, reason, p=None)
+    return _judgement(
+        gather(unpaired, policy),
+        Verdict.INCONCLUSIVE,
+        reason,
+        p=None,
+        at_least=at_least,
+        new_experiment=at_least and _begins(case),
+    )
 
 
-def _judged(
-    found: Evidence, p: float, family: int, policy: Policy, plan: Continuation | None
-) -> Judgement:
+def _begins(case: TwoSamples) -> bool | None:
+    """Whether further pairs are a new experiment; None instead of False."""
+    return (case.plan is not None and case.plan.begins) or None
+
+
+def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
+    """Fewest pairs, or processes per side, that can prove a change at a share of the level."""
+    if case.plan is None:
+        return processes_needed(policy, 1, case.paired, case.metric, share)
+    return next(case.plan.numbers(case.fewest, share))
+
+
+def _judged(found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
     metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.share or 0.5
-    verdict, enough, chance = Verdict.INCONCLUSIVE, None, words.chance(p, family)
+    plan, verdict, chance = found.plan, Verdict.INCONCLUSIVE, words.chance(p, family)
+    enough: int | None = None
+    at_least: int | None = None
     interval = (found.change, found.low, found.high)
     best = rank_tests.smallest_p(len(found.base), len(found.new), found.paired)
     separated = family * best > found.share * alpha and math.isclose(found.p, best)
@@ -220,20 +245,26 @@ def _judged(
         reason = words.within_margin(found)
     elif found.low is None or found.high is None or separated:
         # Too few values for significance; the fewest that could prove a change, and of which size.
-        if plan is None:
-            fewest, level = processes_needed(policy, family, found.paired, metric, share), alpha
-        else:
-            fewest = next(plan.numbers(found.fewest, share / family))
-            level = plan.analyses(fewest)[-1].alpha
-        size = provable(found, fewest, share * level / family)
-        reason = words.too_few(found, family, fewest, size)
+        at_least = _fewest_that_prove(found, policy, share / family)
+        level = alpha if plan is None else plan.analyses(at_least)[-1].alpha
+        size = provable(found, at_least, share * level / family)
+        reason = words.too_few(found, family, at_least, size)
     else:
         level = share * (policy.alpha if plan is None else 1.0)
-        enough = needed(found, (level, level * alpha / policy.alpha / family), plan)
+        enough = needed(found, (level, level * alpha / policy.alpha / family))
         reason = f"{words.estimate(metric, *interval)}, {chance}: "
         reason += words.undecided(found, certain=p <= alpha)
         reason += words.outlook(found, enough)
-    return _judgement(found, verdict, reason, p=found.p, p_adjusted=p, needed=enough)
+    return _judgement(
+        found,
+        verdict,
+        reason,
+        p=found.p,
+        p_adjusted=p,
+        needed=enough,
+        at_least=at_least,
+        new_experiment=(enough or at_least) and _begins(found),
+    )
 
 
 def _judgement(found: Evidence, verdict: Verdict, reason: str, **tested: Any) -> Judgement:

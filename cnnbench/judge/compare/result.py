@@ -19,13 +19,10 @@ from cnnbench.judge.compare.estimate import TwoSamples, unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, THROUGHPUT, Metric
+from cnnbench.judge.metrics.registry import SPEEDS, THROUGHPUT, Metric
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
-
-UNJUDGED = Judgement(verdict=Verdict.INCONCLUSIVE, reason="not judged")
-"""The judgement of values that are still to be tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +30,13 @@ class MetricResult(TwoSamples):
     """One metric of one configuration: the values of both sides and their judgement.
 
     Attributes:
+      asked: whether an open question counts for the exit code: `--metrics` names the metric, or
+        without the flag it is the speed.
       median_step: the change at the median step where it is another one.
     """
 
-    judgement: Judgement = UNJUDGED
+    judgement: Judgement
+    asked: bool = True
     median_step: MedianStep | None = None
 
     @property
@@ -61,6 +61,28 @@ class MetricResult(TwoSamples):
         found = self.judgement
         return words.magnitude(self.metric, found.change, found.low, found.high)
 
+    @property
+    def severity(self) -> tuple[int, float]:
+        """Sorts results, the worst first: by the verdict, then by the change for the worse."""
+        change = self.judgement.change
+        if change is None:  # last within a verdict
+            change = math.inf
+        elif not self.metric.higher_is_better:
+            change = -change
+        return list(Verdict).index(self.verdict), change
+
+    @property
+    def more(self) -> int:
+        """Number of further pairs or processes per side that decide it; not positive if unknown."""
+        found = self.judgement
+        enough = found.needed or 0
+        return enough if found.new_experiment else enough - self.fewest
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the number of further pairs or processes is too large to be useful advice."""
+        return words.too_many(self.more, self.paired or bool(self.judgement.new_experiment))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedConfiguration:
@@ -69,7 +91,7 @@ class ComparedConfiguration:
     Attributes:
       name: unique among those compared.
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
-      results: by metric; the first is the main one.
+      results: by metric, in the order of `METRICS`.
       differences: facts that differ, those that block a verdict first.
     """
 
@@ -81,14 +103,19 @@ class ComparedConfiguration:
     differences: tuple[Difference, ...] = ()
 
     @property
-    def main(self) -> MetricResult:
-        """The result of the first metric."""
-        return self.results[0]
+    def asked(self) -> list[MetricResult]:
+        """The results of the metrics that were asked for."""
+        return [one for one in self.results if one.asked]
 
     @property
-    def with_cpu_time(self) -> bool:
-        """Whether throughput, then the first metric, shares its level and verdict with CPU time."""
-        return self.main.share < 1
+    def main(self) -> MetricResult:
+        """The worst of the results that were asked for."""
+        return min(self.asked, key=lambda one: one.severity[0])
+
+    def decided_by(self, result: MetricResult) -> MetricResult:
+        """The result whose numbers decided another one: that of the CPU time, or itself."""
+        name = result.judgement.decided_by or result.metric.name
+        return next(one for one in self.results if one.metric.name == name)
 
     @property
     def runs(self) -> tuple[Measurement, ...]:
@@ -125,7 +152,6 @@ class Comparison:
       base_label, new_label: sources of the records.
       names: names of both sides in sentences.
       next_step: the command that would settle what is inconclusive; "" if none.
-      new_pairs: pairs of that command, if it begins a new experiment; else 0.
       ends_with: exit code that the verdicts do not determine: of an A/A or interrupted measurement.
       explanation: where the difference is; None if nothing was profiled.
     """
@@ -139,7 +165,6 @@ class Comparison:
     new_label: str = "NEW"
     names: tuple[str, str] = ("BASE", "NEW")
     next_step: str = ""
-    new_pairs: int = 0
     skipped: tuple[SkippedFile, ...] = ()
     allow_changed_work: bool = False
     ends_with: ExitCode | None = None
@@ -151,24 +176,18 @@ class Comparison:
             return False
         if result.verdict is Verdict.CHANGED_WORK:
             return not self.allow_changed_work
-        return result.verdict is Verdict.SLOWER and (result is entry.main or result.metric.gates)
+        return result.verdict is Verdict.SLOWER and (result.asked or result.metric.gates)
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
         """Level of a verdict: errors set the exit code, warnings are other bad news."""
         verdict = result.verdict
-        changed = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
-        if self.is_regression(entry, result) or (entry.decides and verdict is Verdict.FAILED):
+        bad = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK, Verdict.FAILED)
+        failed = entry.decides and result.asked and verdict is Verdict.FAILED
+        if failed or self.is_regression(entry, result):
             return Level.ERROR
-        if entry.decides and (changed or self._is_open(entry, result)):
+        if entry.decides and (bad or (result.asked and verdict.undecided)):
             return Level.WARNING
-        told = changed or verdict in (Verdict.FASTER, Verdict.FAILED)
-        return Level.NOTICE if told else Level.NONE
-
-    def _is_open(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
-        """Whether a result sets the exit code of an open question."""
-        return result.verdict is Verdict.NOT_MEASURED or (
-            result is entry.main and result.verdict.undecided
-        )
+        return Level.NOTICE if bad or verdict is Verdict.FASTER else Level.NONE
 
     @property
     def exit_code(self) -> ExitCode:
@@ -178,10 +197,10 @@ class Comparison:
         entries = self.deciding
         if any(self.is_regression(entry, one) for entry in entries for one in entry.results):
             return ExitCode.REGRESSION
-        verdicts = {entry.main.verdict for entry in entries}
+        verdicts = {one.verdict for entry in entries for one in entry.asked}
         if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
-        is_open = any(self._is_open(entry, one) for entry in entries for one in entry.results)
+        is_open = any(verdict.undecided for verdict in verdicts)
         if is_open or any(one.defect for one in self.skipped) or not entries:
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
@@ -192,10 +211,18 @@ class Comparison:
         return measured_again(run for one in self.entries for run in one.runs)[0]
 
     @property
+    def asked(self) -> tuple[Metric, ...]:
+        """The metrics that were asked for."""
+        names = {one.metric.name for entry in self.deciding for one in entry.asked}
+        return tuple(one for one in self.metrics if one.name in names) or self.metrics[:1]
+
+    @property
     def leading(self) -> tuple[Metric, ...]:
-        """The main metrics: the first of every kind of measurement."""
-        about = {entry.main.metric.name for entry in self.deciding}
-        return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
+        """The metrics that were asked for, and those that decided about one of them."""
+        names = {
+            entry.decided_by(one).metric.name for entry in self.deciding for one in entry.asked
+        }
+        return tuple(one for one in self.metrics if one in self.asked or one.name in names)
 
     def of(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
         """The results of a metric with their entries."""
@@ -203,8 +230,9 @@ class Comparison:
         return [one for one in results if one[1].metric is metric]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """Entries with their main result, of one metric, the worst first."""
-        return [(entry, entry.main) for entry in self.deciding if entry.main.metric is metric]
+        """The results of a leading metric with their entries, the worst first."""
+        results = (one for one in self.of(metric) if one[0].decides)
+        return sorted(results, key=lambda one: one[1].severity)
 
     @property
     def deciding(self) -> list[ComparedConfiguration]:
@@ -213,17 +241,7 @@ class Comparison:
 
     def by_severity(self) -> list[ComparedConfiguration]:
         """Entries, the worst first; equal verdicts by the size of the change for the worse."""
-        severities = tuple(Verdict)
-
-        def severity(entry: ComparedConfiguration) -> tuple[int, float]:
-            change = entry.main.judgement.change
-            if change is None:  # last within a verdict
-                change = math.inf
-            elif not entry.main.metric.higher_is_better:
-                change = -change
-            return severities.index(entry.main.verdict), change
-
-        return sorted(self.entries, key=severity)
+        return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     def counts(self, metric: Metric) -> Counter[Verdict]:
         """Number of configurations per verdict, the worst first."""
@@ -264,7 +282,7 @@ def answer(comparison: Comparison) -> str:
     worst = entries[0]
     found = _found(comparison, worst)
     if len(entries) > 1:
-        alike = sum(entry.main.verdict is worst.main.verdict for entry in entries)
+        alike = sum(entry.main.word == worst.main.word for entry in entries)
         how_many = f"{alike} of {len(entries)} configurations {worst.main.word}"
         if worst.main.verdict is Verdict.SAME:
             found = f"All {len(entries)} configurations are the same."
@@ -280,32 +298,33 @@ def why(comparison: Comparison) -> str:
 
 def advice(comparison: Comparison) -> str:
     """How to settle the first inconclusive configuration, in one sentence; "" if not needed."""
-    entry = next(iter(undecided(comparison)), None)
-    if entry is None or entry.main.judgement.needed is None:
+    entry, result = next(iter(undecided(comparison)), (None, None))
+    if entry is None or result is None or result.judgement.needed is None:
         return ""
     of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
-    if comparison.new_pairs:
-        return f"{of}A new experiment of {comparison.new_pairs} pairs settles it."
-    one, many = ("pair", "pairs") if comparison.paired else ("process", "processes")
-    if not too_noisy(entry.main, comparison.paired):
-        more = _more(entry.main)
-        each = "" if comparison.paired else " of each side"
-        many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
+    one, many = ("pair", "pairs") if result.paired else ("process", "processes")
+    if not result.too_noisy:
+        if result.judgement.new_experiment:
+            return f"{of}A new experiment of {result.more} pairs settles it."
+        each = "" if result.paired else " of each side"
+        many_more = count(result.more, f"more {one}{each} settles", f"more {many}{each} settle")
         return f"{of}About {many_more} it."
     remedies = list(_remedies(entry))
     listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
     return f"{of}More {many} will not help: use {listed}."
 
 
-def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
-    """Inconclusive configurations, those with an estimate of what settles them first."""
-    found = (one for one in comparison.deciding if one.main.verdict is Verdict.INCONCLUSIVE)
-    return sorted(found, key=lambda entry: entry.main.judgement.needed is None)
+def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
+    """Inconclusive configurations, those with an estimate of what settles them first.
 
-
-def too_noisy(result: MetricResult, paired: bool) -> bool:
-    """Whether the number of further pairs or processes is too large to be useful advice."""
-    return words.too_many(_more(result), paired)
+    Each with its inconclusive result that needs the most pairs or processes.
+    """
+    found = []
+    for entry in comparison.deciding:
+        inconclusive = [one for one in entry.asked if one.verdict is Verdict.INCONCLUSIVE]
+        if inconclusive:
+            found.append((entry, max(inconclusive, key=lambda one: one.judgement.needed or 0)))
+    return sorted(found, key=lambda one: one[1].judgement.needed is None)
 
 
 def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
@@ -337,8 +356,8 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
         else f"{len(result.base)} and {len(result.new)} processes"
     )
     beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
-    if judgement.decided_by:
-        cpu_time = next(one for one in entry.results if one.metric is CPU_TIME)
+    cpu_time = entry.decided_by(result)
+    if cpu_time is not result:
         if cpu_time.verdict is Verdict.SAME:
             return f"{new} and {base} are the same: CPU time {cpu_time.estimate}, {n}."
         p = f"p = {cpu_time.judgement.p_adjusted:.2g}"
@@ -346,12 +365,13 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     if result.verdict in (Verdict.SLOWER, Verdict.FASTER):
         what = " is" if result.metric in SPEEDS else f": {result.metric.name}"
         return f"{new}{what} {result.magnitude}, {n}, p = {judgement.p_adjusted:.2g}{beside}."
+    of = "" if result.metric in SPEEDS else f"{result.metric.name} "
     if result.verdict is Verdict.SAME:
-        return f"{new} and {base} are the same: {result.estimate}, {n}{beside}."
+        return f"{new} and {base} are the same: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.INCONCLUSIVE and judgement.low is not None:
-        if too_noisy(result, comparison.paired):
-            return f"Too noisy to tell: {'; '.join(_noise(comparison, entry))}{beside}."
-        return f"Undecided: {result.estimate}, {n}{beside}."
+        if result.too_noisy:
+            return f"Too noisy to tell: {of}{'; '.join(_noise(entry, result))}{beside}."
+        return f"Undecided: {of}{result.estimate}, {n}{beside}."
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason
     word = "Undecided" if result.verdict is Verdict.INCONCLUSIVE else result.word.capitalize()
@@ -359,33 +379,38 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
 
 
 def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
-    """A sentence for each further metric that got worse or lacks, about its worst configuration."""
-    told = set()
-    for entry in entries:
-        for result in entry.results:
-            name = result.metric.name
-            lacks = result.verdict is Verdict.NOT_MEASURED
-            worse = comparison.is_regression(entry, result)
-            if result is entry.main or name in told or not (lacks or worse):
+    """A sentence for each further metric that got worse, is open or lacks, about its worst result.
+
+    `entries` are the worst first, and the first one's main result is told already.
+    """
+    told = [entries[0].main.metric]
+    for metric in comparison.metrics:
+        for entry, result in comparison.about(metric):
+            if metric in told:
+                break
+            open_question = result.asked and result.verdict is Verdict.INCONCLUSIVE
+            if result.verdict is Verdict.NOT_MEASURED:
+                text = f"Not measured: {result.judgement.reason}"
+            elif result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result):
+                text = f"{metric.name.capitalize()}: {entry.decided_by(result).magnitude}"
+            elif open_question and result.judgement.low is not None:
+                text = f"{metric.name.capitalize()}: undecided, {result.estimate}"
+            elif open_question:
+                text = f"{metric.name.capitalize()}: undecided, {result.judgement.reason}"
+            else:
                 continue
-            told.add(name)
-            of = f" in {entry.name}" if len(entries) > 1 else ""
-            found = result.judgement.reason if lacks else result.magnitude
-            yield f"{'Not measured' if lacks else name.capitalize()}: {found}{of}."
+            told.append(metric)
+            yield f"{text} in {entry.name}." if len(entries) > 1 else f"{text}."
 
 
-def _more(result: MetricResult) -> int:
-    """Number of further pairs or processes per side that decide it; negative if unknown."""
-    return (result.judgement.needed or 0) - min(len(result.base), len(result.new))
-
-
-def _noise(comparison: Comparison, entry: ComparedConfiguration) -> Iterator[str]:
+def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
     found = two_speeds(entry)
+    metric = result.metric
     if found is not None:
         quick, slow = (number(1000 * seconds) for seconds in found)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
-    elif (scatter := entry.main.judgement.scatter) is not None:
-        what, metric = "pairs" if comparison.paired else "processes", entry.main.metric
+    elif (scatter := result.judgement.scatter) is not None:
+        what = "pairs" if result.paired else "processes"
         yield f"{what} differ by {metric.change_text(unscaled(scatter, metric), signed=False)}"
     if others := others_text(entry.runs):
         yield others

@@ -14,7 +14,7 @@ continued repeatedly never spends more than alpha.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.stats.rank_tests import smallest_p
@@ -25,6 +25,11 @@ FIRST = 8
 STEP = 4
 """Pairs between the first interim analyses; later ones are about a quarter of the pairs apart."""
 
+MOST_PROCESSES, MOST_PAIRS = 100, 200
+"""Largest numbers of further processes per side, and of pairs, that are useful advice."""
+
+_MOST = 10_000
+_GROWTH = 1.25
 _POWER = 2
 _PLANNED = 0.8
 _NONE_LEFT = 1e-6
@@ -90,3 +95,47 @@ def interim_analyses(
         number += step
     # Experiments of earlier versions may have spent all of it.
     return (*found, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How further pairs are judged: in an experiment that goes on, or in a new one.
+
+    Attributes:
+      alpha: level of all analyses together.
+      planned: pairs when the experiment was begun; None for a new one, in which no pair counts that
+        is already measured.
+      made: its analyses so far.
+    """
+
+    alpha: float
+    planned: int | None = None
+    made: tuple[InterimAnalysis, ...] = ()
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is a new experiment."""
+        return self.planned is None
+
+    def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """Those to come up to a number of pairs."""
+        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
+
+    def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
+        """Numbers of pairs, ascending, with a last analysis that can reach a share of its level.
+
+        They are above `measured`, in an experiment that goes on.
+        """
+        first = FIRST if self.begins else max(FIRST, measured + 1)
+        for pairs in growing(first, STEP, MOST_PAIRS):
+            if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
+                yield pairs
+
+
+def growing(first: int, step: int, useful: int) -> Iterator[int]:
+    """Multiples of a step: all up to a useful number of further ones, then by a quarter."""
+    number = step * math.ceil(first / step)
+    while number <= _MOST:
+        yield number
+        many = number > first + useful
+        number = step * math.ceil(number * _GROWTH / step) if many else number + step

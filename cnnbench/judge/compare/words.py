@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cnnbench.base.text.numbers import NONE, count
-from cnnbench.judge.compare.estimate import Evidence, unscaled
-from cnnbench.judge.compare.further import MOST_PAIRS, MOST_PROCESSES
+from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
+from cnnbench.judge.compare.sequential import MOST_PAIRS, MOST_PROCESSES
 from cnnbench.judge.metrics.registry import Metric
 
 
@@ -71,11 +71,21 @@ def outlook(found: Evidence, enough: int | None) -> str:
         return ""
     name = "pairs" if found.paired else "processes"
     text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
-    more = enough - found.fewest
-    if too_many(more, found.paired):
+    begins = found.plan is not None and found.plan.begins
+    more = enough if begins else enough - found.fewest
+    if too_many(more, found.paired or begins):
         return f"{text}: more {name} will not help"
+    if begins:
+        return f"{text}: a new experiment of {enough} pairs settles it"
     one, many = ("pair", "pairs") if found.paired else ("process per side", "processes per side")
     return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
+
+
+def at_least(case: TwoSamples, number: int) -> str:
+    """A number of pairs, or processes per side, that is needed: "at least 6 pairs"."""
+    if case.plan is not None and case.plan.begins:
+        return f"a new experiment of at least {number} pairs"
+    return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
 def too_few(found: Evidence, family: int, enough: int, size: float | None) -> str:
@@ -83,9 +93,11 @@ def too_few(found: Evidence, family: int, enough: int, size: float | None) -> st
     counts = f"{len(found.base)} against {len(found.new)} processes"
     text = f"{len(found.base)} pairs" if found.paired else counts
     among = f" among {family} configurations" if family > 1 else ""
-    what = "pairs" if found.paired else "on each side"
     text += f" are too few to prove a change{among}, of whatever size"
-    text += f"; {enough} {what} could prove one"
+    if found.plan is not None and found.plan.begins:
+        text += f"; a new experiment of {enough} pairs could prove one"
+    else:
+        text += f"; {enough} {'pairs' if found.paired else 'on each side'} could prove one"
     return text if size is None else f"{text} of {found.metric.change_text(size, signed=False)}"
 
 

@@ -34,7 +34,7 @@ def _row(metric: Metric) -> tuple[str, ...]:
     key = metric.key
     remarks = [
         "by default" if metric.by_default else "",
-        "exit code 1" if metric.gates else "",
+        "exit code 1 by default" if metric.gates else "",
         *(f"`--metrics={name}`" for name in judged - {metric.name}),
         "" if judged else "not in `--metrics`",
         "" if metric.followed else "not in `--metric`",

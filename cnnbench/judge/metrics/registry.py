@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from operator import attrgetter
+from collections.abc import Container
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from cnnbench.judge.metrics.measurement import (
     ALL_REDUCE,
     BUILD,
     COPY,
-    KINDS,
     PEER,
     MeasuredReduction,
 )
@@ -75,13 +74,17 @@ DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_de
 """The default of --metrics."""
 
 
-def judged(names: Iterable[str], kinds: Container[str]) -> tuple[Metric, ...]:
-    """Metrics by which compare judges measurements of these kinds, by their names in --metrics."""
-    found = {
-        metric.name: metric
-        for name in names
-        for kind in KINDS
+def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
+    """Metrics by which compare judges measurements of these kinds, by their names in --metrics.
+
+    They are in the order of `METRICS`: that of the names changes nothing.
+    """
+    places = {name: place for place, name in enumerate(METRICS)}
+    found = [
+        (min(places[name] for name in own), metric)
         for metric in ALL.values()
-        if kind in kinds and metric.judged.get(kind) == name
-    }
-    return tuple(found.values())
+        if (
+            own := {name for kind, name in metric.judged.items() if kind in kinds and name in names}
+        )
+    ]
+    return tuple(metric for _, metric in sorted(found, key=itemgetter(0)))

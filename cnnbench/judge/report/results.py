@@ -308,9 +308,7 @@ class ReportSubject(Loaded):
     def bounded(self) -> ReportSubject:
         """The same with at most `MOST_SHOWN` configurations: what changed, and the newest."""
         entries = () if self.comparison is None else self.comparison.entries
-        changed = {
-            one.configuration.key for one in entries if one.results[0].verdict is not Verdict.SAME
-        }
+        changed = {one.configuration.key for one in entries if one.main.verdict is not Verdict.SAME}
         shown = newest(self.configured, MOST_SHOWN, changed)
         earlier = tuple(one for one in self.configured if one not in {*shown})
         return replace(self, configured=tuple(shown), earlier=earlier)

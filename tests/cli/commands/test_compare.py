@@ -144,6 +144,29 @@ def test_the_reason_and_the_command_name_one_number(call, save, tmp_path):
     assert re.search(r"seq (\d+)", err)[1] == number
 
 
+@pytest.mark.parametrize(("number", "factors"), [(7, (1, 0.972)), (3, (1, 1))])
+def test_a_new_experiment_has_one_size(call, lenet_runs, saved, tmp_path, number, factors):
+    """The pairs of the printed command are those of the reason, the advice and the document."""
+    runs, sides = lenet_runs(), []
+    for name, factor, precision in zip("ab", factors, ("fp32", "bf16"), strict=True):
+        speeds = [
+            factor * (100 + 3 * (pair * (2 if name == "a" else 3) % 5)) for pair in range(number)
+        ]
+        flags = {"model": "lenet", "precision": precision}
+        made = runs.of(*speeds, flags=flags, explicit_flags=tuple(flags))
+        sides.append(saved(tmp_path / name, made))
+    allowed = "--allow_different=precision"
+    out, err = call("compare", *sides, "--paired", allowed, "--format=json", code=3)
+    document = json.loads(out)
+    (result,) = document["configurations"][0]["results"]
+    assert result["new_experiment"] is True
+    size = str(result["needed"] or result["at_least"])
+    assert re.findall(r"--pairs=(\d+)", f"{document['next_step']} {err}") == [size, size]
+    told = f"{result['reason']} {document['answer']} {document['advice']}"
+    assert {*re.findall(r"new experiment of (?:at least )?(\d+) pairs", told)} == {size}
+    assert " more pair" not in told
+
+
 def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):
     hosts = {"flags": {"worker_hosts": "one:1,other:1"}}
     sides = [save(tmp_path / name, factor, **hosts) for name, factor in (("a", 1), ("b", 0.972))]

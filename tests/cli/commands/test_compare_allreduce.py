@@ -20,8 +20,9 @@ def test_facts_and_flags_of_reductions_may_be_named(call, reductions, tmp_path, 
 
 
 def test_jobs_and_reductions_are_judged_together(call, reductions, lenet_runs, tmp_path, saved):
-    base = saved(tmp_path / "base", [*side(reductions), *lenet_runs().of(100, 101)])
-    out, err = call("compare", base, base, code=3)
+    runs, speeds = lenet_runs(), (100, 101)
+    sides = (saved(tmp_path / name, [*side(reductions), *runs.of(*speeds)]) for name in "ab")
+    out, err = call("compare", *sides, code=3)
     assert "bus_bandwidth" in out
     assert err.startswith("cnnbench: to settle lenet, ")
     assert err.count("\n") == 1

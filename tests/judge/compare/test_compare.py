@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import DEFAULT_METRICS, SkippedFile, Verdict, compare_records
+from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.result import answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
@@ -169,17 +169,18 @@ NOISY = (1000, 1300, 900, 1200, 1100)
     ("metric", "base", "new", "metrics", "words", "code"),
     [
         ("memory", [1000] * 5, [1100] * 5, None, {"throughput": "same", "memory": "more"}, 1),
-        # A longer start is a regression only if the comparison is about it.
+        # A longer start is a regression only if it is asked for.
         ("startup", [5] * 5, [9] * 5, None, {"throughput": "same", "startup": "longer"}, 0),
         ("startup", [5] * 5, [9] * 5, ["startup"], {"startup": "longer"}, 1),
         ("accuracy", [0.75] * 5, [0.7] * 5, None, {"throughput": "same", "accuracy": "worse"}, 1),
-        # CPU time is judged where it is asked for, and turns nothing red by itself.
+        # CPU time is judged where it is asked for.
         ("cpu_time", LITTLE, MUCH, None, {"throughput": "same"}, 0),
-        ("cpu_time", LITTLE, MUCH, BOTH, {"throughput": "same", "cpu_time": "more"}, 0),
+        ("cpu_time", LITTLE, MUCH, BOTH, {"throughput": "same", "cpu_time": "more"}, 1),
         ("cpu_time", LITTLE, MUCH, ["cpu_time"], {"cpu_time": "more"}, 1),
         ("cpu_time", MUCH, LITTLE, ["cpu_time"], {"cpu_time": "less"}, 0),
-        # Open questions of further metrics do not count.
+        # Open questions count only of metrics that are asked for.
         ("memory", NOISY, NOISY, None, {"throughput": "same", "memory": "inconclusive"}, 0),
+        ("memory", NOISY, NOISY, ["memory"], {"memory": "inconclusive"}, 3),
     ],
 )
 def test_further_metrics(runs, metric, base, new, metrics, words, code):
@@ -189,7 +190,7 @@ def test_further_metrics(runs, metric, base, new, metrics, words, code):
         "cpu_time": partial(with_cpu_time, runs),
         "accuracy": partial(with_accuracy, runs),
     }[metric]
-    found = compare_records(make(*base), make(*new), metrics=metrics or DEFAULT_METRICS)
+    found = compare_records(make(*base), make(*new), metrics=metrics)
     (entry,) = found.entries
     assert {one.metric.name: one.word for one in entry.results} == words
     assert found.exit_code == code

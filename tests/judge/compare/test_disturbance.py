@@ -10,6 +10,9 @@ import pytest
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
 from cnnbench.judge.compare.result import answer
+from cnnbench.judge.report.renderers import render
+from cnnbench.judge.report.renderers.wording import row as cells
+from cnnbench.judge.report.renderers.wording import tables
 from cnnbench.records.parts import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
@@ -75,6 +78,18 @@ def test_the_answer_is_that_of_the_cpu_time(runs):
     _, found = judged(*sides(runs, 1.0, 1.0))
     told = "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
     assert answer(found).startswith(told)
+
+
+def test_the_row_shows_what_decided(runs):
+    main, found = judged(*sides(runs, 1.1, 1.1))
+    assert main.judgement.p_adjusted > 0.04
+    (metric, [row]), (second, [other]) = tables(found)
+    assert [metric.name, second.name] == ["throughput", "cpu_time"]
+    _, _, _, _, change, interval, p, _ = (cell.text for cell in cells(found, *row).values())
+    _, _, _, _, *numbers, _ = (cell.text for cell in cells(found, *other).values())
+    assert (change, interval, p) == ("CPU time +10.1 %", "+9.0 to +11.1 %", "0.016")
+    assert [change, interval, p] == [f"CPU time {numbers[0]}", *numbers[1:]]
+    assert "+9.0 to +11.1 %), p 0.016" in render(found, "junit").partition("throughput")[2]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class ResultDocument(Judgement):
       higher_is_better: whether higher values are better.
       relative: whether changes are shares of the base; otherwise they are differences.
       word: the verdict in the words of the metric, such as "more" for memory.
+      asked: whether an open question about it counts for the exit code.
       base_values, new_values: values of BASE and of NEW, one per process.
     """
 
@@ -58,6 +59,7 @@ class ResultDocument(Judgement):
     higher_is_better: bool
     relative: bool
     word: str
+    asked: bool = field(metadata=OPTIONAL)
     base_values: tuple[float, ...]
     new_values: tuple[float, ...]
 
@@ -71,7 +73,7 @@ class EntryDocument:
       key: hash of the flags.
       kind: kind of its measurements; absent for runs.
       decides: whether it counts for the exit code; absent for runs, which do.
-      verdict: verdict on the first metric.
+      verdict: worst verdict on the metrics that were asked for; without --metrics, on the speed.
       flags: flags that are not at their defaults.
       base_runs, new_runs: run_ids of BASE and of NEW.
       results: one result per metric.
@@ -103,7 +105,7 @@ class ComparisonDocument(Document):
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
       policy: constants of the verdicts.
-      metrics: names of the judged metrics; the first one decides the verdict of a configuration.
+      metrics: names of the judged metrics, whose order changes nothing.
       geometric_mean: mean change of throughput; None without runs that can be compared.
       bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
       configurations: configurations in natural order of their names.

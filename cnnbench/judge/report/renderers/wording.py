@@ -82,18 +82,21 @@ def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
 
     The latter have only the results that are neither inconclusive nor the same.
     """
+    leading = comparison.leading
     further = [
         (entry, result)
         for entry in comparison.by_severity()
         for result in entry.results
-        if result.verdict in _SHOWN and not (entry.decides and result is entry.main)
+        if result.verdict in _SHOWN and not (entry.decides and result.metric in leading)
     ]
     by_metric = (
         (metric, [row for row in further if row[1].metric is metric])
         for metric in comparison.metrics
     )
-    leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
-    return leading + [(metric, rows) for metric, rows in by_metric if rows]
+    return [
+        *((metric, comparison.about(metric)) for metric in leading),
+        *((metric, rows) for metric, rows in by_metric if rows),
+    ]
 
 
 def titles(comparison: Comparison) -> tuple[str, str]:
@@ -108,18 +111,24 @@ def titles(comparison: Comparison) -> tuple[str, str]:
 def row(
     comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
 ) -> dict[str, TableCell]:
-    """Cells of a table; base and new are medians over processes, p is that after Holm."""
-    judgement, metric = result.judgement, result.metric
+    """Cells of a table; base and new are medians over processes, p is that after Holm.
+
+    Where the CPU time decided about the throughput, change, interval and p are those of the CPU
+    time, and the first says so.
+    """
+    decisive = entry.decided_by(result)
+    judgement, metric = decisive.judgement, decisive.metric
     change, interval = titles(comparison)
     low, high = judgement.low, judgement.high
     ends = NONE if low is None or high is None else metric.range_text(low, high)
-    value = partial(metric.value_text, unit=False)
+    value = partial(result.metric.value_text, unit=False)
+    of = "" if decisive is result else "CPU time "
     return {
         "verdict": verdict(comparison, entry, result),
         "configuration": TableCell(entry.name),
-        "base": numeric(judgement.base_median, value),
-        "new": numeric(judgement.new_median, value),
-        change: numeric(judgement.change, metric.change_text),
+        "base": numeric(result.judgement.base_median, value),
+        "new": numeric(result.judgement.new_median, value),
+        change: numeric(judgement.change, lambda found: of + metric.change_text(found)),
         interval: numeric(low, ends),
         "p": numeric(judgement.p_adjusted, "{:.2g}".format),
         "runs": numeric(len(entry.base) + len(entry.new), f"{len(entry.base)}+{len(entry.new)}"),
@@ -141,8 +150,8 @@ def tally(comparison: Comparison, metric: Metric) -> str:
 
 
 def outcome(comparison: Comparison) -> str:
-    """The tally of each leading metric."""
-    tallies = {metric.name: tally(comparison, metric) for metric in comparison.leading}
+    """The tally of each metric that was asked for."""
+    tallies = {metric.name: tally(comparison, metric) for metric in comparison.asked}
     if len(tallies) == 1:
         return next(iter(tallies.values())) or "nothing was compared"
     return "; ".join(f"{name} {found}" for name, found in tallies.items())

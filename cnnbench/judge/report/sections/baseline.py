@@ -9,7 +9,7 @@ from cnnbench.base.document import Answer, Content, Row, TableCell, numeric, tab
 from cnnbench.base.text.numbers import count
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import opening
 from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
 from cnnbench.judge.metrics.registry import Metric
@@ -74,13 +74,14 @@ def _worst(comparison: Comparison) -> list[str]:
     found = []
     for entry in comparison.by_severity():
         for result in entry.results:
-            if result is entry.main and result.verdict is Verdict.CHANGED_WORK:
+            if result.verdict is Verdict.CHANGED_WORK:
                 found.append(f"{entry.name}: {result.judgement.reason}")
-            elif comparison.is_regression(entry, result) or (
-                result is entry.main and result.verdict is Verdict.FAILED
-            ):
-                change = "" if result.judgement.change is None else f" {result.estimate}"
+            elif comparison.level(entry, result) is Level.ERROR:
+                decisive = entry.decided_by(result)
+                of = "" if decisive is result else " CPU time"
+                change = "" if result.judgement.change is None else f"{of} {decisive.estimate}"
                 found.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
+    found = list(dict.fromkeys(found))
     more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
 

@@ -1,12 +1,12 @@
-"""Drafts of a comparison's entries: values to be judged, or verdicts that need no test."""
+"""Cases of a configuration: the values to be judged, and verdicts that need no test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few, integer, number, percent
@@ -18,18 +18,21 @@ from cnnbench.judge.compare.comparability import (
     in_pairs,
     sides_of_experiment,
 )
-from cnnbench.judge.compare.estimate import spread_of
+from cnnbench.judge.compare.estimate import TwoSamples, spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
-from cnnbench.judge.compare.result import UNJUDGED, ComparedConfiguration, MetricResult
+from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, NOTHING, UNKNOWN, WORK
 from cnnbench.judge.metrics.measurement import Measurement, varying
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, SPEEDS, Metric, judged
+from cnnbench.judge.metrics.registry import DEFAULT_METRICS, SPEEDS, THROUGHPUT, Metric, judged
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 
 _FACTS_NAMED = 3
 """Number of facts that a reason names."""
+
+_Outcome: TypeAlias = tuple[Verdict, str]
+"""A verdict that needs no test, and its reason."""
 
 _MISTIMED = (
     "step times that alternate between those of two steps and none, as earlier versions of "
@@ -37,109 +40,153 @@ _MISTIMED = (
 )
 
 
-def draft_of(
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """What is to be judged of one configuration: a case per metric.
+
+    Attributes:
+      base, new: the runs that are compared.
+      differences: facts that differ, those that block a verdict first.
+      cases: the values of both sides by metric, in the order of `METRICS`.
+      untested: judgements of the cases that need no test, by name of their metric.
+      asked: names of the metrics whose open questions count for the exit code.
+    """
+
+    base: Group
+    new: Group
+    differences: tuple[Difference, ...]
+    cases: tuple[TwoSamples, ...]
+    untested: Mapping[str, Judgement]
+    asked: frozenset[str]
+
+    @property
+    def tested(self) -> list[TwoSamples]:
+        """The cases that need a test."""
+        return [one for one in self.cases if one.metric.name not in self.untested]
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """Runs of both sides."""
+        return (*self.base.records, *self.new.records)
+
+
+def cases_of(
     base: Group,
     new: Group,
-    aa_runs: Mapping[str, Group],
-    names: Sequence[str],
+    aa: Group,
+    names: Collection[str] | None,
     policy: Policy,
-    patterns: tuple[str, ...],
-    paired: bool | None,
-) -> ComparedConfiguration:
-    """A configuration without a name, with its values or the verdict where no test is needed.
+    *,
+    patterns: tuple[str, ...] = (),
+    paired: bool | None = None,
+    plan: Continuation | None = None,
+) -> Cases:
+    """The cases of a configuration.
 
-    `names` are of metrics, of which the first one of the kind is the main one; A/A runs are by key
-    of the configuration. If `paired` is None, runs are paired where records name pairs.
+    Args:
+      aa: A/A runs of the configuration, if there are any.
+      names: metrics that were asked for; None: the usual ones, of which the speed is asked for.
+      paired: None: runs are paired where records name pairs.
+      plan: how further pairs are judged.
     """
-    metrics = judged(names, {base.configuration.kind})
+    metrics = judged(DEFAULT_METRICS if names is None else names, {base.configuration.kind})
+    asked = frozenset(one.name for one in (metrics[:1] if names is None else metrics))
     unlike = differences(base, new, patterns) if base.records and new.records else ()
     kept = in_pairs(base, new)
     if paired is None:
         paired = kept is not None and sides_of_experiment(base.records, new.records)
     if kept is None or not paired:
         kept = base, new
-    outcome = next(_outcomes(base, new, unlike, metrics[0], kept[0]), None)
-    if outcome is None:
-        of_aa = aa_runs.get(base.configuration.key, Group(base.configuration)).records
-        # Whoever names metrics asks for them; of the usual ones some runs have no accuracy.
-        lacking = Verdict.INCONCLUSIVE if tuple(names) == DEFAULT_METRICS else Verdict.NOT_MEASURED
-        results = _samples(*kept, metrics, of_aa, policy, paired, lacking)
-    else:
-        kept, found = (base, new), _unjudged(metrics[0], base, new)
-        verdict, reason = outcome
-        if verdict is Verdict.FAILED:
-            # Facts that a failed run did not collect are no differences.
-            unknown = {UNKNOWN, NOTHING}
-            unlike = tuple(one for one in unlike if unknown.isdisjoint((*one.base, *one.new)))
-        before, after = (median(side) if side else None for side in (found.base, found.new))
-        judgement = Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
-        results = [replace(found, judgement=judgement)]
-    return ComparedConfiguration(
-        configuration=base.configuration,
-        base=kept[0].records,
-        new=kept[1].records,
-        results=tuple(results),
+    outcome = next(_not_comparable(base, new, unlike, metrics), None)
+    if outcome is not None and outcome[0] is Verdict.FAILED:
+        # Facts that a failed run did not collect are no differences.
+        unknown = {UNKNOWN, NOTHING}
+        unlike = tuple(one for one in unlike if unknown.isdisjoint((*one.base, *one.new)))
+    incomplete = None if outcome else next(_incomplete(base, new, kept[0]), None)
+    if outcome or incomplete:
+        kept, paired, plan = (base, new), False, None
+    cases: dict[str, TwoSamples] = {}
+    untested: dict[str, Judgement] = {}
+    for metric in metrics:
+        case = _case(metric, *kept, aa.records, policy, paired=paired, plan=plan)
+        found = outcome or _lacking(*kept, metric, metric.name in asked) or incomplete
+        if found is not None:
+            if metric.name not in asked and (outcome or incomplete or not (case.base or case.new)):
+                continue
+            untested[metric.name] = _known(case, *found)
+        cases[metric.name] = case
+    throughput = cases.get(THROUGHPUT.name)
+    if throughput is not None and THROUGHPUT.name not in untested:
+        both = disturbance.cpu_time_cases(throughput, *kept, aa.records, policy)
+        cases |= {one.metric.name: one for one in both or ()}
+    return Cases(
+        base=kept[0],
+        new=kept[1],
         differences=unlike,
+        cases=tuple(cases.values()),
+        untested=untested,
+        asked=asked,
     )
 
 
-def _samples(
-    base: Group,
-    new: Group,
-    metrics: Sequence[Metric],
-    of_aa: Sequence[Measurement],
-    policy: Policy,
-    paired: bool,
-    verdict: Verdict,
-) -> list[MetricResult]:
-    """Values of metrics that all runs have, the main one first, then of others with `verdict`.
-
-    Metrics that no run has are among them only if it is that they were not measured.
-    """
-    results = []
-    for metric in metrics:
-        noise = spread_of(of_aa, metric, policy)
-        case = _unjudged(metric, base, new, paired=paired, noise=noise)
-        if reason := _lacking("BASE", base, metric) or _lacking("NEW", new, metric):
-            case = replace(case, judgement=Judgement(verdict=verdict, reason=reason))
-        if reason is None or case.base or case.new or verdict is Verdict.NOT_MEASURED:
-            results.append(case)
-    if both := disturbance.cpu_time_cases(results[0], base, new, of_aa, policy):
-        others = [case for case in results[1:] if case.metric is not CPU_TIME]
-        results = [both[0], *others, both[1]]
-    return sorted(results, key=lambda one: one.judgement is not UNJUDGED)
+def _case(
+    metric: Metric, base: Group, new: Group, aa: Sequence[Measurement], policy: Policy, **more: Any
+) -> TwoSamples:
+    """Values of both sides, taken together, of the runs that succeeded and measured the metric."""
+    values, of_base = metric.values([*base.good, *new.good]), len(base.good)
+    before, after = (
+        tuple(value for value in side if value is not None)
+        for side in (values[:of_base], values[of_base:])
+    )
+    noise = spread_of(aa, metric, policy)
+    return TwoSamples(metric=metric, base=before, new=after, noise=noise, **more)
 
 
-def _lacking(side: str, group: Group, metric: Metric) -> str | None:
-    """How many successful runs of a side lack a metric, in words; None if none."""
-    missing = sum(metric.value(record) is None for record in group.good)
-    return f"{_part(missing, side, group)} did not measure {metric.name}" if missing else None
+def _known(case: TwoSamples, verdict: Verdict, reason: str) -> Judgement:
+    """The judgement of a case that needs no test."""
+    before, after = (median(side) if side else None for side in (case.base, case.new))
+    return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
+
+
+def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
+    """The verdict where successful runs of a side lack a metric; None if none does."""
+    for side, group in (("BASE", base), ("NEW", new)):
+        if missing := sum(metric.value(record) is None for record in group.good):
+            verdict = Verdict.NOT_MEASURED if asked else Verdict.INCONCLUSIVE
+            return verdict, f"{_part(missing, side, group)} did not measure {metric.name}"
+    return None
 
 
 def _part(number: int, side: str, group: Group) -> str:
     return f"{number} of {count(len(group.records), 'run', 'runs')} in {side}"
 
 
-def _outcomes(
-    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric, kept: Group
-) -> Iterator[tuple[Verdict, str]]:
-    """Verdicts and reasons where no statistics are needed, of which the first counts.
-
-    `kept` are the runs of the base to be compared.
-    """
+def _not_comparable(
+    base: Group, new: Group, unlike: Sequence[Difference], metrics: Sequence[Metric]
+) -> Iterator[_Outcome]:
+    """Verdicts on configurations that are not compared, of which the first counts."""
     sides = (("BASE", base), ("NEW", new))
     if not (base.records and new.records):
         absent, there = ("NEW", "BASE") if base.records else ("BASE", "NEW")
         yield Verdict.MISSING, f"{absent} has no run of this configuration, only {there} has"
     if failures := [*filter(None, (_failure(*side) for side in sides))]:
         yield Verdict.FAILED, "; ".join(failures)
-    for lacking in filter(None, (_lacking(*side, metric) for side in sides)):
-        yield Verdict.NOT_MEASURED, lacking
     if blocking := [one for one in unlike if one.blocks]:
-        if answer := _changed_work(base, new, metric, blocking):
+        if answer := _changed_work(base, new, metrics[0], blocking):
             yield Verdict.CHANGED_WORK, answer
         yield Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
+        if mixed := varying(group.origins()):
+            parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
+            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
+
+
+def _incomplete(base: Group, new: Group, kept: Group) -> Iterator[_Outcome]:
+    """Verdicts where measurements are incomplete or wrong, of which the first counts.
+
+    `kept` are the runs of the base that have a partner.
+    """
+    for side, group in (("BASE", base), ("NEW", new)):
         if stopped := sum(record.status == "interrupted" for record in group.records):
             yield Verdict.INCONCLUSIVE, f"{_part(stopped, side, group)} was interrupted"
         if wrong := sum(map(_is_mistimed, group.records)):
@@ -148,10 +195,6 @@ def _outcomes(
     if shared := {one.run_id for one in base.records} & {one.run_id for one in new.records}:
         runs = count(len(shared), "run is", "runs are")
         yield Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
-    for side, group in sides:
-        if mixed := varying(group.origins()):
-            parts = ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in mixed.items())
-            yield Verdict.NOT_COMPARABLE, f"{parts} within {side}; give the runs of one"
     if not kept.records:
         yield Verdict.INCONCLUSIVE, "no run in BASE has its partner in NEW"
 
@@ -181,16 +224,6 @@ def _failure(side: str, group: Group) -> str | None:
         return None
     message = " ".join(errors[0].message.split())[:200]
     return f"{_part(len(errors), side, group)} failed: {errors[0].type}: {message}"
-
-
-def _unjudged(metric: Metric, base: Group, new: Group, **more: Any) -> MetricResult:
-    """Values of both sides, taken together, of the runs that succeeded and measured the metric."""
-    values, of_base = metric.values([*base.good, *new.good]), len(base.good)
-    before, after = (
-        tuple(value for value in side if value is not None)
-        for side in (values[:of_base], values[of_base:])
-    )
-    return MetricResult(metric=metric, base=before, new=after, **more)
 
 
 def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
