@@ -20,14 +20,23 @@ _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
 # GitHub links it wherever it stands.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
+# Prefixes that CI services read as commands in a log: Azure Pipelines and TeamCity ("##vso[...]",
+# "##[...]") anywhere in a line, GitHub ("::error::") at its beginning.
+_COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
+
 # What a spreadsheet takes for the beginning of a formula, full-width forms included.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """One line without control characters, direction marks and other invisible ones."""
-    return "".join(c if c.isprintable() else " " for c in text).strip()
+    """One `inert` line without control characters, direction marks and other invisible ones."""
+    return inert("".join(c if c.isprintable() else " " for c in text).strip())
+
+
+def inert(line: str) -> str:
+    """A line with a space within each prefix that a CI service would read as a command."""
+    return _COMMAND.sub(r"\g<0> ", line)
 
 
 def one_line(text: str) -> str:

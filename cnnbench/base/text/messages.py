@@ -4,7 +4,7 @@
     cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective
     cnnbench: error: TEXT       why the command fails
 
-docs/migrating.md lists what else is on standard error.
+Lines of native libraries are notices, too. docs/migrating.md lists what else is there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _PREFIX = "cnnbench: "
 
 # Two formats: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
 # and 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
-_FATAL = re.compile(r"^(?:F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *(.*)", re.MULTILINE)
+_FATAL = re.compile(
+    rf"^(?:{_PREFIX})?(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *(.*)",
+    re.MULTILINE,
+)
 
 _FAULTY = "Unexpected Event status"
 """TensorFlow's message when a kernel or a copy has failed on a GPU, for any reason."""
@@ -38,6 +41,12 @@ def warning_line(text: str) -> str:
 def error_line(text: str) -> str:
     """The reason why a command fails."""
     return notice_line(f"error: {text}")
+
+
+def library_lines(log: str) -> str:
+    """What native libraries wrote, as notices; lines of a nested cnnbench stay as they are."""
+    lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
+    return "".join(f"{notice_line(line)}\n" for line in lines)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.text.escape import spreadsheet
+from cnnbench.base.text.escape import inert, spreadsheet
 from cnnbench.base.text.terminal import is_terminal
 from cnnbench.errors import UsageError
 
@@ -53,14 +53,15 @@ def columns() -> int:
 
 def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
     """A sentence in lines of `columns`, without breaking words; `more` indents further lines."""
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text,
         columns(),
         initial_indent=indent,
         subsequent_indent=indent if more is None else more,
         break_long_words=False,
         break_on_hyphens=False,
-    ) or [indent.rstrip()]
+    )
+    return [*map(inert, lines)] or [indent.rstrip()]
 
 
 def fitted(
@@ -146,10 +147,11 @@ def _joined(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
     """A line with the cells of the columns `shown`."""
-    return GAP.join(
+    line = GAP.join(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
         for index, cell in zip(shown, cells, strict=True)
-    ).rstrip()
+    )
+    return inert(line.rstrip())
 
 
 def _broken(text: str, width: int, head: bool) -> list[str]:

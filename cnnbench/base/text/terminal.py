@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from cnnbench.base.text.escape import inert
 from cnnbench.base.text.messages import error_line, notice_line, warning_line
 
 
@@ -105,7 +106,7 @@ class LineWriter:
             self._before_line()
         stream = self._stream
         try:
-            _write(stream, "".join(f"{line}\n" for line in lines))
+            _write(stream, "".join(f"{inert(line)}\n" for line in lines))
         except (OSError, ValueError):
             self._stream = None
             discard(stream)

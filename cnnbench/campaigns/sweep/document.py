@@ -19,6 +19,7 @@ from cnnbench.errors import UsageError
 _MOST_MIB = 1  # which takes seconds to parse
 # Deeper than any suite; a list that contains itself has no end.
 _MAX_DEPTH = 12
+_MAX_SCANNED_DEPTH = 50  # PyYAML's time grows with the square of the depth, or more
 
 _TAGS = {
     "tag:yaml.org,2002:bool": "boolean",
@@ -80,6 +81,16 @@ def find_suite(text: str) -> str:
     raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses deeply nested documents while it scans them."""
+
+    def fetch_more_tokens(self) -> None:
+        """Reads on; RecursionError beyond `_MAX_SCANNED_DEPTH`."""
+        if self.flow_level + len(self.indents) > _MAX_SCANNED_DEPTH:
+            raise RecursionError
+        super().fetch_more_tokens()
+
+
 def load(path: str, flag: str = "") -> Node:
     """The root of the one document in a file, which messages name as given.
 
@@ -87,7 +98,7 @@ def load(path: str, flag: str = "") -> Node:
     """
     data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
     try:
-        root = yaml.compose(data, Loader=yaml.SafeLoader)
+        root = yaml.compose(data, Loader=_Loader)
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
     except yaml.MarkedYAMLError as error:

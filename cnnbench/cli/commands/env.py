@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cnnbench.base.text.escape import inert
 from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
@@ -23,6 +24,7 @@ from cnnbench.plan import make_plan, parse_run
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.estimates import computes_on_cpu
 from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.runtime.supervisor import supervised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +134,14 @@ def main(argv: Sequence[str]) -> int:
         facts = {name: fact for one in sections.values() for name, fact in one.items()}
         print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
     else:
-        print_result("\n".join(_lines(sections)))
+        print_result("\n".join(map(inert, _lines(sections))))
     return ExitCode.OK
 
 
 def _load_tensorflow() -> None:
     from cnnbench.run.runtime.loading import load_tensorflow
 
+    supervised()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_info_lines():
         tf = load_tensorflow()

@@ -21,6 +21,7 @@ from cnnbench.plan import make_plan, make_setup
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.roofline import Roofline
+from cnnbench.run.runtime.supervisor import supervised
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -84,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
     interrupt_on_signals()
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
     setup = replace(make_setup(params), explicit_flags=tuple(flags))
+    supervised()
     roofline, plan = measured(
         make_plan(setup),
         command=("cnnbench", "roofline", *argv),

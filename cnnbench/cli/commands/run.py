@@ -80,6 +80,7 @@ def lend(setup: Setup, facts: Mapping[str, str], messages: Messages) -> int:
     """
     from cnnbench.run.driver.membership import Membership
 
+    supervised()
     job = setup.place.job
     name = str(job.task)
     membership = Membership(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base.text.escape import inert
 from cnnbench.base.text.numbers import exact
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_result
@@ -138,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
         reporter.notice(outlook(items, Campaign(reporter, facts)))
         cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
         lines = cases if options.list else list(_commands(items))
-    print_result("\n".join(lines))
+    print_result("\n".join(map(inert, lines)))
     return ExitCode.OK
 
 

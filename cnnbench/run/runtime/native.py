@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from cnnbench.base.text.messages import library_lines
 from cnnbench.base.text.terminal import StandardStream
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
@@ -48,7 +49,7 @@ def share_held_back() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Holds back output to file descriptor 2; at the end writes what `select` returns.
+    """Holds back output to file descriptor 2; at the end writes what `select` returns, as notices.
 
     `select` gets the text and the exception that ended the block, if any. Does nothing when
     TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or a temporary file.
@@ -84,7 +85,7 @@ def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Itera
             os.dup2(original, 2)
             os.close(original)
             held.seek(0)
-            stderr.write(select(held.read().decode(errors="replace"), ended_by))
+            stderr.write(library_lines(select(held.read().decode(errors="replace"), ended_by)))
             stderr.flush()
 
 

@@ -3,9 +3,9 @@
 TensorFlow exits by C's `exit` for a wrong environment variable, and its kernels may abort or crash
 without any Python code running. So a command measures in a child, forked before TensorFlow is
 loaded, for which its parent waits. Standard streams, signals and exit codes of the child pass
-through; the parent forwards what native code writes to standard error and keeps the last of it. If
-Python has not announced the end of the child, the parent prints a line, completes the record and
-exits with code 4.
+through; the parent forwards what native code writes to standard error, as notices, and keeps the
+last of it. If Python has not announced the end of the child, the parent prints a line, completes
+the record and exits with code 4.
 
 A native call delays a signal to its end, which may never come. So the parent kills a child that has
 not ended `grace` seconds after a signal, or at a second one, and completes its record.
@@ -31,7 +31,7 @@ from typing import NoReturn
 
 from cnnbench.base import interrupts, plugins
 from cnnbench.base.interrupts import SAME_SECONDS, SIGNALS, announcement, grace, name_of
-from cnnbench.base.text.messages import fatal_message
+from cnnbench.base.text.messages import fatal_message, library_lines
 from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.run.runtime.turns import Turns
@@ -123,7 +123,7 @@ def end_with(parent: int) -> None:
 
 
 def supervised(
-    lost: Callable[[NativeDeathError | None], None],
+    lost: Callable[[NativeDeathError | None], None] = lambda error: None,
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] = lambda: 0.0,
 ) -> None:
@@ -181,7 +181,7 @@ def _go_on_in_child(
         said = log.end()
         if announced is None:
             held_back = unwritten()
-            sys.stderr.write(held_back)
+            sys.stderr.write(library_lines(held_back))
             if status is not None and os.environ.get(GUARDED):
                 code = os.waitstatus_to_exitcode(status)
                 if code < 0:  # in the same way, for the process that records it
@@ -204,7 +204,7 @@ def _go_on_in_child(
 
 
 class _NativeLog:
-    """Standard error of native code in a child, forwarded by its parent.
+    """Standard error of native code in a child, forwarded by its parent as notices.
 
     Python's standard error is not redirected: it draws on terminals.
     """
@@ -234,11 +234,17 @@ class _NativeLog:
         return self._last.decode(errors="replace")
 
     def _forward(self) -> None:
+        rest = b""  # of a line that is not complete
         while self._mark not in self._last:
             part = os.read(self._out, _LOG_BYTES)
             self._last = self._last[-_LOG_BYTES:] + part
+            lines, is_over, _ = (rest + part).partition(self._mark)
+            if not is_over and len(lines) < _LOG_BYTES:
+                lines, _, rest = lines.rpartition(b"\n")
+            else:  # a crash may leave half a line
+                rest = b""
             with contextlib.suppress(OSError):  # nobody reads it
-                os.write(2, part.removesuffix(self._mark))
+                os.write(2, library_lines(lines.decode(errors="backslashreplace")).encode())
 
 
 def _wait(

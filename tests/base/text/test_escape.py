@@ -3,11 +3,14 @@
 import csv
 import html
 import io
+import itertools
 import re
 
 import pytest
 
 from cnnbench.base.text.escape import markdown, plain, spreadsheet
+from cnnbench.base.text.table import aligned, fitted, wrapped
+from cnnbench.base.text.terminal import LineWriter
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -30,6 +33,30 @@ def test_markdown_is_one_line_of_entities(text):
     bare = re.sub(r"^<code>|</code>$", "", line)
     assert not re.search(r"[<>|`\[\]*\\~$@]|&(?!#\d+;)|#(?!\d+;)|://|www\.|:[a-z]", bare)
     assert html.unescape(bare) == plain(text)
+
+
+COMMANDS = {
+    "##vso[task.complete result=Failed;]": "# #vso[task.complete result=Failed;]",
+    "x ##[error]y": "x # #[error]y",
+    "###teamcity[buildStop]": "## #teamcity[buildStop]",
+    "\t::error file=a.py,line=1::no": ": :error file=a.py,line=1::no",
+}
+IN_THE_MIDDLE = ("net/::set-output name=x::y", "a_::stop-commands::b", "x ::error::y")
+HARMLESS = ("## title [1]", "#12", "absl::InitializeLog()", "[::1]:2222", "::x", ":::MLLOG {}")
+
+
+@pytest.mark.parametrize("text", [*COMMANDS, *IN_THE_MIDDLE, *HARMLESS])
+def test_no_line_begins_with_a_command_of_a_ci_service(text, monkeypatch):
+    wanted = COMMANDS.get(text, text)
+    assert (plain(text), plain(plain(text))) == (wanted, wanted)
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    LineWriter(stream).lines([text])
+    lines = stream.getvalue().splitlines()
+    for before in ("", "m" * 35 + " ", "m" * 35 + "/"):  # where the line or the cell is broken
+        rows = [[before + text, "1"], ["m" * 90, "2"]]
+        lines += [*aligned(rows), *itertools.chain(*fitted(rows)), *wrapped(before + text, "  ")]
+    assert not [one for one in lines if re.search(r"##[\w.]*\[|^\s*::[\w-]+( .*)?::", one)]
 
 
 def test_markdown_leaves_ordinary_names_alone():

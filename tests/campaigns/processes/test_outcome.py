@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pytest
 import tensorflow as tf
 
+from cnnbench.base.text.messages import library_lines
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, judge
@@ -161,6 +162,7 @@ FULL = ("out_of_memory", "OutOfMemory")
         (Ended(-11, 1.0), ABORTED, KILLED, "SIGSEGV", ""),
         (Ended(-6, 1.0), ABORTED, FULL, "SIGABRT, std::bad_alloc", ""),
         (Ended(-6, 1.0), FATAL, KILLED, "SIGABRT; Check failed: a == b (1 vs. 2)", ""),
+        (Ended(-6, 1.0), library_lines(FATAL), KILLED, "SIGABRT; Check failed: a == b (1", ""),
         (Ended(None, 1.0), "", KILLED, "and its guard were killed", "killed with its guard"),
         (Ended(None, 1.0, error="x: No such"), "", ("failed", "NotStarted"), "x: No such", ""),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from pathlib import Path
 
 import numpy as np
@@ -233,13 +234,18 @@ def test_rounds_are_not_mixed_and_the_seed_decides(runs):
         (b"", "is empty"),
         (b"# nothing\n", "is empty"),
         (b"a: \xff\xfe\x00\x81", "not YAML"),
-        *((opening * 1100, "nested too deeply") for opening in (b"[", b"{a: ", b"- ")),
+        *((opening * 20_000, "nested too deeply") for opening in (b"[", b"{a: ", b"- ", b"? ")),
+        (b"[" * 5000 + b"]" * 5000, "nested too deeply"),
+        (b"".join(b" " * n + b"a:\n" for n in range(999)), "nested too deeply"),
+        (b"#" * (1 << 20) + b"\n", "has more than 1 MiB"),
     ],
 )
 def test_files_that_cannot_be_read(call, tmp_path, monkeypatch, data, words):
     monkeypatch.chdir(tmp_path)
     Path("suite.yaml").write_bytes(data)
+    begun = time.process_time()
     err = call("sweep", "suite.yaml", code=2).err
+    assert time.process_time() - begun < 0.5
     assert re.match(rf"cnnbench: error: suite\.yaml: .*{words}", err)
 
 

@@ -23,7 +23,7 @@ def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch):
         write("W0000 00:00:1795162120.891879   13488 cuda.cc:1] old driver\n")
     write("afterwards\n")
     lines = capfd.readouterr().err.splitlines()
-    assert [line[:5] for line in lines] == ["E0000", "W0000", "after"]
+    assert [line[:15] for line in lines] == ["cnnbench: E0000", "cnnbench: W0000", "afterwards"]
 
 
 def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch):
@@ -36,7 +36,7 @@ def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch):
 
     with pytest.raises(ImportError):
         load()
-    assert capfd.readouterr().err == "E0000 broken library\n"
+    assert capfd.readouterr().err == "cnnbench: E0000 broken library\n"
 
 
 def test_log_level_0_shows_everything(capfd, monkeypatch):

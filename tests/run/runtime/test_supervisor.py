@@ -256,7 +256,8 @@ def test_the_reason_is_what_native_code_said(start, line, held, told):
     *log, last = err.splitlines()
     assert last.startswith(f"cnnbench: error: ended by SIGABRT: {told}")
     assert f"lost: ended by SIGABRT: {told}" in out
-    assert log == [line, "*** stack ***", "    @ 0x7f31 f()"]
+    shown = line.replace("\x1b", " ")
+    assert log == [f"cnnbench: {one}" for one in (shown, "*** stack ***", "@ 0x7f31 f()")]
 
 
 def test_output_of_native_code_is_not_waited_for_at_the_end(start):
@@ -271,7 +272,20 @@ def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     assert process.wait(timeout=60) == 0
     assert time.monotonic() - began < 25
     assert process.stderr is not None
-    assert process.stderr.readline() == "early\n"
+    assert process.stderr.readline() == "cnnbench: early\n"
+
+
+@pytest.mark.parametrize("end", ["os.abort()", "supervisor.announce(0); sys.exit(0)"])
+def test_lines_of_native_code_get_the_prefix_once_and_half_a_line_is_kept(start, end):
+    body = f"""
+    for part in (b"E0000 on", b"e\\n\\ncnnbench: notice\\n", b"##vso[x]\\n\\xff ha", b"lf"):
+        os.write(2, part)
+        time.sleep(0.1)
+    {end}"""
+    _, err = start(body).communicate(timeout=60)
+    lines = ["E0000 one", "notice", "# #vso[x]", r"\xff half"]
+    assert err.splitlines()[:4] == [f"cnnbench: {line}" for line in lines]
+    assert len(err.splitlines()) == 4 + ("abort" in end)
 
 
 @pytest.mark.parametrize(
