@@ -8,6 +8,7 @@ passwords, and ``NVIDIA_`` with ``NVIDIA_API_KEY``.
 from __future__ import annotations
 
 import platform
+import re
 from importlib import metadata
 from typing import Any
 
@@ -44,6 +45,11 @@ _PREFIXES = (
 # The last is Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
 _MAX_LENGTH = 1000
+# Of XLA_FLAGS and others: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
+_PLACE = re.compile(
+    r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
+)
+_PLACE_NAME = re.compile("_(FILE|FILENAME|DIR|DIRECTORY|PATH)$")
 
 
 def python(host: Host) -> Facts:
@@ -124,6 +130,13 @@ def speed_variables(host: Host) -> Facts:
         if may_be_shown(name) and not only_a_place:
             facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
     return facts
+
+
+def without_places(name: str, value: Any) -> Any:
+    """A fact as it counts: of files and folders that env_* name, only that they are given."""
+    if not name.startswith("env_") or not value:
+        return value
+    return "..." if _PLACE_NAME.search(name) else _PLACE.sub(r"\1...", str(value))
 
 
 GROUPS: tuple[FactGroup, ...] = (python, packages, tensorflow_build, tensorflow_threads, commit)

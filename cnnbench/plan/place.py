@@ -26,6 +26,17 @@ HOROVOD = "horovod"
 _INSTEAD_OF_HOROVOD = (
     "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
 )
+_VARIABLES_OF_HOROVOD = {
+    "HOROVOD_TIMELINE": "--trace_file",
+    "HOROVOD_AUTOTUNE": "cnnbench tune",
+    "HOROVOD_FUSION_THRESHOLD": "--gradient_bucket_bytes",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "--all_reduce_spec=copy/collective",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "--stall_timeout",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "--stall_timeout",
+    "HOROVOD_STALL_CHECK_DISABLE": "--stall_timeout=0",
+    "HOROVOD_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL",
+}
+"""What does here what the variable does for Horovod."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,9 @@ def with_cluster(
     if flags.variable_update == HOROVOD:
         flags = flags.replace(variable_update="collective_all_reduce")
         notices += (_INSTEAD_OF_HOROVOD,)
+        uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
+        if uses:
+            notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
         if others is not None:  # Horovod has one process per device
             flags, given = flags.replace(cluster=others[1]), (*given, "cluster")
     elif others is not None:

@@ -218,6 +218,12 @@ def test_horovod_runs_as_collective_all_reduce(monkeypatch):
     parsed = parse_run(["--variable_update=horovod"])
     assert parsed.params == Params(variable_update="collective_all_reduce")
     assert [line for line in parsed.notices if "without Horovod" in line]
+    monkeypatch.setenv("HOROVOD_TIMELINE", "/t.json")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
+    uses = "--trace_file for HOROVOD_TIMELINE, --gradient_bucket_bytes for HOROVOD_FUSION_THRESHOLD"
+    line = f"Horovod's variables have no effect; use {uses}"
+    assert parse_run(["--variable_update=horovod"]).notices == (*parsed.notices, line)
+    assert line not in parse_run(["--variable_update=replicated"]).notices
     ranks = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
     for name, value in ranks.items():
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)

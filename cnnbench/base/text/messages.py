@@ -17,10 +17,13 @@ from cnnbench.base.text.escape import one_line
 
 _PREFIX = "cnnbench: "
 
-# Two formats: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
+_OF_OPENBLAS = "OpenBLAS error: "
+
+# Two formats of TensorFlow: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
 # and 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
 _FATAL = re.compile(
-    rf"^(?:{_PREFIX})?(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *(.*)",
+    rf"^(?:{_PREFIX})?(?:(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *|"
+    rf"{_OF_OPENBLAS})(.*)",
     re.MULTILINE,
 )
 
@@ -43,9 +46,13 @@ def error_line(text: str) -> str:
     return notice_line(f"error: {text}")
 
 
-def library_lines(log: str) -> str:
-    """What native libraries wrote, as notices; lines of a nested cnnbench stay as they are."""
+def library_lines(log: str, *, hides_openblas: bool = False) -> str:
+    """What native libraries wrote, as notices; lines of a nested cnnbench stay as they are.
+
+    Without the error of OpenBLAS, by which it ends the process, if `fatal_message` reports it.
+    """
     lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
+    lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
     return "".join(f"{notice_line(line)}\n" for line in lines)
 
 
@@ -61,7 +68,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def fatal_message(log: str) -> str:
-    """The last fatal message of TensorFlow, as one line; "" without one."""
+    """The last fatal message of TensorFlow or OpenBLAS, as one line; "" without one."""
     found = _FATAL.findall(log)
     message = one_line(found[-1]) if found else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message

@@ -18,6 +18,7 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
+from cnnbench.machine.software import without_places
 from cnnbench.plan import RunPlan
 from cnnbench.plan.same_run import KEY_LENGTH, identity_here
 from cnnbench.plan.work import Work
@@ -162,7 +163,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The facts about machine and software that identify a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
-        **{name: value for name, value in facts.items() if name.startswith("env_")},
+        **{name: without_places(name, facts[name]) for name in facts if name.startswith("env_")},
     }
 
 

@@ -35,7 +35,7 @@ class JudgingFlags:
         "Smallest change that counts, in per cent, of throughput and other metrics without a "
         "threshold of their own; 3 if not given.",
         minimum=0.0,
-        below=100.0,
+        below=1000.0,
     )
     alpha: float | None = flag(
         None,

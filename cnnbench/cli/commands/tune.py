@@ -98,7 +98,7 @@ class TuneFlags(JobFlags):
         1.0,
         "Smallest gain that counts, in per cent.",
         minimum=0.0,
-        below=100.0,
+        below=1000.0,
     )
     list: bool = flag(False, "List the candidates, and what cannot run and why; run nothing.")
     timeout: float = flag_of(AbFlags, "timeout")

@@ -72,7 +72,7 @@ class HistoryEntry:
         (rows,) = measurements([record])
         labels = labels_of(record.config)
         facts = {
-            name: fact_text(value)
+            name: fact_text(value, name)
             for name, value in record.environment.items()
             if fact(name).effect is not Effect.IGNORED
         }

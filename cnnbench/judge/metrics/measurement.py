@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.reading import parse_json
 from cnnbench.base.text.numbers import binary, counted, integer
+from cnnbench.machine.software import without_places
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.parts import ErrorInfo, ModelInfo
 from cnnbench.records.run import RunRecord
@@ -75,8 +76,9 @@ Measurement: TypeAlias = RunRecord | MeasuredReduction
 """The record of a run, or a row of an all-reduce record."""
 
 
-def fact_text(value: Any) -> str:
-    """A fact as text: strings as they are, anything else as JSON."""
+def fact_text(value: Any, name: str = "") -> str:
+    """A fact as text: strings as they are, anything else as JSON; see `without_places`."""
+    value = without_places(name, value)
     if isinstance(value, str):
         return value
     return str(value) if type(value) is int else json.dumps(value)
@@ -84,7 +86,7 @@ def fact_text(value: Any) -> str:
 
 def readable_fact(name: str, value: Any) -> str:
     """A fact for people: as by `fact_text`, but bytes in powers of 1024."""
-    text = fact_text(value)
+    text = fact_text(value, name)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
@@ -97,7 +99,7 @@ def short_commit(text: str) -> str:
 def process_facts(record: RunRecord | AllReduceRecord) -> tuple[tuple[str, str], ...]:
     """Names and texts of the facts about a process and the measured code; commits are shortened."""
     facts = [
-        (name, fact_text(value)[:_COMMIT] if name == "git_commit" else fact_text(value))
+        (name, fact_text(value, name)[: _COMMIT if name == "git_commit" else None])
         for name, value in record.environment.items()
     ]
     if (subject := record.subject) is not None:

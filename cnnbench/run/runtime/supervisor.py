@@ -244,7 +244,10 @@ class _NativeLog:
             else:  # a crash may leave half a line
                 rest = b""
             with contextlib.suppress(OSError):  # nobody reads it
-                os.write(2, library_lines(lines.decode(errors="backslashreplace")).encode())
+                text = lines.decode(errors="backslashreplace")
+                # A parent that leaves the report to another process reports no reason.
+                hides = not os.environ.get(GUARDED)
+                os.write(2, library_lines(text, hides_openblas=hides).encode())
 
 
 def _wait(
@@ -306,8 +309,8 @@ def _tell(error: NativeDeathError | None, lost: Callable[[NativeDeathError | Non
 def _how(status: int, reason: str) -> str:
     code, where = os.waitstatus_to_exitcode(status), plugins.runs()
     if code >= 0:
-        ended = f"ended the process with exit code {code}; see the lines above"
-        return f"{where or 'a native library'} {ended}"
+        ended = f"{where or 'a native library'} ended the process with exit code {code}"
+        return f"{ended}: {reason}" if reason else f"{ended}; see the lines above"
     name = name_of(-code)
     ended = f"ended by {name}{where and ' in '}{where}"
     return f"{ended}: {reason or _HINTS.get(name, 'native code crashed')}"

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.comparability import check_facts
@@ -42,6 +43,24 @@ def test_which_facts_block(runs, name, before, after, blocks):
     base, new, like = ([runs(environment={name: one})] for one in (before, after, before))
     assert by_fact(unlike(base, new)) == {name: blocks}
     assert unlike(base, like) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "blocks"),
+    [
+        ("env_XLA_FLAGS", "--xla_dump_to=/a --xla_x=1", "--xla_dump_to='/b c' --xla_x=1", None),
+        ("env_XLA_FLAGS", "--xla_gpu_cuda_data_dir=/a/b", "--xla_gpu_cuda_data_dir=c", None),
+        ("env_XLA_FLAGS", "--xla_dump_to=/a --xla_x=1", "--xla_dump_to=/a --xla_x=2", True),
+        ("env_XLA_FLAGS", "--xla_x=1", "--xla_x=1 --xla_dump_to=/a", True),
+        ("env_NCCL_TOPO_FILE", "/a.xml", "/b.xml", None),
+        ("env_NCCL_TOPO_FILE", "/a.xml", None, True),
+    ],
+)
+def test_of_places_in_variables_only_their_presence_counts(runs, name, before, after, blocks):
+    base, new = ([runs(environment={name: one})] for one in (before, after))
+    assert by_fact(unlike(base, new)) == ({} if blocks is None else {name: blocks})
+    same = [environment_identity({name: one}) for one in (before, after)]
+    assert (same[0] == same[1]) == (blocks is None)
 
 
 def fact(name, value):

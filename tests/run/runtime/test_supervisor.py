@@ -260,6 +260,18 @@ def test_the_reason_is_what_native_code_said(start, line, held, told):
     assert log == [f"cnnbench: {one}" for one in (shown, "*** stack ***", "@ 0x7f31 f()")]
 
 
+@pytest.mark.parametrize("guarded", ["", "1"])
+def test_openblas_without_memory_is_one_line(start, guarded):
+    said = "OpenBLAS error: Memory allocation still failed after 10 retries, giving up."
+    process = start(f"os.write(2, {said.encode()!r} + b'\\n'); os._exit(1)", **{GUARDED: guarded})
+    _, err = process.communicate(timeout=60)
+    reason = said.removeprefix("OpenBLAS error: ")
+    error = f"error: a native library ended the process with exit code 1: {reason}"
+    assert (process.returncode, err) == (
+        (1, f"cnnbench: {said}\n") if guarded else (4, f"cnnbench: {error}\n")
+    )
+
+
 def test_output_of_native_code_is_not_waited_for_at_the_end(start):
     body = """
     import subprocess

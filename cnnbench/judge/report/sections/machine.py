@@ -148,4 +148,4 @@ def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
 
 
 def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
-    return len({fact_text(facts.get(name, _UNKNOWN)) for facts in environments}) <= 1
+    return len({fact_text(facts.get(name, _UNKNOWN), name) for facts in environments}) <= 1
