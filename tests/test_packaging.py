@@ -20,6 +20,23 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE_FILES = ("template.html", "style.css", "script.js")
 
 
+TOP_LEVEL = {
+    *("cnnbench", "configs", "docs", "models", "scripts", "tests", "variable_mgr", ".ci"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"),
+    *("setup.py", "pyproject.toml", "mkdocs.yml"),
+}
+"""What is committed at the top level: packages, documents and what builds them, no products."""
+
+
+def test_nothing_else_is_committed_at_the_top_level():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of git")
+    listed = finished(["git", "ls-files", "-z"], None, cwd=ROOT).stdout.split("\0")
+    assert {name.partition("/")[0] for name in listed if name} == TOP_LEVEL
+    wheel = ["git", "check-ignore", "-q", "any-1.0-py3-none-any.whl"]
+    assert finished(wheel, None, cwd=ROOT).returncode == 0
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     """A folder with a ``models`` and a ``variable_mgr`` that nobody may import."""

@@ -28,6 +28,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
+from cnnbench.base.text.terminal import print_notice
 from cnnbench.judge.history.encoding import FILES, SAME, Decoder, FileRow, digest, packed, unpacked
 from cnnbench.judge.metrics.registry import HISTORY
 
@@ -40,7 +41,7 @@ FEWEST = 500
 AT_ONCE = 2000
 """Files of a block; what an interrupted command has written before counts."""
 
-_PATIENCE = 5.0
+_PATIENCE = 1.0
 """Seconds to wait for another process that writes."""
 
 _COLUMNS = """
@@ -62,7 +63,7 @@ class ValueTable:
         self.known: dict[str, FileRow] = {}
         self._blocks: dict[str, str] = {}  # of each file
         self._useless: set[str] = set()  # blocks that are damaged or hold a file of another one
-        self._is_damaged = False
+        self._is_damaged = self._is_locked = False
         self._exists = os.path.lexists(self._path)
         if not self._is_file():
             return
@@ -82,6 +83,9 @@ class ValueTable:
                         self.known[row.path] = row._replace(said=decoded)
         except _UNUSABLE as error:
             self._is_damaged = _shows_damage(error)
+            self._is_locked = "is locked" in str(error)
+            if self._is_locked:
+                print_notice(f"{self._path} is locked by another program; all files are read anew")
             for found in (self.known, self._blocks, self._useless):
                 found.clear()
 
@@ -92,7 +96,7 @@ class ValueTable:
         """
         if not (self._is_file() if self._exists else len(rows) >= FEWEST):
             return None
-        if not (rows or gone or self._useless):
+        if self._is_locked or not (rows or gone or self._useless):
             return None
         self._exists = True
         for _ in range(2):

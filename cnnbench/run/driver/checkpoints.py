@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from cnnbench.base.urls import place
@@ -36,12 +37,14 @@ class Restored(NamedTuple):
     Attributes:
       examples: training examples of all steps before `global_step`.
       passed_over: records skipped among them, see `InputSource.passed_over`.
+      warning: names the first variable with a NaN or infinity; "" without one.
     """
 
     global_step: int
     examples: int
     notices: tuple[str, ...]
     passed_over: tuple[int, ...] = ()
+    warning: str = ""
 
 
 class Checkpoints:
@@ -153,7 +156,7 @@ class Checkpoints:
         before = stored.optimizer() if self._optimizer else None
         has_slots = before == self._optimizer and stored.has(slots)
         has_scale = stored.has(scale)
-        stored.read_into({_GLOBAL_STEP: self._global_step, **model})
+        broken = stored.read_into({_GLOBAL_STEP: self._global_step, **model})
         stored.read_into({**(slots if has_slots else {}), **(scale if has_scale else {})})
         self._manager.after_restore(self._slots.values() if has_slots else ())
         global_step = int(self._global_step.numpy())
@@ -176,7 +179,11 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
-        return Restored(global_step, examples, tuple(notices), stored.passed_over())
+        warning = f"{path} has values that are not finite, first in {_name(broken)}"
+        return Restored(
+            *(global_step, examples, tuple(notices), stored.passed_over()),
+            warning=warning if broken else "",
+        )
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
@@ -314,10 +321,15 @@ class _Stored:
                 held = f"holds {_name(key)} with the shape {shape}, not {wanted}"
                 raise BenchmarkError(f"checkpoint {self._path} {held}; {self._mismatch}")
 
-    def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Assigns the stored values to variables by key."""
+    def read_into(self, variables: Mapping[str, tf.Variable]) -> str:
+        """Assigns stored values to variables by key; returns the first key with one not finite."""
+        first = ""
         for key, variable in variables.items():
-            variable.assign(tf.cast(self.tensor(key), variable.dtype))
+            value = self.tensor(key)
+            variable.assign(tf.cast(value, variable.dtype))
+            if not (first or np.isfinite(value).all()):
+                first = key
+        return first
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:

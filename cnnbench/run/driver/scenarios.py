@@ -173,6 +173,8 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
         run.messages.notice(notice)
+    if restored.warning:
+        run.messages.warning(restored.warning)
     if not plan.work.trains:
         return restored, plan.length.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
@@ -227,6 +229,8 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
                 raise
             built.share_restored(restored.global_step)
             run.console.lines(f"Successfully loaded model from {path}.")
+            if restored.warning:
+                run.messages.warning(restored.warning)
             timer = LoopTimer()
             with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
                 found = built.evaluator.run(restored.global_step, run.console, interrupts)

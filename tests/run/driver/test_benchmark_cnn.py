@@ -29,7 +29,7 @@ from cnnbench.plan import make_setup
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.subject import Subject
-from cnnbench.run.driver import benchmark_cnn, outputs
+from cnnbench.run.driver import benchmark_cnn, checkpoints, outputs
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Membership
@@ -145,6 +145,22 @@ def test_allow_nonfinite_goes_on():
     record = run(init_learning_rate=1e9, weight_decay=1, allow_nonfinite=True, num_batches=5).record
     assert record.status == "ok"
     assert not math.isfinite(record.losses[-1])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_warned_of_once(trained, monkeypatch, value):
+    read = checkpoints._Stored.tensor
+
+    def damaged(stored, key):
+        found = read(stored, key)
+        return found + value if "bias" in key else found
+
+    monkeypatch.setattr(checkpoints._Stored, "tensor", damaged)
+    for scenario in ({"eval": True, "num_eval_batches": 1}, {"forward_only": True}):
+        err = run(train_dir=trained, allow_nonfinite=True, **scenario).err
+        (line,) = (one for one in err.splitlines() if "finite," in one)
+        told = "model.ckpt-6 has values that are not finite, first in affine0/bias"
+        assert line == f"cnnbench: warning: {trained}/{told}"
 
 
 def test_record_and_csv_agree(tmp_path, holds):
