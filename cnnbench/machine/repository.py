@@ -136,22 +136,34 @@ def why_missing(folder: str | Path | None = None) -> str:
 def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subject:
     """Repository of a measurement: of a checkout, the folder.
 
-    Without one that of the first plug-in that is in one, those with networks before those of data
-    sets and modes, else of the working directory. Plug-ins that it does not track, wherever they
-    are, are changes. Where there is no repository, cnnbench is measured, whose commit is a fact of
-    the environment.
+    Without a checkout, it is the repository of a plug-in: of one with networks, if there is one,
+    and of several repositories the first by name, so that the order of plug-ins does not matter.
+    Without such a plug-in it is that of the working directory. Plug-ins that it does not track,
+    wherever they are, are changes. Where there is no repository, cnnbench is measured, whose commit
+    is a fact of the environment.
     """
-    order = (plugins.FLAG, "model_plugin")
-    listed = sorted(plugins.files(flags), key=lambda one: one[0] not in order)
-    named = (Path(folder or "", path) for _, path in listed)
-    files = [path.resolve() for path in named if path.is_file()]
-    for place in (*(path.parent for path in files if folder is None), folder):
-        found = of_folder(place)
-        if found != Subject():
-            break
+    networks = (plugins.FLAG, "model_plugin")
+    listed = sorted(
+        {
+            (flag not in networks, path.resolve())
+            for flag, name in plugins.files(flags)
+            if (path := Path(folder or "", name)).is_file()
+        }
+    )
+    files = dict.fromkeys(path for _, path in listed)
+    place, homes = folder, []
+    for is_other, path in listed if folder is None else ():
+        home = of_folder(path.parent)
+        if home != Subject():
+            names = home.repository or "", home.revision or ""
+            homes.append((is_other, names, path.parent, home))
+    if homes:
+        *_, place, found = min(homes, key=lambda one: one[:2])
+    else:
+        found = of_folder(folder)
     own = [path for path in files if not _tracks(place, path)]
     if own and found.unknown is None:
-        texts = [path.read_bytes() for path in own if os.access(path, os.R_OK)]
+        texts = sorted(path.read_bytes() for path in own if os.access(path, os.R_OK))
         changes = _digest((found.changes or "").encode(), *texts)
         found = replace(found, dirty=True if found.revision else None, changes=changes)
     unknown = of_cnnbench().unknown if found == Subject() else found.unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 
@@ -277,6 +278,24 @@ def test_of_several_repositories_that_of_the_network_is_measured(nets, git, tmp_
     assert [flag for flag, _ in plugins.files(flags)] == ["dataset_plugin", "model_plugin"]
     assert of_work(flags).repository == "nets"
     assert of_work({**flags, "model_plugin": None}).repository == "data"
+
+
+def test_the_order_of_plugins_decides_nothing(nets, git, tmp_path):
+    """Plug-ins of two repositories, and two of none: always the same repository and changes."""
+    tools = tmp_path / "a folder that comes first"
+    tools.mkdir()
+    git(tools, "init", "--quiet")
+    git(tools, "remote", "add", "origin", "https://host/team/tools.git")
+    for name, folder in (("tool.py", tools), ("one.py", tmp_path), ("two.py", tmp_path)):
+        (folder / name).write_text(name)
+    git(tools, "add", ".")
+    git(tools, "commit", "--quiet", "-m", "first")
+    paths = [nets / "net.py", tools / "tool.py", tmp_path / "one.py", tmp_path / "two.py"]
+    orders = [*itertools.permutations(map(str, paths))][::5]
+    found, *others = (of_work({"plugin": order}) for order in orders)
+    assert others == [found] * 4
+    assert (found.repository, found.dirty) == ("host/team/tools", True)
+    assert of_work({"plugin": [str(path) for path in paths[:1]]}).repository == "nets"
 
 
 def test_local_variables_of_git_are_left_out(monkeypatch, git, tmp_path):
