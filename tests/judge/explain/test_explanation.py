@@ -26,6 +26,7 @@ from cnnbench.records.step_profile import (
     TO_KERNEL,
     UPDATE,
     Part,
+    ProfiledLayer,
     StepProfile,
 )
 
@@ -575,3 +576,42 @@ def test_a_pause_of_one_process_is_none_of_its_side(lenet_runs):
     once = [dataclasses.replace(one, record=paused(one, PROGRAM, 3.0, {7}).record) for one in base]
     for other in (new, once):
         assert "pauses" not in {cause.kind for cause in explain(base, other).causes}
+
+
+def operations(rows):
+    return sum(sum((row.operations or {}).values()) for row in rows.values())
+
+
+@pytest.mark.parametrize(("share", "kinds"), [(0.2, ["copies"]), (0.05, ["gaps", "copies"])])
+def test_gaps_belong_to_a_cause_with_a_tenth_more_operations(share, kinds, calm):
+    further = {"DeepCopy": round(share * operations(network()))}
+    rows = {**with_row(UPDATES, 4.0, further), GAPS: Row(9.0)}
+    found = explain(calm.side(), calm.side(rows))
+    assert sorted(cause.kind for cause in found.causes) == sorted(kinds)
+    explained = sum(cause.difference for cause in found.causes)
+    assert explained == pytest.approx(0.014, rel=0.15)
+
+
+def layer(name, parameters):
+    return ProfiledLayer(
+        name=name, kind=CONV, shapes=((parameters,),), parameters=parameters, flops=1
+    )
+
+
+@pytest.mark.parametrize(("share", "claiming"), [(0.6, "conv9"), (0.3, "conv3")])
+def test_updates_belong_to_the_layer_with_most_of_the_further_parameters(share, claiming, calm):
+    base = [layer(f"conv{number}", 1000) for number in range(4)]
+    own = round(10_000 * share)
+    new = [*base[:3], layer("conv3", 1000 + 10_000 - own), layer("conv9", own)]
+    rows = changed(lambda part: part[:2] == ("conv3", CONV), 1.6)
+    rows |= {Part("conv9", CONV, FORWARD): Row(5.0, 10**9)}
+    rows[UPDATES] = rows[UPDATES].times(5.0)
+    sides = calm.side(layers=tuple(base)), calm.side(rows, layers=tuple(new))
+    found = explain(*sides)
+    assert {cause.kind for cause in found.causes} == {"layers"}
+    sizes = {cause.place: cause.difference for cause in found.causes}
+    assert sorted(sizes) == ["conv3", "conv9"]
+    times = {"conv3": 0.6 * 18e-3, "conv9": 5e-3}
+    times[claiming] += 8e-3  # the updates
+    for name, seconds in times.items():
+        assert sizes[name] == pytest.approx(seconds, rel=0.15)
