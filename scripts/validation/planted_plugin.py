@@ -1,4 +1,4 @@
-"""Networks whose step is slower for a cause that the environment variable PLANT names.
+"""Networks whose step is slower for causes that the environment variable PLANT names, with commas.
 
 The plants are put into cnnbench itself when the network is traced, so that both sides have one
 model, plug-in and command line.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import math
 import os
 import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +50,14 @@ PLACES = {
 
 
 def planted(network: str, place: Place) -> Model:
-    """The network with the plant that PLANT names in its graph."""
+    """The network with the plants that PLANT names in its graph."""
     model = get_model(network, place.dataset)
     build = model.build
 
     def built(net: Any, images: Any) -> Any:
-        plant = PLANTS.get(os.environ.get("PLANT", ""))
-        if plant is not None and hasattr(net, "moments"):  # with tensors
-            plant(net, place)
+        if hasattr(net, "moments"):  # with tensors
+            for name in filter(None, os.environ.get("PLANT", "").split(",")):
+                PLANTS[name](net, place)
         return build(net, images)
 
     model.build = built  # type: ignore[method-assign, assignment]
@@ -80,6 +82,29 @@ def twice_the_work(net: Any, place: Place) -> None:
 
     def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
         return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
+
+    _in_layer(net, place, instead)
+
+
+def padded_by_hand(net: Any, place: Place) -> None:
+    """The layer pads its input with zeros and crops it again."""
+    import tensorflow as tf
+
+    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
+        edges = [[0, 0], *([[4, 4]] * 3)]
+        wide = tf.pad(x, edges)
+        return usual(tf.slice(wide, [0, 4, 4, 4], tf.shape(x)), *arguments)
+
+    _in_layer(net, place, instead)
+
+
+def in_pieces(net: Any, place: Place) -> None:
+    """The layer convolves the images in four parts, one after the other."""
+    import tensorflow as tf
+
+    def instead(usual: Any, x: Any, *arguments: Any) -> Any:
+        parts = tf.split(x, math.gcd(4, x.shape[0]))
+        return tf.concat([usual(part, *arguments) for part in parts], 0)
 
     _in_layer(net, place, instead)
 
@@ -130,28 +155,66 @@ def copied_weights(net: Any, place: Place) -> None:
     Updater.__call__ = call  # type: ignore[method-assign, assignment]
 
 
+def norms_of_weights(net: Any, place: Place) -> None:
+    """Norms of all weights are computed after their update."""
+    import tensorflow as tf
+
+    from cnnbench.run.step.update import Updater
+
+    usual = Updater.__call__
+
+    def call(self: Any, *arguments: Any) -> Any:
+        updates, skipped, totals = usual(self, *arguments)
+        with tf.control_dependencies(updates):
+            copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
+            for centre in range(place.copies):  # equal operations would be merged
+                updates.extend(tf.norm(v.read_value() - float(centre)) for v in copies)
+        return updates, skipped, totals
+
+    Updater.__call__ = call  # type: ignore[method-assign, assignment]
+
+
+def _compute(seconds: float) -> None:
+    """Computes in Python."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
+
+
+def formatting_program(net: Any, place: Place) -> None:
+    """The training loop computes in Python before every step, as for a line of a log."""
+    _now_and_then(lambda: _compute(place.seconds), 1)
+
+
+def decoding_input(net: Any, place: Place) -> None:
+    """Every batch is decoded in Python when the step asks for it."""
+    _late_batches(place.seconds, _compute)
+
+
 def sleeping_program(net: Any, place: Place) -> None:
     """The training loop sleeps before every step."""
-    from cnnbench.run.step.train_step import TrainStep
-
-    usual = TrainStep.__call__
-
-    def call(self: Any, learning_rate: float) -> Any:
-        time.sleep(place.seconds)
-        return usual(self, learning_rate)
-
-    TrainStep.__call__ = call  # type: ignore[method-assign]
+    _now_and_then(lambda: time.sleep(place.seconds), 1)
 
 
 def slower_input(net: Any, place: Place) -> None:
     """Every batch comes later."""
+    _late_batches(place.seconds)
+
+
+def _late_batches(
+    seconds: float,
+    wait: Callable[[float], None] = time.sleep,
+    is_late: Callable[[], bool] = lambda: True,
+) -> None:
+    """Some batches come later."""
     from cnnbench.data.synthetic import SyntheticInput
 
     usual = SyntheticInput.next
 
     def later(self: Any) -> Any:
-        time.sleep(place.seconds)
-        self.wait_seconds += place.seconds
+        if is_late():
+            wait(seconds)
+            self.wait_seconds += seconds
         return usual(self)
 
     SyntheticInput.next = later  # type: ignore[method-assign]
@@ -184,36 +247,91 @@ def collecting_thirds(net: Any, place: Place) -> None:
 
 def stalling_input(net: Any, place: Place) -> None:
     """Batches come late at random, one in four."""
-    from cnnbench.data.synthetic import SyntheticInput
-
-    usual, draw = SyntheticInput.next, random.Random(1)
-
-    def later(self: Any) -> Any:
-        if draw.random() < 0.25:
-            time.sleep(4 * place.seconds)
-            self.wait_seconds += 4 * place.seconds
-        return usual(self)
-
-    SyntheticInput.next = later  # type: ignore[method-assign]
+    draw = random.Random(1)
+    _late_batches(4 * place.seconds, is_late=lambda: draw.random() < 0.25)
 
 
-def locked_at_random(net: Any, place: Place) -> None:
-    """An operation of the step waits at random, one time in four, for a lock that is held."""
+def shuffled_fifths(net: Any, place: Place) -> None:
+    """A buffer is shuffled before every fifth batch."""
+    steps = itertools.count()
+    _late_batches(5 * place.seconds, _compute, lambda: next(steps) % 5 == 4)
+
+
+def evaluated_fourths(net: Any, place: Place) -> None:
+    """Some matrices are multiplied before every fourth step, as by an evaluation."""
+    import numpy as np
+
+    values = np.ones((256, 256), np.float32)
+
+    def evaluate() -> None:
+        end = time.monotonic() + 4 * place.seconds
+        while time.monotonic() < end:
+            values.dot(values)
+
+    _now_and_then(evaluate, 4)
+
+
+def allocating_at_random(net: Any, place: Place) -> None:
+    """New memory is touched before one step in five, at random."""
+    draw = random.Random(2)
+
+    def allocate() -> None:
+        end = time.monotonic() + (5 * place.seconds if draw.random() < 0.2 else 0)
+        while time.monotonic() < end:
+            bytearray(2**24)
+
+    _now_and_then(allocate, 1)
+
+
+def waiting_seconds(net: Any, place: Place) -> None:
+    """Every second step waits for another thread, as at a barrier."""
+    start, end = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work() -> None:
+        while start.acquire():
+            time.sleep(2 * place.seconds)
+            end.release()
+
+    threading.Thread(target=work, daemon=True).start()
+
+    def meet() -> None:
+        start.release()
+        end.acquire()
+
+    _now_and_then(meet, 2)
+
+
+def _in_operation(net: Any, place: Place, delay: Callable[[float], None], seed: int) -> None:
+    """An operation of the layer is delayed at random, one time in four."""
     import tensorflow as tf
 
-    draw = random.Random(1)
+    draw = random.Random(seed)
 
     def wait() -> None:
         if draw.random() < 0.25:
-            lock = threading.Lock()
-            with lock:
-                lock.acquire(timeout=4 * place.seconds)
+            delay(4 * place.seconds)
 
     def instead(usual: Any, x: Any, *arguments: Any) -> Any:
         with tf.control_dependencies([tf.py_function(wait, [], [])]):
             return usual(tf.identity(x), *arguments)
 
     _in_layer(net, place, instead)
+
+
+def locked_at_random(net: Any, place: Place) -> None:
+    """An operation of the step waits at random, one time in four, for a lock that is held."""
+
+    def wait(seconds: float) -> None:
+        lock = threading.Lock()
+        with lock:
+            lock.acquire(timeout=seconds)
+
+    _in_operation(net, place, wait, 1)
+
+
+def computing_at_random(net: Any, place: Place) -> None:
+    """An operation of the step computes longer at random, one time in four."""
+    _in_operation(net, place, _compute, 3)
 
 
 def saving_tenths(net: Any, place: Place) -> None:
@@ -254,15 +372,23 @@ def contended_interpreter(net: Any, place: Place) -> None:
 
     def compute() -> None:
         while True:
-            end = time.monotonic() + 5 * place.seconds
-            while time.monotonic() < end:
-                sum(range(1000))
+            _compute(5 * place.seconds)
             time.sleep(15 * place.seconds)
 
     threading.Thread(target=compute, daemon=True).start()
 
 
 PLANTS = {
+    "padded": padded_by_hand,
+    "pieces": in_pieces,
+    "norms": norms_of_weights,
+    "computing_program": formatting_program,
+    "computing_input": decoding_input,
+    "fifth_input": shuffled_fifths,
+    "fourth_program": evaluated_fourths,
+    "random_memory": allocating_at_random,
+    "second_barrier": waiting_seconds,
+    "random_operation": computing_at_random,
     "tenth_checkpoint": saving_tenths,
     "random_log": logging_to_a_pipe,
     "other_thread": contended_interpreter,
