@@ -5,7 +5,34 @@ Importing this package imports neither TensorFlow nor any network; names are loa
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+
+
+def _leave(number: int, frame: object) -> None:
+    """Ends a command by a signal before it has begun, when there is nothing to undo."""
+    del number, frame
+    try:
+        os.write(2, b"cnnbench: error: interrupted\n")
+    finally:
+        os._exit(130)
+
+
+def _begin() -> None:
+    """Makes signals end a command; does nothing where a program imports this package."""
+    if sys.orig_argv[1:2] == ["-c"]:  # as campaigns start commands
+        is_command = "entry_point()" in sys.orig_argv[2]
+    else:  # "-m" is the name of the program while Python looks for the module of that option
+        is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
+        number = signal.Signals[f"SIG{name}"]
+        if is_command and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
+
+
+_begin()  # before the other imports, whose traceback a signal would print
+
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location

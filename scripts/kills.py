@@ -14,6 +14,11 @@ vanishes. Each must end as soon as it says, and 2 s later at most, and leave no 
 has all steps that it has printed, and its checkpoint can be read. Some are played at the same time,
 because most of them wait: 200 take a quarter of an hour on two quiet cores.
 
+The signals go to all kinds of commands at random times. Each must end with 130 and one line, or
+with the exit code of its complete answer, without a traceback, a torn file or a process that is
+left. With --commands, each command instead gets each interrupting signal at four moments: from its
+first line on, during an import, at work, and while its last file is written.
+
 The exit status is 0 if all of this holds, 1 if not.
 """
 
@@ -32,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import interrupted
 from command_line import options_of
 from stops import FORK, Case, alive, play
 
@@ -335,16 +341,24 @@ def run(name: str, kills: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """Numbers of kills and stops, and their seed."""
+    """Numbers of kills, stops and signals, and their seed."""
 
     kills: int = flag(200, "Kills of all writers together.", minimum=0)
     stops: int = flag(200, "Runs that are stopped, or whose folder fills or vanishes.", minimum=0)
+    signals: int = flag(200, "Commands that get a signal at a random time.", minimum=0)
+    commands: bool = flag(False, "Play only the table of commands, signals and moments.")
     seed: int = flag(1, "Seed of all of them.")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Kills all writers in turn."""
     options = options_of(Options, __doc__, arguments)
+    if options.commands:
+        cases = interrupted.table()
+        print(*(f"not there: {cell}" for cell in interrupted.missing()), sep="\n")
+        problems = interrupted.play(cases)
+        print(f"{len(cases)} cells, {len(problems)} problems")
+        return int(bool(problems))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow  # noqa: F401 - once for all that is forked
 
@@ -356,7 +370,11 @@ def main(arguments: Sequence[str]) -> int:
         print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
     drawn = (Case.drawn(random.Random(f"stops {options.seed} {n}")) for n in range(options.stops))
     problems = play(drawn)
+    wrong += len(problems)
     print(f"{options.stops} stops, {len(problems)} problems")
+    generators = (random.Random(f"signals {options.seed} {n}") for n in range(options.signals))
+    problems = interrupted.play(map(interrupted.drawn, generators))
+    print(f"{options.signals} signals, {len(problems)} problems")
     return int(wrong + len(problems) > 0)
 
 

@@ -1,8 +1,10 @@
-"""Interrupts by signals, and errors that native code derives from them.
+"""Interrupts of a command by signals, and what Python and native code make of them.
 
-A handler raises KeyboardInterrupt wherever Python is, which may be in a call from native code.
-TensorFlow sometimes continues with the exception set and finally raises another one, such as
-SystemError without any context.
+The handler raises KeyboardInterrupt wherever Python is. In a destructor or a callback of a weak
+reference, Python drops the exception. In a call from native code, TensorFlow may continue with the
+exception set and finally raise another one, such as SystemError without any context. Therefore the
+handler also notes the interrupt. `obey` raises it again, `restored` recognises what became of it,
+and `conclude` reports it at the end of the command.
 """
 
 from __future__ import annotations
@@ -12,12 +14,18 @@ import math
 import mmap
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from cnnbench.errors import BenchmarkError, UsageError
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -37,9 +45,6 @@ SAME_SECONDS = 1.0
 writing: bytearray | mmap.mmap = bytearray(1)
 """Not 0 in a block of `uninterrupted`; replaced by memory that this process shares with a fork."""
 
-are_doubled = False
-"""Whether the parent of this process passes on signals."""
-
 WRITING_SECONDS = 60.0
 """Seconds for a record or a checkpoint, whose file system may be slow."""
 
@@ -49,8 +54,9 @@ _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 LONGEST_WAIT_SECONDS = 1.0
 """Limit of a single wait: a signal that arrives just before it is handled only after it."""
 
-_noted = 0
+_noted = 0  # interrupts of the command
 _last = -SAME_SECONDS
+_concluded = True  # no command is running, or the answer of the command is complete
 
 
 def name_of(number: int) -> str:
@@ -80,15 +86,61 @@ def announced(log: str) -> re.Match[str] | None:
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handler of a signal: raises KeyboardInterrupt, and notes that for `restored`."""
+def begin() -> None:
+    """Makes `SIGNALS` interrupt a command, which begins here and ends with `conclude`.
+
+    Signals that the caller ignores, as nohup does, stay ignored. Does nothing outside of the main
+    thread, which signals interrupt.
+    """
+    global _noted, _last, _concluded
+    if threading.current_thread() is threading.main_thread():
+        _noted, _last, _concluded = 0, -SAME_SECONDS, False
+        sys.unraisablehook = partial(_report_dropped, sys.unraisablehook)
+        _handle(_interrupt)
+
+
+def conclude() -> bool:
+    """Ends the time in which signals interrupt the command; the first call returns whether one did.
+
+    Later signals change nothing, so that the exit code is that of the complete answer.
+    """
+    global _concluded
+    is_first, _concluded = not _concluded, True
+    return is_first and _noted > 0
+
+
+def obey() -> None:
+    """Raises KeyboardInterrupt if the running command was interrupted.
+
+    For loops, and before results are written: the exception of the handler may have been dropped.
+    """
+    if _noted and not _concluded:
+        raise KeyboardInterrupt
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
     global _noted, _last
     del number, frame
     now = time.monotonic()
-    again, _last = are_doubled and now - _last < SAME_SECONDS, now
-    if not again:
+    again, _last = now - _last < SAME_SECONDS, now
+    if not again and not _concluded:
         _noted += 1
         raise KeyboardInterrupt
+
+
+def _report_dropped(
+    report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
+) -> None:
+    """Reports an exception that Python drops, unless it is an interrupt, which is noted."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        report(dropped)
+
+
+def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Sets the handler of `SIGNALS` that are not ignored and that native code does not handle."""
+    for number in SIGNALS:
+        if signal.getsignal(number) not in (None, signal.SIG_IGN):  # None: native code's
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -101,15 +153,15 @@ def handling(handler: Callable[[int, FrameType | None], object] | None = None) -
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, old in before.items():
-        if handler is not None and old not in (None, signal.SIG_IGN):
-            signal.signal(number, handler)
+    report, before = sys.unraisablehook, {number: signal.getsignal(number) for number in SIGNALS}
+    if handler is not None:
+        _handle(handler)
     try:
         yield
     finally:
+        sys.unraisablehook = report
         for number, old in before.items():
-            if old is not None:  # None is a handler of native code
+            if old is not None:
                 signal.signal(number, old)
 
 
@@ -135,7 +187,8 @@ def uninterrupted() -> Iterator[None]:
 def restored() -> Iterator[None]:
     """Raises KeyboardInterrupt for an error in the block that results from an interrupt.
 
-    That is every error after `interrupt`, except cnnbench's own, and any SystemError caused by one.
+    That is every error after an interrupt, except cnnbench's own, and any SystemError that an
+    interrupt caused.
     """
     before = _noted
     try:

@@ -12,8 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn, cast
 
-from cnnbench.base import plugins
-from cnnbench.base.interrupts import handling
+from cnnbench.base import interrupts, plugins
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import print_error, print_result, print_warning, standard_streams
 from cnnbench.cli.commands import COMMANDS
@@ -42,7 +41,7 @@ def entry_point() -> NoReturn:
         loading.watch_early_import,
     )  # `watched` forks
     with supervisor.offered():
-        code = main(sys.argv[1:])
+        code = _command(sys.argv[1:])
     # The interpreter would wait for threads that are not daemons, whose calls may never end, and
     # TensorFlow would be torn down under those of inputs that still read or drop their data.
     others = set(threading.enumerate()) - {threading.main_thread()}
@@ -50,7 +49,7 @@ def entry_point() -> NoReturn:
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
     if supervisor.state.connected or is_held:
         supervisor.leave(code)
-    supervisor.announce(code)
+    supervisor.end_soon(code)
     gc.freeze()  # with TensorFlow loaded, the collections at exit take a second
     sys.exit(code)
 
@@ -76,15 +75,28 @@ def main(argv: Sequence[str]) -> int:
     An error is one line on stderr; only an unexpected one also prints its traceback. A successful
     command whose standard output is lost has failed. Handlers of signals are restored at the end.
     """
-    with handling(), standard_streams() as stdout:
-        status = _outcome(argv)
-        if stdout is None:
+    with interrupts.handling():
+        return _command(argv)
+
+
+def _command(argv: Sequence[str]) -> int:
+    """`main`, after which signals are without effect: the exit code of an answer is final."""
+    with standard_streams() as stdout:
+        try:
+            interrupts.begin()
+            status = _outcome(argv)
+            if stdout is not None:
+                before = stdout.lost
+                stdout.flush()
+                if isinstance(stdout.lost, BrokenPipeError):  # the command has failed with it
+                    status = status or (0 if before else BROKEN_PIPE)
+                elif stdout.lost is not None:
+                    status = status or int(ExitCode.FAILED)
+            if interrupts.conclude():
+                raise KeyboardInterrupt
             return status
-        before = stdout.lost
-        stdout.flush()
-        if isinstance(stdout.lost, BrokenPipeError):
-            return status or (0 if before else BROKEN_PIPE)  # the command has failed with it
-        return status or int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
+        except KeyboardInterrupt:
+            return _fail("interrupted", ExitCode.INTERRUPTED)
 
 
 def _outcome(argv: Sequence[str]) -> int:
@@ -93,12 +105,12 @@ def _outcome(argv: Sequence[str]) -> int:
             status = int(_dispatch(argv))
             check_written()
             return status
+    except KeyboardInterrupt:
+        raise
     except UsageError as error:
         return _fail(text_of(error), ExitCode.USAGE, error.frames)
     except BenchmarkError as error:
         return _fail(text_of(error), ExitCode.FAILED, error.frames)
-    except KeyboardInterrupt:
-        return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
     except BaseException as error:  # Python would exit with 1, the code of a verdict
@@ -160,6 +172,7 @@ def _help(command: str, argv: Sequence[str], asked: Container[str]) -> str:
 
 
 def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
+    interrupts.conclude()  # one line, and its exit code
     check_written(print_warning)
     print_error(" ".join(message.split()), *frames)
     return int(code)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, NamedTuple
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.text.terminal import print_warning
 from cnnbench.base.urls import UrlPath, is_url, place
 from cnnbench.errors import BenchmarkError, FlagError, first_line
@@ -105,6 +106,7 @@ def resolve_saved_model(path: str) -> Path:
     return target
 
 
+@uninterrupted()
 def write_whole(target: Path, data: bytes, expected: _State | EllipsisType | None = ...) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
@@ -255,7 +257,7 @@ def _prove(folder: Path) -> None:
         probe.write_bytes(b"\n")
         probe.unlink()
         return
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+    with uninterrupted(), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         file.write(b"\n")  # on a full disk files can be created but not written
 
 

@@ -18,9 +18,11 @@ from cnnbench.base.interrupts import (
     SIGNALS,
     announced,
     announcement,
+    begin,
+    conclude,
     grace,
     handling,
-    interrupt,
+    obey,
     restored,
     uninterrupted,
 )
@@ -55,13 +57,26 @@ def failing_afterwards() -> None:
         raise BenchmarkError("the disk is full") from None
 
 
+class Dropping:
+    """Python drops what its destructor raises."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def dropped() -> None:
+    Dropping()
+
+
 WAYS = (plain, mixed_up, misread)
 
 
 @pytest.fixture
 def handled() -> Iterator[None]:
-    with handling(interrupt):
+    with handling():
+        begin()
         yield
+        conclude()
 
 
 @pytest.mark.usefixtures("handled")
@@ -69,6 +84,7 @@ def handled() -> Iterator[None]:
 def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) -> None:
     with pytest.raises(KeyboardInterrupt), restored():
         way()
+    begin()
     with pytest.raises(KeyboardInterrupt), plugins.reported(BenchmarkError):
         way()
 
@@ -79,6 +95,7 @@ def test_other_errors_stay_what_they_are() -> None:
         plain()
     with pytest.raises(SystemError, match="bad argument"), restored():
         raise SystemError("bad argument")  # the interrupt was before
+    begin()
     with pytest.raises(BenchmarkError, match="disk"), restored():
         failing_afterwards()
     with pytest.raises(KeyboardInterrupt), restored():  # by another handler
@@ -86,7 +103,7 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 @pytest.mark.usefixtures("quick_start")
-@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("way", [*WAYS[1:], dropped])
 def test_a_run_ends_as_by_an_interrupt(
     way: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -124,17 +141,31 @@ def test_a_signal_is_delivered_after_the_block(number):
             os.kill(os.getpid(), number)
             done.append("the block")
 
-    before = signal.signal(ignored, signal.SIG_IGN), signal.signal(number, interrupt)
-    try:
+    with handling():
+        signal.signal(ignored, signal.SIG_IGN)
+        begin()
         with pytest.raises(KeyboardInterrupt):
             work()
-    finally:
-        for one, handler in zip((ignored, number), before, strict=True):
-            signal.signal(one, handler)
+        conclude()
     assert done == ["the block"]
 
 
-@pytest.mark.parametrize("path", ["campaigns/processes/guard.py", "campaigns/ab/keeper.py"])
+@pytest.mark.usefixtures("handled")
+def test_an_interrupt_that_python_drops_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    obey()
+    dropped()
+    with pytest.raises(KeyboardInterrupt):
+        obey()
+    assert conclude()  # the command was interrupted
+    assert not conclude()  # is told once
+    obey()
+    signal.raise_signal(signal.SIGTERM)  # after the answer
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "path", ["__init__.py", "campaigns/processes/guard.py", "campaigns/ab/keeper.py"]
+)
 def test_files_without_imports_know_all_signals(path):
     names = ", ".join(f'"{one.name.removeprefix("SIG")}"' for one in SIGNALS)
     source = (Path(interrupts.__file__).parents[1] / path).read_text()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.base.interrupts import AT_ONCE, name_of
+from cnnbench.base.interrupts import AT_ONCE, name_of, obey
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
@@ -125,6 +125,7 @@ class JobSession:
         """Waits until all processes have ended, or for the time left after the end of others."""
         deadline = math.inf
         while running := self._running(self._processes):
+            obey()
             self._look(running)
             deadline = min(deadline, time.monotonic() + self._limit())
             if time.monotonic() >= deadline:

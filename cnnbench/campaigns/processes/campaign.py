@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, uninterrupted
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, SHORTEST_GRACE, obey, uninterrupted
 from cnnbench.base.lock import SCRATCH_OF_PARENT
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import print_notice
@@ -111,6 +111,7 @@ class _Member:
 def _take_turns(members: Sequence[_Member], timeout: float) -> None:
     last = -1
     while left := [one for one in members if one.ended is None]:
+        obey()
         running = [one for one in left if not one.waits]
         if not running:
             last = _next(members, last)
@@ -247,6 +248,7 @@ class Campaign:
 
     def _results_of(self, batch: RequestBatch) -> list[Ended]:
         """The ends of the processes of a batch: from its folder, else by running them."""
+        obey()
         folder = batch.folder
         found = {one.name: _kept(folder, one) if folder.resume else None for one in batch.requests}
         done = {name: ended for name, ended in found.items() if ended is not None}

@@ -25,6 +25,7 @@ from cnnbench.base.interrupts import (
     SAME_SECONDS,
     announced,
     grace,
+    obey,
 )
 from cnnbench.base.text.terminal import print_notice
 from cnnbench.campaigns.processes import guard
@@ -136,7 +137,12 @@ def execute(command: Command, timeout: float) -> Ended:
     """
     with start(command) as child:
         try:
-            return child.wait(timeout) or stop([child])[0]
+            deadline = time.monotonic() + timeout
+            while (left := deadline - time.monotonic()) > 0:
+                obey()
+                if ended := child.wait(min(left, LONGEST_WAIT_SECONDS)):
+                    return ended
+            return stop([child])[0]
         except KeyboardInterrupt:
             stop([child], print_notice)
             raise

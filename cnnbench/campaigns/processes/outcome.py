@@ -21,6 +21,7 @@ from cnnbench.base.text.messages import fatal_message, notice_line
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended, end_of
 from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.errors import ExitCode
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
@@ -134,7 +135,8 @@ def _problem(
         # As the driver reports it.
         full = error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
         return ("out_of_memory" if full else "failed"), error, ""
-    if document is not None and document["status"] == "interrupted":
+    is_interrupted = document is not None and document["status"] == "interrupted"
+    if is_interrupted or ended.code == ExitCode.INTERRUPTED:  # it may have no record yet
         error = _error("Interrupted", "interrupted by an external signal")
         return "killed", error, "interrupted by a signal"
     if ended.code != 0:

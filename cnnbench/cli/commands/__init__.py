@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 from datetime import datetime
 from typing import Any
 
-from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_result
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
@@ -72,13 +70,3 @@ def results_folder(given: str | None, command: str, resume: bool = False) -> str
 def seed_or_random(seed: int | None) -> int:
     """The seed that was given, else a random one."""
     return random.SystemRandom().randrange(2**31) if seed is None else seed
-
-
-def interrupt_on_signals() -> None:
-    """Lets `SIGNALS` end a command as Ctrl-C does: what was measured is kept.
-
-    Signals ignored at the start stay ignored, such as SIGHUP under nohup.
-    """
-    for number in SIGNALS:
-        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, interrupt)

@@ -27,7 +27,7 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import Question
-from cnnbench.cli.commands import interrupt_on_signals, results_folder, seed_or_random, sides
+from cnnbench.cli.commands import results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.settling import resumption, settling_pairs
@@ -158,7 +158,6 @@ def main(argv: Sequence[str]) -> int:
             value = "..." if name in sides.VARIABLES else given[name]
             raise FlagError(name, value, "--aa measures side A twice; leave it out")
     reporter = Reporter(sys.stderr)
-    interrupt_on_signals()
     names = "aa" if options.aa else "ab"
     with sides.sides_of(options, options.layout_if_several, common, names) as both:
         campaign = Campaign(reporter, facts.collect(), options.cool_down)
@@ -312,7 +311,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
         time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
         reporter.notice(f"to settle it{time}: {next_step}")
     if pairs.interrupted:
-        reporter.error("interrupted")
+        raise KeyboardInterrupt
     return code
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
@@ -69,7 +68,6 @@ def main(argv: Sequence[str]) -> int:
     if given.get("predict"):
         return command.main(given)
     progress = Progress(sys.stderr, params.progress)
-    interrupt_on_signals()
     messages = Messages(sys.stderr, progress)
     for notice in obsolete_notices(others):
         messages.notice(notice)

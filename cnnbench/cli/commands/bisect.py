@@ -20,7 +20,7 @@ from cnnbench.campaigns.bisect.search import History, ends_of, repository_of, se
 from cnnbench.campaigns.bisect.session import Bisection, no_difference, text_of
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.question import AskedPlan, Question
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, write_output
+from cnnbench.cli.commands import seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
@@ -108,7 +108,6 @@ def main(argv: Sequence[str]) -> int:
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    interrupt_on_signals()
     seed = BisectFolder.seed_of(options.results) if options.resume else None
     setting = _setting(options, ends, flags, seed)
     reporter = Reporter(sys.stderr)

@@ -12,7 +12,6 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.explain import SUFFIX, ProfilesFolder, Profiling
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import (
-    interrupt_on_signals,
     output_file,
     output_flag,
     results_folder,
@@ -132,7 +131,6 @@ def _load(text: str) -> list[StepProfile]:
 
 def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
     reporter = Reporter(sys.stderr)
-    interrupt_on_signals()
     with sides.sides_of(options, options.layout_if_several, common) as both:
         both = sides.checked(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")

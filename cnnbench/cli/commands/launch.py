@@ -28,7 +28,7 @@ from cnnbench.campaigns.launch.tasks import (
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.scaling import Scaling, ScalingFolder, ScalingPoint
-from cnnbench.cli.commands import interrupt_on_signals, output_flag
+from cnnbench.cli.commands import output_flag
 from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
@@ -159,10 +159,8 @@ def main(argv: Sequence[str]) -> int:
     words_of = partial(command.of_task, towers=options.towers)
     if options.log_dir is not None:
         prove_folder("log_dir", options.log_dir)
-        interrupt_on_signals()
         with hold("log_dir", options.log_dir, print_warning, file=LOGS):
             return _run(layout, chief, words_of, Path(options.log_dir), cores)
-    interrupt_on_signals()
     with Scratch("cnnbench-launch-") as scratch:
         try:
             status = _run(layout, chief, words_of, scratch.path, cores)
@@ -247,7 +245,6 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
 def _measured(
     jobs: Scaling, options: LaunchFlags, argv: Sequence[str]
 ) -> dict[int, list[RunRecord]]:
-    interrupt_on_signals()
     question = jobs.question(facts.collect())
     reporter = Reporter(sys.stderr)
     with ScalingFolder(options.results, question, resume=options.resume) as folder:

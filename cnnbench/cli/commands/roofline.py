@@ -10,7 +10,6 @@ from typing import Any
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import print_result, print_warning
-from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import flag, named, parted, specs_of
@@ -82,7 +81,6 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(sys.stderr, params.progress)
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
-    interrupt_on_signals()
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
     setup = replace(make_setup(params), explicit_flags=tuple(flags))
     supervised()

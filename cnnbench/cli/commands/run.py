@@ -11,7 +11,6 @@ from cnnbench.base.jobs.job import PS
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import is_terminal
-from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
 from cnnbench.plan.resolve import joined
@@ -27,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     messages = Messages(sys.stderr, progress)
     for notice in setup.notices:
         messages.notice(notice)
-    interrupt_on_signals()
     setup = joined(setup, os.environ, messages.notice)
     job = setup.place.job
     if job.serves and job.task.job == PS:  # it needs no flags but the addresses

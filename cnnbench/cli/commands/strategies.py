@@ -22,7 +22,6 @@ from cnnbench.campaigns.strategies.session import (
     weights_tolerance,
 )
 from cnnbench.cli.commands import (
-    interrupt_on_signals,
     output_file,
     output_flag,
     results_folder,
@@ -148,7 +147,6 @@ def _run(
         for notice in notices:
             reporter.notice(notice)
         reporter.notice(f"{len(cases) - 1} modes, seed {seed}, in {folder.folder}")
-        interrupt_on_signals()
         session = StrategiesSession(cases, folder)
         campaign = Campaign(reporter, facts, question=question)
         again = sides.again("strategies", argv, _ALL, results=name, resume=True)

@@ -30,7 +30,7 @@ from cnnbench.campaigns.sweep.planning import (
 from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
-from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
+from cnnbench.cli.commands import seed_or_random, write_output
 from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
@@ -110,7 +110,6 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     specs = {**flags_of("allreduce"), **ACCEPTED}
     for_all = texts_of(parse_flags(behind, specs.values()), specs)
-    interrupt_on_signals()
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")

@@ -20,7 +20,6 @@ from cnnbench.campaigns.tune.session import policy
 from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
 from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
-    interrupt_on_signals,
     output_file,
     output_flag,
     results_folder,
@@ -253,7 +252,6 @@ def _run(
             f"{count(len(question.space.groups), 'group', 'groups')}, about "
             f"{duration(question.seconds)}, seed {seed}, in {folder.folder}"
         )
-        interrupt_on_signals()
         line = sides.again(*again, results=name, resume=True)
         with sides.telling_how_to_go_on(reporter, line):
             campaign = Campaign(reporter, facts, question=asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from cnnbench.base.interrupts import uninterrupted
 from cnnbench.base.reading import read_file
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import PathError
@@ -152,7 +152,8 @@ def _readings(jobs: Sequence[tuple[str, str]]) -> Iterator[_Reading]:
             process = context.Process(
                 target=_work, args=(receiver, sender, chunks[place::number]), daemon=True
             )
-            with contextlib.suppress(OSError):  # no more processes are allowed
+            # A process begins with the handlers of this one, so signals to a group do not end it.
+            with contextlib.suppress(OSError), uninterrupted():  # no more processes are allowed
                 process.start()
                 stack.callback(process.join)
                 stack.callback(process.kill)
@@ -170,7 +171,6 @@ def _work(
     receiver: Connection, sender: Connection, chunks: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
     """Reads every chunk and sends the results, until nobody receives them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends this process
     receiver.close()
     with contextlib.suppress(OSError):
         for chunk in chunks:

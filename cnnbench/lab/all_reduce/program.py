@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from cnnbench.base.interrupts import restored
 from cnnbench.errors import FlagError, first_line
 from cnnbench.lab.all_reduce import peers
 from cnnbench.lab.all_reduce.data import Array, DataSet
@@ -253,7 +254,8 @@ def usable(
     specs, reasons = [], {}
     for name in names():
         try:
-            registry.create(name, place)
+            with restored():
+                registry.create(name, place)
             if name == "collective" and in_cluster:
                 raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:

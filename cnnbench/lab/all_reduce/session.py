@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.interrupts import restored, uninterrupted
+from cnnbench.base.interrupts import obey, restored, uninterrupted
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
@@ -111,6 +111,7 @@ class AllReduceBench:
             if failed:
                 self._writer.lines(table.footer(self._so_far))
                 raise BenchmarkError(_failure(failed))
+            obey()
             record = self._write("ok")  # before the others end, for which this process waits
         self._writer.lines(table.footer(record))
         check_written()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.garbage import uncollected
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import obey, restored
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import first_line
 from cnnbench.flags.groups.all_reduce import AllReduceParams
@@ -179,6 +179,7 @@ class SizeBench:
                         seconds = trial.program.run() / trial.program.chain
                         if number >= self._params.num_warmup_batches:
                             trial.seconds.append(seconds)
+                obey()
                 progress.update(number + 1)
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import obey, uninterrupted
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.source import CLOSE_SECONDS, InputSource, close_all
 from cnnbench.errors import (
@@ -191,6 +191,7 @@ class BenchmarkCNN:
                         self._measure_peak_flops(built)
                     if built.manager.workers is not None:
                         built.manager.workers.total(0)  # waits until the chief has measured
+                obey()
                 record = self._end("ok")  # before the others end, for which this process waits
             for line in (*summary_lines(record.summary()), *input_lines(record)):
                 self._messages.notice(line)

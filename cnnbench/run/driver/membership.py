@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import handling
+from cnnbench.base.interrupts import handling, obey
 from cnnbench.base.jobs.job import CONTROLLER, Job, Task
 from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
@@ -292,7 +292,8 @@ class Interrupts:
           Number of passes until the next call: about a second, by the passes of the chief.
         """
         if self._workers is None:
-            return 1  # a job of one process shares no interrupts
+            obey()  # a job of one process shares no interrupts
+            return 1
         passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
         pending, passes = self._workers.total([int(self.pending), passes])
         if pending:
@@ -311,3 +312,4 @@ class Interrupts:
 
         with handling(handler):
             yield
+            self.check(1.0)  # of a signal after the last check of the block

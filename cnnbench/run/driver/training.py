@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import obey, uninterrupted
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
@@ -295,6 +295,7 @@ class Training:
     def _check_stop(self, values: StepValues) -> None:
         if values.stop:
             raise KeyboardInterrupt
+        obey()
 
     def _count(self, values: StepValues) -> None:
         if values.worker:  # synchronous steps are counted when launched

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from cnnbench.base.garbage import uncollected
+from cnnbench.base.interrupts import restored
 from cnnbench.errors import BenchmarkError, exhausted, first_line
 from cnnbench.run.runtime.native import without_info_lines
 
@@ -36,9 +37,12 @@ _early_seconds: list[float] = []
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow by `quick_import`; BenchmarkError if it is missing, broken or too old."""
+    """Imports TensorFlow by `quick_import`; BenchmarkError if it is missing, broken or too old.
+
+    KeyboardInterrupt if a signal arrives meanwhile, of which native modules make an ImportError.
+    """
     try:
-        with quick_import():
+        with restored(), quick_import():
             import tensorflow as tf
     except Exception as error:  # of any type where memory is short
         reason = exhausted(error) or first_line(error)

@@ -30,7 +30,14 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from cnnbench.base import interrupts, plugins
-from cnnbench.base.interrupts import SAME_SECONDS, SIGNALS, announcement, grace, name_of
+from cnnbench.base.interrupts import (
+    AT_ONCE,
+    SAME_SECONDS,
+    SIGNALS,
+    announcement,
+    grace,
+    name_of,
+)
 from cnnbench.base.text.messages import fatal_message, library_lines
 from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
@@ -45,7 +52,6 @@ _LOG_BYTES = 1 << 17  # more than a pipe holds
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
-    "SIGTERM": "someone ended the process",
     "SIGALRM": "the other processes of the job did not connect within --cluster_timeout",
 }
 
@@ -101,6 +107,20 @@ def announce(code: int) -> None:
     """Announces to the parent, if there is one, that Python exits with this code."""
     if state.link is not None:
         os.write(state.link, bytes([code & 0xFF]))
+
+
+def end_soon(code: int) -> None:
+    """Announces the exit code, and ends this process in two seconds if it has not ended by then.
+
+    Threads and exit handlers of plug-ins, for which the interpreter waits, may never end.
+    """
+    announce(code)
+    for number in SIGNALS:  # the interpreter would restore their deadly defaults
+        signal.signal(number, signal.SIG_IGN)
+    late = threading.Timer(AT_ONCE, os._exit, [code])
+    late.daemon = True
+    with contextlib.suppress(RuntimeError):  # no memory for a thread
+        late.start()
 
 
 def leave(code: int) -> NoReturn:
@@ -199,8 +219,26 @@ def _go_on_in_child(
     if not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     state.link = ours
-    interrupts.are_doubled = True
+    _end_copies_of(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_copies_of(process: int) -> None:
+    """Lets copies of this process that plug-ins fork end with it: they hold its standard output.
+
+    Not those forked by other threads, with which the kernel would end them.
+    """
+    by_main_thread = False
+
+    def before() -> None:
+        nonlocal by_main_thread
+        by_main_thread = threading.current_thread() is threading.main_thread()
+
+    def in_copy() -> None:
+        if by_main_thread and os.getppid() == process:
+            end_with(process)
+
+    os.register_at_fork(before=before, after_in_child=in_copy)
 
 
 class _NativeLog:
@@ -256,7 +294,7 @@ def _wait(
     """Waits for the end of a child, passes on signals, and kills it if these do not end it.
 
     Returns the exit code that the child has announced, if any, and its wait status, None if it was
-    killed. It never is without `longest_step`.
+    killed or a library let a signal end it. It is never killed without `longest_step`.
     """
     first, due, killed, status = 0.0, math.inf, False, 0
     while True:
@@ -289,7 +327,8 @@ def _wait(
             os.kill(child, signal.SIGKILL)
             killed, due = True, now + SAME_SECONDS
     announced = os.read(link, 1) if _is_readable(link) else b""
-    return (announced[0] if announced else None), (None if killed else status)
+    interrupted = killed or -os.waitstatus_to_exitcode(status) in SIGNALS
+    return (announced[0] if announced else None), (None if interrupted else status)
 
 
 def _is_readable(link: int) -> bool:

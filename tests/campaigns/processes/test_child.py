@@ -14,6 +14,7 @@ import forked
 import pytest
 from forked import PATIENCE, finished, gone, until, wait_for
 
+from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills
 from cnnbench.errors import BenchmarkError
@@ -111,6 +112,22 @@ def test_a_child_has_the_time_that_it_announces(
         assert (ended.code, ended.timed_out) == (status, True)
         assert least <= time.monotonic() - began < most
     assert capsys.readouterr().out.startswith("interrupted; waiting up to 2 s for the running step")
+
+
+class Dropping:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupt_that_python_drops_ends_a_child(tmp_path):
+    begun = time.monotonic()
+    with handling():
+        begin()
+        Dropping()
+        with pytest.raises(KeyboardInterrupt):
+            execute(python("import time; time.sleep(600)"), tmp_path / "log", 600)
+        conclude()
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_quick_interrupts_are_not_one_to_a_child(tmp_path):

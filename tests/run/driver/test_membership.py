@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import signal
 import socket
 import threading
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.base.jobs import probe
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.ports import ReservedPorts
@@ -19,7 +21,7 @@ from cnnbench.plan import make_setup
 from cnnbench.run.cluster import handshake
 from cnnbench.run.cluster.handshake import Met
 from cnnbench.run.driver import membership
-from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.membership import Interrupts, Membership
 from cnnbench.run.runtime.tensorflow import Devices
 
 
@@ -130,6 +132,24 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     state = probe.NAMED if answers else probe.REFUSED
     assert str(found) == f"lost worker:1 ({other}): {state}"
     assert one.gone() == {"worker:1": state}
+
+
+class Alone:
+    is_chief = True
+
+    @staticmethod
+    def total(values):
+        return values
+
+
+def test_a_signal_after_the_last_step_ends_all_workers():
+    with handling():
+        begin()
+        with pytest.raises(KeyboardInterrupt), Interrupts(Alone()).shared():
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):  # of the others, by their next check
+            Interrupts(SimpleNamespace(is_chief=True, total=lambda values: [1, 1])).check(1.0)
+        conclude()
 
 
 def test_a_worker_that_is_done_stays_until_the_others_are():

@@ -25,7 +25,7 @@ pytestmark = [
 
 HEAD = """
 import contextlib, os, signal, sys, time
-from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.base.interrupts import begin
 from cnnbench.run.runtime import supervisor
 
 def lost(error):
@@ -45,7 +45,7 @@ except KeyboardInterrupt:
 
 PROGRAM = f"""{HEAD}
 signal.signal(signal.SIGINT, signal.default_int_handler)
-interrupt_on_signals()
+begin()
 print("before", flush=True)
 {{before}}
 with supervisor.offered():
@@ -205,6 +205,13 @@ def test_a_native_call_is_ended(start, body, before, guarded, pauses, seconds, a
     else:
         assert (out, err.splitlines()) == ("lost: None\n", [line, "cnnbench: error: interrupted"])
     assert gone(child)
+
+
+def test_a_child_whose_handler_a_library_removes_is_interrupted(start):
+    process = start("signal.signal(15, signal.SIG_DFL); signal.raise_signal(15)")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "cnnbench: error: interrupted\n")
+    assert "lost: None" in out
 
 
 def test_a_suspended_child_is_interrupted(start):
@@ -422,7 +429,7 @@ with supervisor.offered():
     {{first}}
     supervisor.watched()
     supervisor.watched()
-    interrupt_on_signals()
+    begin()
     {{planned}}
     supervisor.supervised(lost)
 try:

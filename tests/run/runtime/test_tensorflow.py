@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 from unittest import mock
 
@@ -13,6 +15,7 @@ import pytest
 import tensorflow as tf
 from forked import Forked, cnnbench, finished
 
+from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
 from cnnbench.plan.machine import MachinePlan
@@ -194,6 +197,29 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
         if "TensorFlow" in line
     ]
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
+
+
+class Interrupted:
+    """Finds a native module whose initialisation an interrupt ends, as Python words it."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "tensorflow":
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            raise ImportError("initialization failed")
+
+
+def test_an_interrupt_of_the_import_is_one(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    with handling():
+        begin()
+        with pytest.raises(KeyboardInterrupt):
+            load_tensorflow()
+        conclude()
+        with pytest.raises(BenchmarkError, match="cannot be imported: initialization failed"):
+            load_tensorflow()
 
 
 def test_tensorflow_is_loaded_without_keras():

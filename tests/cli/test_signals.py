@@ -1,0 +1,91 @@
+"""Signals to every kind of command at every kind of moment; real processes only."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import interrupted
+import pytest
+from forked import finished
+from interrupted import COMMANDS, MOMENTS, Signalled
+
+from cnnbench.base.interrupts import SIGNALS
+
+pytestmark = pytest.mark.timeout(240)
+
+# The last file of most campaigns follows several runs: scripts/kills --commands has all cells.
+QUICK = ("allreduce", "compare", "history", "report", "run")
+CELLS = [
+    Signalled(name, SIGNALS[(place + at) % len(SIGNALS)], moment)
+    for place, name in enumerate(COMMANDS)
+    for at, moment in enumerate(MOMENTS)
+    if moment != MOMENTS[-1] or name in QUICK
+]
+"""Each command at each moment, and each signal at each moment."""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    interrupted.make_inputs(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CELLS, ids=str)
+def test_every_command_obeys_every_signal(case: Signalled, inputs: Path) -> None:
+    assert interrupted.problems(case, inputs) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_that_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
+    """As nohup does."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        done = finished(Signalled("env", number, "work").words)
+    finally:
+        signal.signal(number, before)
+    assert json.loads(done.stdout)
+    assert done.stderr == ""
+
+
+def test_a_program_that_imports_cnnbench_keeps_its_handlers() -> None:
+    code = "import signal; before = [*map(signal.getsignal, signal.valid_signals())]; "
+    code += "import cnnbench.cli; assert before == [*map(signal.getsignal, signal.valid_signals())]"
+    finished([sys.executable, "-c", code])
+
+
+METRIC = """
+import atexit, os, threading, time
+from cnnbench.records.metric import register_metric
+
+@register_metric("", section="memory")
+def three(record):
+    \"\"\"Three.\"\"\"
+    return 3.0
+
+"""
+DEEDS = {
+    "a thread": "threading.Thread(target=time.sleep, args=(600,)).start()",
+    "an exit handler": "atexit.register(time.sleep, 600)",
+    "a copy": "if not os.fork():\n    time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("command", ["compare", "models"])
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_command_that_has_answered_ends(deed, command, tmp_path, inputs):
+    """Also for who reads its standard output to the end."""
+    (tmp_path / "own.py").write_text(METRIC + DEEDS[deed])
+    words = {"compare": [inputs / "base", inputs / "base"], "models": ["--data_name=cifar10"]}
+    line = [sys.executable, "-m", "cnnbench", command, "--plugin=own.py", *words[command]]
+    began = time.monotonic()
+    child = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
+    out, _ = child.communicate(timeout=120)
+    assert b"resnet20" in out if command == "models" else b"lenet" in out
+    assert child.returncode == (0 if command == "models" else 3)
+    assert time.monotonic() - began < 100
