@@ -27,7 +27,7 @@ MOMENTS = ("first line", "import", "work", "last file")
 
 _RUN = "--device=cpu --batch_size=1 --num_warmup_batches=1 --peak_flops=1e12 --num_batches="
 _HOOK = """
-import os, sys, threading
+import os, sys, threading, time
 
 EVENT, PART, DELAY, NUMBER, PROCESS = {moment!r}, {part!r}, {delay!r}, {number}, os.getpid()
 sent = []
@@ -41,6 +41,8 @@ def hook(event, arguments):
             timer.start()
         else:
             os.kill(PROCESS, NUMBER)
+            if PROCESS != os.getpid():
+                time.sleep(0.5)  # until it has been passed on
 
 sys.addaudithook(hook)
 """

@@ -47,9 +47,9 @@ def entry_point() -> NoReturn:
     others = set(threading.enumerate()) - {threading.main_thread()}
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
+    supervisor.end_soon(code)
     if supervisor.state.connected or is_held:
         supervisor.leave(code)
-    supervisor.end_soon(code)
     gc.freeze()  # with TensorFlow loaded, the collections at exit take a second
     sys.exit(code)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, obey
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import listed, named, not_ok, probe
 from cnnbench.base.reading import parse_json
@@ -158,6 +158,7 @@ class Watchdog:
             self.up()
         with self._changed:
             while not all(peer.up for peer in self._peers.values()):
+                obey()
                 self._changed.wait(LONGEST_WAIT_SECONDS)
         if self._job.is_chief:
             self.up()
@@ -165,8 +166,9 @@ class Watchdog:
     def wait(self) -> Ending:
         """Waits until the chief announces the end of the run."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ending is not None)
-        assert self._ending is not None
+            while self._ending is None:
+                obey()
+                self._changed.wait(LONGEST_WAIT_SECONDS)
         return self._ending
 
     def end(self, how: Ending, seconds: float = 0.0, *, lost: bool = False) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from cnnbench.base.interrupts import obey
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.driver.step_timer import StepTime, never
 from cnnbench.run.runtime.activity import Doing, time_limit
@@ -233,6 +234,7 @@ class AsyncLoop(Generic[Values]):
     def _next_outcome(self) -> _Outcome:
         """The next update that has ended; removes workers that fail."""
         while True:
+            obey()
             passed = time.monotonic() - self._asked
             if passed >= _ASK_SECONDS:
                 self._asked += passed

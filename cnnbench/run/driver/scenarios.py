@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
-from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.interrupts import obey, uninterrupted
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.records import checkpoint_folder
@@ -215,6 +215,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
     interrupts = Interrupts(built.manager.workers)
     done: str | None = None
     while True:
+        obey()
         path = checkpoint_folder.latest(train_dir)
         if path is None:
             run.console.lines(f"Checkpoint not found in {train_dir}")

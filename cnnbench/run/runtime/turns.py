@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, MutableMapping
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, obey
 
 VARIABLE = "CNNBENCH_TURNS"
 """Environment variable: the descriptor, a colon, and the seconds of a turn."""
@@ -88,5 +88,6 @@ class Turns:
         """Reads the answer; b"" if the parent has gone."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
+            obey()
             with contextlib.suppress(TimeoutError):
                 return link.recv(1)
