@@ -149,7 +149,7 @@ COMMANDS = {
         f"roofline trivial --json=out.json {_RUN}3",
         *("tensorflow", ("import", "cnnbench.run.driver.scenarios"), 1.0, "out.json", 8.0),
     ),
-    "models": Command("models --format=json", "cnnbench.models", ("import", "cnnbench.models.vgg")),
+    "models": Command("models --format=json", "cnnbench.models", ("open", "vgg.")),
     "env": Command("env --json", "cnnbench.machine", ("open", "/proc/cpuinfo")),
     "data": Command(
         "data make-imagenet images sets --train_shards=1 --validation_shards=1",

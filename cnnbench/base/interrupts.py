@@ -106,7 +106,12 @@ def conclude() -> bool:
     """
     global _concluded
     is_first, _concluded = not _concluded, True
-    return is_first and _noted > 0
+    return is_first and received()
+
+
+def received() -> bool:
+    """Whether the command was interrupted, however it has ended."""
+    return _noted > 0
 
 
 def obey() -> None:

@@ -59,6 +59,21 @@ def test_a_program_that_imports_cnnbench_keeps_its_handlers() -> None:
     finished([sys.executable, "-c", code])
 
 
+IN_TEXT = """
+from cnnbench import cli
+
+cli._dispatch = lambda argv: exec("import os; os.kill(os.getpid(), 15); [*range(9)]")
+cli.entry_point()
+"""
+
+
+def test_an_interrupt_in_code_that_python_compiles_is_one(tmp_path: Path) -> None:
+    """After it Python would end the program of -m by SIGINT, whatever its exit code."""
+    (tmp_path / "in_text.py").write_text(IN_TEXT)
+    done = finished([sys.executable, "-m", "in_text"], 130, cwd=tmp_path)
+    assert done.stderr == "cnnbench: error: interrupted\n"
+
+
 METRIC = """
 import atexit, os, threading, time
 from cnnbench.records.metric import register_metric

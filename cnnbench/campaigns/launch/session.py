@@ -86,7 +86,7 @@ class JobSession:
 
     def __post_init__(self) -> None:
         self._processes: list[_Process] = []
-        self._stopped = False
+        self._stopped = self._interrupted = False
 
     def run(self) -> int:
         """Runs the job to its end; none of its processes remains afterwards.
@@ -100,6 +100,7 @@ class JobSession:
                 self._start(stack)
                 self._wait()
             except KeyboardInterrupt:
+                self._interrupted = True
                 self._stop()
                 raise
         return self._outcome()
@@ -170,9 +171,11 @@ class JobSession:
         self._show_news()
 
     def _show_news(self) -> None:
+        known = error_line("interrupted")  # the line of the job, too
         for process in self._processes:
             for line in process.news():
-                self.show(line)
+                if not (self._interrupted and line.endswith(known)):
+                    self.show(line)
 
     def _outcome(self) -> int:
         for process in self._processes:
