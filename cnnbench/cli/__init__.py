@@ -48,7 +48,7 @@ def entry_point() -> NoReturn:
     early = code in (ExitCode.FAILED, ExitCode.INTERRUPTED)
     is_held = any(t.name.startswith("cnnbench-") or (early and not t.daemon) for t in others)
     supervisor.end_soon(code)
-    # Python would end by SIGINT if the interrupt was raised in `exec` of a text (dataclasses do so).
+    # After an interrupt in `exec` of a text, as dataclasses use it, Python would end by SIGINT.
     if supervisor.state.connected or is_held or interrupts.received():
         supervisor.leave(code)
     gc.freeze()  # with TensorFlow loaded, the collections at exit take a second
