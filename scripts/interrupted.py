@@ -46,7 +46,7 @@ def hook(event, arguments):
 
 sys.addaudithook(hook)
 """
-_LIMIT_SECONDS, _LINGER_SECONDS = 120.0, 5.0
+_LIMIT_SECONDS, _LINGER_SECONDS = 240.0, 5.0
 _AT_A_TIME = 2
 _PLUGIN = """
 from cnnbench.models import LearningRateSpec, Model, register_model
