@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from agreement import (
@@ -36,17 +37,22 @@ from cnnbench.base.document import Report, Section, html, markdown
 from cnnbench.base.text.table import csv_of
 from cnnbench.campaigns.strategies import session, table
 from cnnbench.campaigns.tune import race, text
-from cnnbench.cli.commands import strategies, tune
+from cnnbench.cli.commands import ab, strategies, tune
+from cnnbench.judge.compare import Comparison, Policy, compare_records
+from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.explain import explain, explanation
+from cnnbench.judge.report.renderers import render, wording
+from cnnbench.judge.report.renderers.json import document as comparison_document
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.parts import Measured, StartupSeconds
+from cnnbench.records.parts import ConditionNote, Conditions, Measured, StartupSeconds
+from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import GAPS, INPUT_WAIT
 from cnnbench.records.strategies import StrategyRow
 
 pytestmark = pytest.mark.timeout(600)
 
-EXPERIMENTS = 40
+EXPERIMENTS = 12
 MUTATIONS = 500
 
 NO_RESULTS = (
@@ -54,6 +60,7 @@ NO_RESULTS = (
     "the 6 pairs that a verdict needs",
     "--rounds=6 can",
     "--rounds=3 does",
+    "--num_intra_threads=1",
     "the 10 largest of",  # of --rows
     "(from 6 processes on)",
     *(f"process {place}: " for place in range(1, 7)),  # of a dot of a chart
@@ -226,6 +233,172 @@ def explain_of(seed: int, folder: Path, make: Any) -> Experiment:
         return Experiment.of(found, found, outputs, phrases_of(found))
 
 
+def side_of(draw: random.Random, make: Any, speed: float, **how: Any) -> list[RunRecord]:
+    """Runs of a configuration: how many, how scattered, how disturbed, with slow steps or not."""
+    found = []
+    for _ in range(how["processes"]):
+        mean = 8 / (speed * (1 + draw.gauss(0, how["scatter"])))
+        steps = [mean * (1 + 0.01 * draw.random()) for _ in range(24)]
+        if how.get("slow"):
+            steps = [seconds * (1.6 if at % 3 == 2 else 1) for at, seconds in enumerate(steps)]
+        busy = how["busy"] * draw.uniform(0.8, 1.2)
+        note = ConditionNote(id="load", when="during", text="others", advice="stop")
+        conditions = Conditions(
+            before={}, during={"other_cpus": busy}, notes=(note,) if busy > 0.3 else ()
+        )
+        found.append(
+            make(
+                speed,
+                flags={"batch_size": how["batch"]},
+                step_seconds=tuple(steps),
+                losses=(1.0,) * len(steps),
+                conditions=conditions,
+                step_cpu_seconds=tuple(1.5 * seconds for seconds in steps),
+                measured=Measured(peak_memory_bytes=int(5e8 * (1 + draw.gauss(0, 0.01)))),
+                startup_seconds=StartupSeconds(
+                    import_=1.0, build=draw.uniform(1, 1.2), first_step=0.5
+                ),
+                environment=how.get("environment"),
+            )
+        )
+    return found
+
+
+_METRICS = (None, None, ("throughput",), ("cpu_time", "throughput"), ("memory", "cpu_time"))
+
+
+def compare_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """Configurations that changed or not, with noise, loads, failures, other facts, A/A runs."""
+    draw = random.Random(seed)
+    base: list[RunRecord] = []
+    new: list[RunRecord] = []
+    alike: list[RunRecord] = []
+    for batch in draw.sample([8, 16, 32, 64], draw.choice([1, 1, 2, 3])):
+        how = {
+            "batch": batch,
+            "processes": draw.choice([2, 4, 5, 8, 10]),
+            "scatter": draw.choice([0.002, 0.02, 0.06]),
+            "busy": draw.choice([0.0, 0.1, 2.0]),
+        }
+        facts = draw.choice([{}, {}, {}, {"usable_cpus": 4}, {"kernel": "5.1"}])
+        factor, slow = draw.choice([1, 1, 0.98, 0.95, 0.8, 1.1]), draw.random() < 0.2
+        base += side_of(draw, make, 100.0, **how)
+        new += side_of(draw, make, 100.0 * factor, slow=slow, environment=facts, **how)
+        if draw.random() < 0.1:
+            new.append(make(flags={"batch_size": batch}, error=("E", "no good")))
+        if draw.random() < 0.3:
+            alike += side_of(draw, make, 100.0, **{**how, "processes": 5})
+    if draw.random() < 0.2:
+        base += side_of(draw, make, 70.0, batch=128, processes=3, scatter=0.01, busy=0.0)
+    with tracked():
+        found = compare_records(
+            base,
+            new,
+            Policy(),
+            metrics=draw.choice(_METRICS),
+            aa=alike or None,
+            paired=draw.choice([None, True]) if len(base) == len(new) else None,
+        )
+        return compared(found)
+
+
+def compared(found: Comparison) -> Experiment:
+    """What all formats say of a comparison."""
+    outputs = {
+        "table": lambda one: render(one, "table"),
+        "markdown": lambda one: unescaped(render(one, "markdown")),
+        "junit": lambda one: junit_text(render(one, "junit")),
+        "github": lambda one: annotations(render(one, "github")),
+    }
+    document = comparison_document(found)
+    facts = [one for entry in found.entries for one in entry.differences]
+    phrases = [f"exit code {int(document.exit_code)}", *wording.mentions(found)]
+    phrases += [unlike_text(one.fact, one.base, one.new) for one in facts]
+    phrases += [] if found.explanation is None else phrases_of(found.explanation)
+    return Experiment.of(found, document, outputs, phrases)
+
+
+def junit_text(document: str) -> str:
+    """The texts of JUnit XML, whose numbers of cases are right."""
+    texts = []
+    for suite in ElementTree.fromstring(document):
+        tags = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
+        for name, tag in tags.items():
+            assert suite.get(name) == str(len(suite.findall(f"testcase{tag}")))
+        texts.append(suite.get("name") or "")
+        for element in suite.iter():
+            if element is not suite:
+                values = (text for name, text in element.items() if name != "time")
+                texts += [*values, element.text or ""]
+    return "\n".join(texts)
+
+
+def annotations(commands: str) -> str:
+    """Workflow commands of GitHub, decoded."""
+    for code, character in (("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+        commands = commands.replace(code, character)
+    return commands
+
+
+def ab_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """Pairs of two numbers of threads, which may be explained."""
+    draw = random.Random(seed)
+    other = draw.choice(["--b=--num_intra_threads=2", "--b=--num_intra_threads=2", "--aa"])
+    words = ["--a=--num_intra_threads=1", other, "--results=results"]
+
+    def is_new(flags: Mapping[str, str], place: str) -> bool:
+        return flags.get("num_intra_threads") == "2"
+
+    return paired(draw, folder, make, words, is_new)
+
+
+GATE = ("--a_checkout=", "--b_checkout=", "--results=gate/runs", "--format=markdown")
+
+
+def gate_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """The command that scripts/gate_pull_request runs, of two revisions."""
+    draw = random.Random(seed)
+    (folder / "gate").mkdir()
+    start, change = "a" * 12, "b" * 12
+    given = (f"{GATE[0]}{start}", f"{GATE[1]}{change}", *GATE[2:], "--output=gate/comment.md")
+    return paired(draw, folder, make, given, lambda flags, place: place.endswith(change))
+
+
+def paired(
+    draw: random.Random,
+    folder: Path,
+    make: Any,
+    words: Sequence[str],
+    is_new: Callable[[Mapping[str, str], str], bool],
+) -> Experiment:
+    """An experiment of cnnbench ab whose side B is slower, faster, the same, or fails."""
+    factor, scatter = draw.choice([1, 1, 0.97, 0.9, 1.1]), draw.choice([0.003, 0.02, 0.05])
+    failing, explained = draw.random() < 0.1, draw.random() < 0.3
+    profiles = Profiles(make, draw.randint(0, 99))
+    slower = changed(lambda part: part[:2] == ("conv1", CONV), 1.5, flops=2 * 10**9)
+
+    def record(flags: Mapping[str, str], place: str, name: str) -> Any:
+        if is_new(flags, place) and failing and draw.random() < 0.2:
+            return None
+        speed = 100 * (factor if is_new(flags, place) else 1)
+        return make(speed * (1 + draw.gauss(0, scatter)))
+
+    written: list[Comparison] = []
+    with on(MadeUpMachine(record, 1), folder) as patch, tracked():
+        patch.setattr(ab.AbFlags, "write", lambda self, found: written.append(found))
+        patch.setattr(ab, "_profiled", lambda *_: explain(profiles.side(), profiles.side(slower)))
+        run(
+            *("ab", *words, f"--pairs={draw.choice([4, 8, 12])}", f"--seed={draw.randint(0, 9)}"),
+            *(
+                "--burn_in=0",
+                "--pairing=alternate",
+                f"--explain={'auto' if explained else 'never'}",
+            ),
+            *("--", "--model=lenet", "--device=cpu"),
+        )
+        return compared(written[0])
+
+
 def phrases_of(found: Explanation) -> list[str]:
     """How outputs say the facts that differ; values of facts are texts, such as 8."""
     return [f"{one.fact} is {one.base} in A and {one.new} in B" for one in found.facts]
@@ -250,7 +423,10 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
 
 
 COMMANDS: Mapping[str, Callable[[int, Path, Any], Experiment]] = {
+    "ab": ab_of,
+    "compare": compare_of,
     "explain": explain_of,
+    "gate": gate_of,
     "strategies": strategies_of,
     "tune": tune_of,
 }

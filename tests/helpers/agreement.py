@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from cnnbench.base.text import numbers, table
+from cnnbench.judge.compare import estimate
 from cnnbench.records import codec
 
 _FIRST, _LAST, _END = 0x20000, 0x2A000, "㐀"  # letters, which every escape leaves as they are
@@ -168,6 +169,27 @@ def _number_of(items: Any) -> Any:
     return _following(len(items), ("items", id(items)))
 
 
+_forms: dict[tuple[int, ...], Callable[[Any], Any]] = {}
+
+
+def _transparent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of a function of one value: its result remembers the value."""
+
+    def compute(value: Any, *more: Any) -> Any:
+        if not isinstance(value, (Float, Integer)):
+            return function(value, *more)
+        found = function(_plain(value), *more)
+        key = (id(function), *map(id, more))
+        _kept.append(more)  # so that no other object has its identity
+        form = _forms.setdefault(key, lambda plain: function(plain, *more))
+        return _following(found, (form, value.origin))
+
+    return compute
+
+
+_kept: list[Any] = []
+
+
 def _result_types() -> Iterator[type]:
     for name, module in [*sys.modules.items()]:
         if name.startswith(_RESULTS) and name not in _NO_RESULTS:
@@ -194,7 +216,11 @@ def tracked() -> Iterator[None]:
 
         return init
 
-    csv_cell, number_of = table.csv_cell, numbers.number_of
+    csv_cell = table.csv_cell
+    replaced = {
+        numbers.number_of: _number_of,
+        estimate.unscaled: _transparent(estimate.unscaled),
+    }
 
     def cell(value: Any) -> str:
         if isinstance(value, (Float, Integer)):
@@ -205,9 +231,10 @@ def tracked() -> Iterator[None]:
         for cls in set(_result_types()):
             patch.setattr(cls, "__init__", watched(cls))
         patch.setattr(table, "csv_cell", cell)
-        for module in [*sys.modules.values()]:
-            if vars(module).get("number_of") is number_of:
-                patch.setattr(module, "number_of", _number_of)
+        for name, module in [*sys.modules.items()]:
+            for function, other in replaced.items() if name.startswith("cnnbench.") else ():
+                if vars(module).get(function.__name__) is function:
+                    patch.setattr(module, function.__name__, other)
         yield
 
 
@@ -293,10 +320,15 @@ def without_marks(value: Any) -> Any:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of all numbers and texts of a document."""
+    """Paths and values of all numbers and texts of a document.
+
+    The reason of a judgement without a change is what was observed: a text like any other.
+    """
     if isinstance(value, Mapping):
+        observed = "base_median" in value and value.get("change") is None
         for key, one in value.items():
-            yield from leaves(one, f"{path}.{key}" if path else key)
+            name = f"observed {key}" if observed and key == "reason" else key
+            yield from leaves(one, f"{path}.{name}" if path else name)
     elif isinstance(value, (list, tuple)):
         yield f"len({path})", value
         for at, one in enumerate(value):
@@ -334,7 +366,7 @@ class Document:
             elif re.sub(r"\[\d+\]", "", path).rpartition(".")[2] in prose:
                 self.sentences.append(Page.of(path, value))
             elif re.search(r"\d", value) and len(value) > _FEW:
-                self.texts.append(without_marks(value))
+                self.texts.append(without_marks(value).rstrip("."))
         self.texts += phrases
         self.said: set[str] = set()
 

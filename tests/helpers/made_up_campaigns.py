@@ -95,6 +95,8 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
         for owner in (bench, sides):
             patch.setattr(owner, "worktree", worktree)
+        patch.setattr(sides, "revision_of", lambda flag, text: text)
+        patch.setattr(sides, "commit_of", lambda text: text)
         patch.setattr(repository, "of_folder", subject)
         patch.setattr(repository, "of_work", lambda flags, place=None: Subject(revision="a" * 40))
         yield patch

@@ -26,10 +26,16 @@ from cnnbench.judge.compare.disturbance import (
     joint_judgement,
     measured_again,
     median_step,
+    others_text,
 )
 from cnnbench.judge.compare.estimate import spread_of, usable_values
 from cnnbench.judge.compare.judgement import Judgement, judge_all
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.result import (
+    ComparedConfiguration,
+    Comparison,
+    MetricResult,
+    two_speeds,
+)
 from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
@@ -136,11 +142,12 @@ def _entry(
         cpu_time = by_metric[CPU_TIME.name]
         by_metric[THROUGHPUT.name] = joint_judgement(throughput, cpu_time, policy, cases.runs)
     base, new = cases.base.records, cases.new.records
+    told = disturbance(cases.runs)
     results = []
     for case in cases.cases:
         judgement = by_metric.get(case.metric.name) or cases.untested[case.metric.name]
         beside = median_step(case, judgement.change, base, new, policy)
-        more = disturbance(cases.runs) if judgement.needed is not None else ""
+        more = told if judgement.needed is not None else ""
         further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
         results.append(
             gathered(
@@ -162,6 +169,9 @@ def _entry(
         new=new,
         results=tuple(results),
         differences=cases.differences,
+        disturbance=told,
+        others=others_text(cases.runs),
+        two_speeds=two_speeds(base, new),
     )
 
 

@@ -22,13 +22,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
-from cnnbench.base.stats.slow_steps import SlowSteps
 from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.estimate import TwoSamples, exceeds, gather, size, spread_of
@@ -133,6 +132,7 @@ def _values(name: str, those: Sequence[RunRecord]) -> list[float]:
 S = TypeVar("S", bound=TwoSamples)
 
 _FEWEST_TURNS = 4
+_SETTLED: Mapping[str, Any] = {"needed": None, "more": None}
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
 _WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
@@ -211,7 +211,7 @@ def joint_judgement(
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
         reason = f"{_amount_of(THROUGHPUT, throughput)}, but {_cpu_amount(cpu_time)}: {why}"
-        return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, needed=None)
+        return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
     if speed in _OPPOSITE:
@@ -219,10 +219,13 @@ def joint_judgement(
     others = others_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
         reason = f"{_cpu_amount(cpu_time)}, p = {cpu_time.p_adjusted:.2g}; {others}"
-        return replace(throughput, verdict=work, reason=reason, needed=None, decided_by="cpu_time")
+        return replace(
+            throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
+        )
     if speed is Verdict.SAME or work is not Verdict.SAME:
-        needed = [one for one in (throughput.needed, cpu_time.needed) if one is not None]
-        return replace(throughput, needed=min(needed, default=None))
+        open_ones = [one for one in (throughput, cpu_time) if one.needed is not None]
+        sooner = min(open_ones, key=lambda one: one.needed or 0, default=throughput)
+        return replace(throughput, needed=sooner.needed, more=sooner.more)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
     if (
         change is None
@@ -234,7 +237,7 @@ def joint_judgement(
         return replace(throughput, reason=reason)
     reason = f"CPU time: {cpu_time.reason}; {others}"
     return replace(
-        throughput, verdict=Verdict.SAME, reason=reason, needed=None, decided_by="cpu_time"
+        throughput, verdict=Verdict.SAME, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
     )
 
 
@@ -252,17 +255,18 @@ class MedianStep:
 
     Attributes:
       change: change of the global batch over the median step, as a share of the base.
-      slow: slow steps of BASE and of NEW. None for a side whose slow steps cost no more than the
-        threshold, and for both if their costs differ by no more: they did not change the speed.
+      slow: slow steps of BASE and of NEW, in words. "" for a side whose slow steps cost no more
+        than the threshold, and for both if their costs differ by no more: they did not change
+        the speed.
     """
 
     change: float
-    slow: tuple[SlowSteps | None, SlowSteps | None]
+    slow: tuple[str, str]
 
     def text(self, names: tuple[str, str]) -> str:
         """In words: "in NEW every third step takes 90 ms more; median step +0.1 %"."""
         found = zip(names, self.slow, strict=True)
-        parts = [f"in {name} {slow_steps_text(slow)}" for name, slow in found if slow is not None]
+        parts = [f"in {name} {slow}" for name, slow in found if slow]
         return "; ".join([*parts, f"at the median step {THROUGHPUT.change_text(self.change)}"])
 
 
@@ -297,5 +301,7 @@ def median_step(
     shared = [*map(slow_steps_of, sides)]
     if abs(further_cost(*shared)) <= policy.threshold:  # no slow steps that one side lacks
         shared = [None, None]
-    before, after = (one if one and one.cost > policy.threshold else None for one in shared)
+    before, after = (
+        slow_steps_text(one) if one and one.cost > policy.threshold else "" for one in shared
+    )
     return MedianStep(change=found, slow=(before, after))

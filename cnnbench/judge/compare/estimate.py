@@ -35,6 +35,7 @@ class TwoSamples:
         the values.
       share: share of the level for its tests; another metric of the same runs has the rest.
       plan: how further pairs are judged; None: further runs are added, and all are judged together.
+      family: number of configurations that are tested together.
     """
 
     base: Sequence[float]
@@ -45,6 +46,7 @@ class TwoSamples:
     differences: Sequence[float] | None = None
     share: float = 1.0
     plan: Continuation | None = None
+    family: int = 1
 
     @property
     def fewest(self) -> int:

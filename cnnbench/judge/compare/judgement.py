@@ -22,13 +22,13 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.stats import rank_tests
-from cnnbench.base.text.numbers import count
+from cnnbench.base.text.numbers import count, number_of
 from cnnbench.judge.compare import words
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, gather, provable, usable
 from cnnbench.judge.compare.further import needed
@@ -99,6 +99,10 @@ class Judgement:
       p: p value of the two-sided test; None if it was not done.
       p_adjusted: p after Holm over the configurations judged together, for the whole level.
       floor: largest change that does not count.
+      margin: widest change that may be called the same.
+      family: number of configurations whose results of the metric were tested together.
+      medians_change: change of the medians, where its direction is another one than that of change;
+        else None.
       noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes, or of the processes within the sides;
         of logarithms where changes are shares. None if there are too few values.
@@ -106,6 +110,10 @@ class Judgement:
         inconclusive for its scatter, those already measured included; else None.
       at_least: fewest pairs, or processes per side, that could prove a change, where there are too
         few; else None.
+      verdict_needs: fewest pairs, or processes per side, that allow any verdict, where there are
+        fewer; else None.
+      more: number of further pairs, or processes per side, in `needed`.
+      provable_change: change that `at_least` prove with a chance of 0.8; None if unknown.
       new_experiment: whether `needed` and `at_least` are the pairs of a new experiment, which do
         not include those already measured.
       median_change: change at the median step where that of the throughput differs from it by more
@@ -128,9 +136,15 @@ class Judgement:
     scatter: float | None = field(default=None, metadata=OPTIONAL)
     needed: int | None = field(default=None, metadata=OPTIONAL)
     at_least: int | None = field(default=None, metadata=ABSENT)
+    verdict_needs: int | None = field(default=None, metadata=ABSENT)
+    more: int | None = field(default=None, metadata=ABSENT)
+    provable_change: float | None = field(default=None, metadata=ABSENT)
     new_experiment: bool | None = field(default=None, metadata=ABSENT)
     decided_by: str | None = field(default=None, metadata=OPTIONAL)
     median_change: float | None = field(default=None, metadata=ABSENT)
+    margin: float | None = field(default=None, metadata=OPTIONAL)
+    family: int | None = field(default=None, metadata=OPTIONAL)
+    medians_change: float | None = field(default=None, metadata=ABSENT)
 
 
 def judge(
@@ -154,11 +168,11 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Ju
     judgements = [_unjudgeable(case, policy, numbers[case.metric.name]) for case in cases]
     tested = (index for index, one in enumerate(judgements) if one is None)
     for family in grouped(tested, lambda index: cases[index].metric.name).values():
-        found = [gather(cases[index], policy) for index in family]
+        found = [gather(replace(cases[index], family=len(family)), policy) for index in family]
         # Scaled from the case's share of the level to the whole level.
         scaled = [min(1.0, one.p / one.share) if one.share else 1.0 for one in found]
         for index, each, p in zip(family, found, rank_tests.holm(scaled), strict=True):
-            judgements[index] = _judged(each, p, len(family), policy)
+            judgements[index] = _judged(each, p, policy)
     return [judgement for judgement in judgements if judgement is not None]
 
 
@@ -186,34 +200,30 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
             of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
             reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
             return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
-    at_least = None
-    fewest, side = min((len(values), side) for side, values in sides)
+    found: dict[str, Any] = {}
+    fewest, side = min((number_of(values), side) for side, values in sides)
     if not fewest:
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
-        at_least = _fewest_that_prove(case, policy, 1 / family)
-        found = count(fewest, "process", "processes")
-        least = at_least
+        least = at_least = _fewest_that_prove(case, policy, 1 / family)
         if case.plan is not None and not case.plan.begins:
             # An experiment that begins with as many pairs needs no more; one that goes on may.
             whole = policy.replace(alpha=case.plan.alpha)
             least = processes_needed(whole, family, case.paired, case.metric)
-        reason = f"{found} in {side}; a verdict needs {words.at_least(case, least)}"
-    elif case.paired and len(case.base) != len(case.new):
-        reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
-    else:
+        found = {"at_least": at_least, "verdict_needs": least, "new_experiment": _begins(case)}
+    elif not case.paired or len(case.base) == len(case.new):
         return None
     # The estimate is shown even without a verdict.
-    unpaired = TwoSamples(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
-    return _judgement(
-        gather(unpaired, policy),
-        Verdict.INCONCLUSIVE,
-        reason,
-        p=None,
-        at_least=at_least,
-        new_experiment=at_least and _begins(case),
-    )
+    unpaired = replace(case, paired=False, differences=None, share=1.0)
+    evidence = gather(unpaired, policy)
+    judgement = _judgement(evidence, Verdict.INCONCLUSIVE, p=None, **found)
+    if judgement.verdict_needs is None:
+        sizes = f"{number_of(case.base)} values in BASE and {number_of(case.new)} in NEW"
+        return _with_reason(evidence, judgement, f"{sizes} make no pairs")
+    needs = words.at_least(case, judgement.verdict_needs)
+    few = f"{count(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
+    return _with_reason(evidence, judgement, few)
 
 
 def _begins(case: TwoSamples) -> bool | None:
@@ -228,48 +238,63 @@ def _fewest_that_prove(case: TwoSamples, policy: Policy, share: float) -> int:
     return next(case.plan.numbers(case.fewest, share))
 
 
-def _judged(found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
+def _judged(found: Evidence, p: float, policy: Policy) -> Judgement:
     metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.share or 0.5
-    plan, verdict, chance = found.plan, Verdict.INCONCLUSIVE, words.chance(p, family)
-    enough: int | None = None
-    at_least: int | None = None
-    interval = (found.change, found.low, found.high)
+    plan, family, verdict = found.plan, found.family, Verdict.INCONCLUSIVE
+    values: dict[str, Any] = {}
     best = rank_tests.smallest_p(len(found.base), len(found.new), found.paired)
     separated = family * best > found.share * alpha and math.isclose(found.p, best)
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == metric.higher_is_better
         verdict = Verdict.FASTER if better else Verdict.SLOWER
-        reason = f"{words.magnitude(metric, *interval)}, {chance}"
     elif found.within_margin:
         verdict = Verdict.SAME
-        reason = words.within_margin(found)
     elif found.low is None or found.high is None or separated:
         # Too few values for significance; the fewest that could prove a change, and of which size.
-        at_least = _fewest_that_prove(found, policy, share / family)
-        level = alpha if plan is None else plan.analyses(at_least)[-1].alpha
-        size = provable(found, at_least, share * level / family)
-        reason = words.too_few(found, family, at_least, size)
+        least = _fewest_that_prove(found, policy, share / family)
+        level = alpha if plan is None else plan.analyses(least)[-1].alpha
+        size = provable(found, least, share * level / family)
+        values = {"at_least": least, "provable_change": size, "new_experiment": _begins(found)}
     else:
         level = share * (policy.alpha if plan is None else 1.0)
         enough = needed(found, (level, level * alpha / policy.alpha / family))
-        reason = f"{words.estimate(metric, *interval)}, {chance}: "
-        reason += words.undecided(found, certain=p <= alpha)
-        reason += words.outlook(found, enough)
-    return _judgement(
-        found,
-        verdict,
-        reason,
-        p=found.p,
-        p_adjusted=p,
-        needed=enough,
-        at_least=at_least,
-        new_experiment=(enough or at_least) and _begins(found),
-    )
+        if enough is not None:
+            begins = _begins(found)
+            more = enough if begins else enough - found.fewest
+            values = {"needed": enough, "more": more, "new_experiment": begins}
+    judgement = _judgement(found, verdict, p=found.p, p_adjusted=p, **values)
+    return _with_reason(found, judgement, _reason(found, judgement, p <= alpha))
 
 
-def _judgement(found: Evidence, verdict: Verdict, reason: str, **tested: Any) -> Judgement:
-    reason += words.disagreement(found)
-    return gathered(Judgement, found, verdict=verdict, reason=reason, **tested)
+def _reason(found: Evidence, judgement: Judgement, certain: bool) -> str:
+    """The reason of a verdict from its values; `certain`: whether the test is significant."""
+    chance = words.chance(judgement.p_adjusted, found.family)
+    interval = (found.metric, found.change, found.low, found.high)
+    if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
+        return f"{words.magnitude(*interval)}, {chance}"
+    if judgement.verdict is Verdict.SAME:
+        return words.within_margin(found)
+    if judgement.at_least is not None:
+        return words.too_few(found, judgement.at_least, judgement.provable_change)
+    why = words.undecided(found, certain) + words.outlook(found, judgement.needed, judgement.more)
+    return f"{words.estimate(*interval)}, {chance}: {why}"
+
+
+def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
+    """A judgement yet without a reason."""
+    medians, metric = found.new_median - found.base_median, found.metric
+    change: float | None = None
+    if medians * found.change < 0:
+        change = medians / found.base_median if metric.relative else medians
+        if not (metric.shows(change) and metric.shows(found.change)):
+            change = None  # too small for a reader to see
+    own = {"verdict": verdict, "reason": "", "medians_change": change}
+    return gathered(Judgement, found, **own, **tested)
+
+
+def _with_reason(found: Evidence, judgement: Judgement, reason: str) -> Judgement:
+    reason += words.disagreement(found, judgement.medians_change)
+    return replace(judgement, reason=reason)
 
 
 def processes_to_decide(configurations: int) -> int:

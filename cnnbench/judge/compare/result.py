@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import count, number
+from cnnbench.base.text.numbers import count, number, number_of
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.compare.disturbance import MedianStep, measured_again, others_text
+from cnnbench.judge.compare.disturbance import MedianStep, measured_again
 from cnnbench.judge.compare.estimate import TwoSamples, unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import SPEEDS, THROUGHPUT, Metric
+from cnnbench.judge.metrics.registry import SPEEDS, Metric
+from cnnbench.records.codec import OPTIONAL
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
@@ -72,16 +74,10 @@ class MetricResult(TwoSamples):
         return list(Verdict).index(self.verdict), change
 
     @property
-    def more(self) -> int:
-        """Number of further pairs or processes per side that decide it; not positive if unknown."""
-        found = self.judgement
-        enough = found.needed or 0
-        return enough if found.new_experiment else enough - self.fewest
-
-    @property
     def too_noisy(self) -> bool:
         """Whether the number of further pairs or processes is too large to be useful advice."""
-        return words.too_many(self.more, self.paired or bool(self.judgement.new_experiment))
+        found = self.judgement
+        return words.too_many(found.more or 0, self.paired or bool(found.new_experiment))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +89,10 @@ class ComparedConfiguration:
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
       results: by metric, in the order of `METRICS`.
       differences: facts that differ, those that block a verdict first.
+      disturbance: the number of disturbed runs and the causes, in words; "" if unknown.
+      others: what other programs use of the CPUs, in words; "" if unknown or little.
+      two_speeds: seconds per step of two groups of like processes of a side, the faster first; None
+        if processes are of one speed.
     """
 
     name: str = ""
@@ -101,6 +101,19 @@ class ComparedConfiguration:
     new: tuple[Measurement, ...]
     results: tuple[MetricResult, ...]
     differences: tuple[Difference, ...] = ()
+    disturbance: str = ""
+    others: str = ""
+    two_speeds: tuple[float, float] | None = None
+
+    @cached_property
+    def base_runs(self) -> tuple[str, ...]:
+        """The run_ids of BASE."""
+        return tuple(run.run_id for run in self.base)
+
+    @cached_property
+    def new_runs(self) -> tuple[str, ...]:
+        """The run_ids of NEW."""
+        return tuple(run.run_id for run in self.new)
 
     @property
     def asked(self) -> list[MetricResult]:
@@ -136,11 +149,43 @@ class GeometricMean:
       metric: name of the metric.
       change: mean change as a share of the base.
       configurations: number of configurations in the mean.
+      of: number of configurations that are judged by the metric.
     """
 
     metric: str
     change: float
     configurations: int
+    of: int = field(default=0, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """The number of configurations with a verdict on a metric.
+
+    Attributes:
+      metric: name of the metric.
+      verdict: the verdict.
+      configurations: number of configurations.
+    """
+
+    metric: str
+    verdict: Verdict
+    configurations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Numbers of configurations.
+
+    Attributes:
+      deciding: number of configurations that count for the exit code.
+      as_the_worst: number of those whose outcome is that of the worst one.
+      tallies: numbers by metric and verdict, the worst first.
+    """
+
+    deciding: int
+    as_the_worst: int
+    tallies: tuple[Tally, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,22 +288,39 @@ class Comparison:
         """Entries, the worst first; equal verdicts by the size of the change for the worse."""
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
-    def counts(self, metric: Metric) -> Counter[Verdict]:
-        """Number of configurations per verdict, the worst first."""
-        found = Counter(result.verdict for _, result in self.of(metric))
-        return Counter({verdict: found[verdict] for verdict in Verdict if found[verdict]})
-
-    def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
-        """Mean change of a relative metric, without failed and incomparable configurations."""
-        known = (result.judgement.change for _, result in self.of(metric))
-        changes = [one for one in known if one is not None and -1 < one < math.inf]
-        if not changes:
-            return None
-        return GeometricMean(
-            metric=metric.name,
-            change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
-            configurations=len(changes),
+    @cached_property
+    def summary(self) -> Summary:
+        """Numbers of configurations, by metric and verdict."""
+        deciding = self.deciding
+        tallies = []
+        for metric in self.metrics:
+            found = Counter(result.verdict for _, result in self.of(metric))
+            tallies += [
+                Tally(metric=metric.name, verdict=verdict, configurations=found[verdict])
+                for verdict in Verdict
+                if found[verdict]
+            ]
+        return Summary(
+            deciding=len(deciding),
+            as_the_worst=sum(one.main.word == deciding[0].main.word for one in deciding),
+            tallies=tuple(tallies),
         )
+
+    @cached_property
+    def means(self) -> dict[str, GeometricMean]:
+        """Mean changes by speed, without failed and incomparable configurations."""
+        found = {}
+        for metric in SPEEDS:
+            known = (result.judgement.change for _, result in self.of(metric))
+            changes = [one for one in known if one is not None and -1 < one < math.inf]
+            if changes:
+                found[metric.name] = GeometricMean(
+                    metric=metric.name,
+                    change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
+                    configurations=len(changes),
+                    of=sum(entry.configuration.kind in metric.judged for entry in self.entries),
+                )
+        return found
 
 
 _GAP = 1.5
@@ -282,10 +344,10 @@ def answer(comparison: Comparison) -> str:
     worst = entries[0]
     found = _found(comparison, worst)
     if len(entries) > 1:
-        alike = sum(entry.main.word == worst.main.word for entry in entries)
-        how_many = f"{alike} of {len(entries)} configurations {worst.main.word}"
+        alike, deciding = comparison.summary.as_the_worst, comparison.summary.deciding
+        how_many = f"{alike} of {deciding} configurations {worst.main.word}"
         if worst.main.verdict is Verdict.SAME:
-            found = f"All {len(entries)} configurations are the same."
+            found = f"All {deciding} configurations are the same."
         else:
             found = f"{how_many}; {worst.name}: {found}"
     return " ".join([found, *_further(comparison, entries)])
@@ -304,10 +366,11 @@ def advice(comparison: Comparison) -> str:
     of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
     one, many = ("pair", "pairs") if result.paired else ("process", "processes")
     if not result.too_noisy:
+        more = result.judgement.more or 0
         if result.judgement.new_experiment:
-            return f"{of}A new experiment of {result.more} pairs settles it."
+            return f"{of}A new experiment of {more} pairs settles it."
         each = "" if result.paired else " of each side"
-        many_more = count(result.more, f"more {one}{each} settles", f"more {many}{each} settle")
+        many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
         return f"{of}About {many_more} it."
     remedies = list(_remedies(entry))
     listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
@@ -327,12 +390,14 @@ def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, Metri
     return sorted(found, key=lambda one: one[1].judgement.needed is None)
 
 
-def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
+def two_speeds(
+    base: Sequence[Measurement], new: Sequence[Measurement]
+) -> tuple[float, float] | None:
     """Seconds per step of two clusters of like processes, the faster first; None if only one.
 
     On busy CPUs a step of several threads has two speeds, and whole processes have one of them.
     """
-    for side in (entry.base, entry.new):
+    for side in (base, new):
         runs = (run for run in side if isinstance(run, RunRecord))
         values = sorted(median(run.step_seconds) for run in runs if run.step_seconds)
         gaps = [after / before for before, after in pairwise(values)]
@@ -351,9 +416,9 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     result = entry.main
     judgement = result.judgement
     n = (
-        f"{len(result.base)} pairs"
+        f"{number_of(result.base)} pairs"
         if comparison.paired
-        else f"{len(result.base)} and {len(result.new)} processes"
+        else f"{number_of(result.base)} and {number_of(result.new)} processes"
     )
     beside = f"; {result.median_step.text(comparison.names)}" if result.median_step else ""
     cpu_time = entry.decided_by(result)
@@ -404,16 +469,15 @@ def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -
 
 
 def _noise(entry: ComparedConfiguration, result: MetricResult) -> Iterator[str]:
-    found = two_speeds(entry)
     metric = result.metric
-    if found is not None:
-        quick, slow = (number(1000 * seconds) for seconds in found)
+    if entry.two_speeds is not None:
+        quick, slow = (number(1000 * seconds) for seconds in entry.two_speeds)
         yield f"processes run at two speeds, about {quick} and {slow} ms a step"
     elif (scatter := result.judgement.scatter) is not None:
         what = "pairs" if result.paired else "processes"
         yield f"{what} differ by {metric.change_text(unscaled(scatter, metric), signed=False)}"
-    if others := others_text(entry.runs):
-        yield others
+    if entry.others:
+        yield entry.others
 
 
 def _remedies(entry: ComparedConfiguration) -> Iterator[str]:

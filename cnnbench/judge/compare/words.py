@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cnnbench.base.text.numbers import NONE, count
+from cnnbench.base.text.numbers import NONE, count, number_of
 from cnnbench.judge.compare.estimate import Evidence, TwoSamples, unscaled
 from cnnbench.judge.compare.sequential import MOST_PAIRS, MOST_PROCESSES
 from cnnbench.judge.metrics.registry import Metric
@@ -27,8 +27,9 @@ def magnitude(metric: Metric, change: float | None, low: float | None, high: flo
     return f"{size} {_direction(change, metric)} ({ends})"
 
 
-def chance(p: float, family: int) -> str:
+def chance(p: float | None, family: int) -> str:
     """The p value, over a number of configurations."""
+    assert p is not None
     return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
 
 
@@ -64,15 +65,14 @@ def too_many(more: int, paired: bool) -> bool:
     return more > (MOST_PAIRS if paired else MOST_PROCESSES)
 
 
-def outlook(found: Evidence, enough: int | None) -> str:
-    """The scatter, and how many more runs give a verdict; "" without scatter."""
+def outlook(found: Evidence, enough: int | None, more: int | None) -> str:
+    """The scatter, and how many more runs, or runs in all, give a verdict; "" without scatter."""
     metric = found.metric
-    if enough is None or found.scatter is None:
+    if enough is None or more is None or found.scatter is None:
         return ""
     name = "pairs" if found.paired else "processes"
     text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
     begins = found.plan is not None and found.plan.begins
-    more = enough if begins else enough - found.fewest
     if too_many(more, found.paired or begins):
         return f"{text}: more {name} will not help"
     if begins:
@@ -88,11 +88,11 @@ def at_least(case: TwoSamples, number: int) -> str:
     return f"at least {number} {'pairs' if case.paired else 'on each side'}"
 
 
-def too_few(found: Evidence, family: int, enough: int, size: float | None) -> str:
+def too_few(found: Evidence, enough: int, size: float | None) -> str:
     """That there are too few values, and how many could prove a change, of which size."""
-    counts = f"{len(found.base)} against {len(found.new)} processes"
-    text = f"{len(found.base)} pairs" if found.paired else counts
-    among = f" among {family} configurations" if family > 1 else ""
+    counts = f"{number_of(found.base)} against {number_of(found.new)} processes"
+    text = f"{number_of(found.base)} pairs" if found.paired else counts
+    among = f" among {found.family} configurations" if found.family > 1 else ""
     text += f" are too few to prove a change{among}, of whatever size"
     if found.plan is not None and found.plan.begins:
         text += f"; a new experiment of {enough} pairs could prove one"
@@ -101,16 +101,12 @@ def too_few(found: Evidence, family: int, enough: int, size: float | None) -> st
     return text if size is None else f"{text} of {found.metric.change_text(size, signed=False)}"
 
 
-def disagreement(found: Evidence) -> str:
+def disagreement(found: Evidence, of_medians: float | None) -> str:
     """Names the estimator where the shown medians change in the opposite direction."""
-    medians, metric = found.new_median - found.base_median, found.metric
-    if not medians * found.change < 0:
+    if of_medians is None:
         return ""
-    change = medians / found.base_median if metric.relative else medians
-    if not (metric.shows(change) and metric.shows(found.change)):
-        return ""  # too small for a reader to see
     of = "within pairs" if found.paired else "between processes of both sides"
-    text = metric.change_text(change)
+    text = found.metric.change_text(of_medians)
     return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
 
 

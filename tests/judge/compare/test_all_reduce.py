@@ -307,11 +307,13 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
     # Means and counts are of one unit each.
     throughput, bandwidth = mixed.leading
     assert [metric.name for metric in mixed.leading] == ["throughput", "bus_bandwidth"]
-    means = [mixed.geometric_mean(metric) for metric in (throughput, bandwidth)]
+    means = [mixed.means[metric.name] for metric in (throughput, bandwidth)]
     assert [mean.change for mean in means] == [pytest.approx(0.1), pytest.approx(-0.1)]
     assert [mean.configurations for mean in means] == [1, 1]
-    assert mixed.counts(throughput) == {Verdict.FASTER: 1}
-    assert mixed.counts(bandwidth) == {Verdict.SLOWER: 1}
+    assert [vars(one) for one in mixed.summary.tallies][:2] == [
+        {"metric": throughput.name, "verdict": Verdict.FASTER, "configurations": 1},
+        {"metric": bandwidth.name, "verdict": Verdict.SLOWER, "configurations": 1},
+    ]
 
 
 def test_every_format_keeps_runs_and_reductions_apart(mixed):
@@ -332,7 +334,7 @@ def test_every_format_keeps_runs_and_reductions_apart(mixed):
     assert junit.count("<failure") == 1
     document = json.loads(render(mixed, "json"))
     mean = {"metric": "bus_bandwidth", "change": pytest.approx(-0.1), "configurations": 1}
-    assert document["bus_bandwidth_mean"] == mean
+    assert document["bus_bandwidth_mean"] == {**mean, "of": 1}
     kinds = {one["name"]: one.get("kind") for one in document["configurations"]}
     assert kinds == {"lenet, batch 8, 1 cpu": None, XRING: "allreduce"}
 

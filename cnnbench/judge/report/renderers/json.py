@@ -14,12 +14,13 @@ from cnnbench.judge.compare.result import (
     Comparison,
     GeometricMean,
     MetricResult,
+    Summary,
     advice,
     answer,
 )
 from cnnbench.judge.metrics.measurement import KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, METRICS, THROUGHPUT
+from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, METRICS, THROUGHPUT, Metric
 from cnnbench.records.codec import ABSENT, OPTIONAL, Document, gathered, one_of
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
@@ -52,6 +53,8 @@ class ResultDocument(Judgement):
       word: the verdict in the words of the metric, such as "more" for memory.
       asked: whether an open question about it counts for the exit code.
       base_values, new_values: values of BASE and of NEW, one per process.
+      base_slow_steps, new_slow_steps: slow steps of BASE and of NEW, in words; absent where the
+        change at the median step is that of the throughput, or a side has none.
     """
 
     metric: str
@@ -62,6 +65,8 @@ class ResultDocument(Judgement):
     asked: bool = field(metadata=OPTIONAL)
     base_values: tuple[float, ...]
     new_values: tuple[float, ...]
+    base_slow_steps: str | None = field(default=None, metadata=ABSENT)
+    new_slow_steps: str | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,9 @@ class EntryDocument:
       base_runs, new_runs: run_ids of BASE and of NEW.
       results: one result per metric.
       differences: facts that differ.
+      disturbance: the number of disturbed runs and the causes, in words; absent if unknown.
+      others: what other programs use of the CPUs, in words; absent if unknown or little.
+      two_speeds: seconds per step of two groups of like processes; absent if there is one group.
     """
 
     name: str
@@ -90,6 +98,9 @@ class EntryDocument:
     new_runs: tuple[str, ...]
     results: tuple[ResultDocument, ...]
     differences: tuple[Difference, ...]
+    disturbance: str | None = field(default=None, metadata=ABSENT)
+    others: str | None = field(default=None, metadata=ABSENT)
+    two_speeds: tuple[float, ...] | None = field(default=None, metadata=ABSENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +119,7 @@ class ComparisonDocument(Document):
       metrics: names of the judged metrics, whose order changes nothing.
       geometric_mean: mean change of throughput; None without runs that can be compared.
       bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
+      summary: numbers of configurations.
       configurations: configurations in natural order of their names.
       repeated_pairs: number of pairs measured again because a process was killed; absent if 0.
       explanation: where the difference is; absent where nothing was profiled.
@@ -130,6 +142,7 @@ class ComparisonDocument(Document):
     metrics: tuple[str, ...]
     geometric_mean: GeometricMean | None
     bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
+    summary: Summary | None = field(default=None, metadata=ABSENT)
     configurations: tuple[EntryDocument, ...]
     repeated_pairs: int | None = field(default=None, metadata=ABSENT)
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
@@ -153,8 +166,8 @@ def document(comparison: Comparison) -> ComparisonDocument:
         base=comparison.base_label,
         new=comparison.new_label,
         metrics=tuple(metric.name for metric in comparison.metrics),
-        geometric_mean=comparison.geometric_mean(THROUGHPUT),
-        bus_bandwidth_mean=comparison.geometric_mean(BUS_BANDWIDTH),
+        geometric_mean=comparison.means.get(THROUGHPUT.name),
+        bus_bandwidth_mean=comparison.means.get(BUS_BANDWIDTH.name),
         configurations=tuple(map(_entry, comparison.entries)),
         repeated_pairs=comparison.repeated_pairs or None,
     )
@@ -169,12 +182,16 @@ def _entry(entry: ComparedConfiguration) -> EntryDocument:
         **({"kind": None, "decides": None} if run else {}),
         verdict=entry.main.verdict,
         flags=entry.configuration.not_default(),
-        base_runs=tuple(record.run_id for record in entry.base),
-        new_runs=tuple(record.run_id for record in entry.new),
+        disturbance=entry.disturbance or None,
+        others=entry.others or None,
         results=tuple(map(_result, entry.results)),
     )
 
 
 def _result(result: MetricResult) -> ResultDocument:
-    metric, sides = result.metric, {"base_values": result.base, "new_values": result.new}
+    metric: Metric = result.metric
+    sides: dict[str, Any] = {"base_values": result.base, "new_values": result.new}
+    if (beside := result.median_step) is not None:
+        before, after = beside.slow
+        sides |= {"base_slow_steps": before or None, "new_slow_steps": after or None}
     return gathered(ResultDocument, result.judgement, metric, result, metric=metric.name, **sides)

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TypeAlias
 
 from cnnbench.base.document import TableCell, numeric
-from cnnbench.base.text.numbers import NONE, count
+from cnnbench.base.text.numbers import NONE, count, number_of
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.metrics.registry import SPEEDS, Metric
+from cnnbench.judge.metrics.registry import ALL, SPEEDS, THROUGHPUT, Metric
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 
@@ -123,6 +123,7 @@ def row(
     ends = NONE if low is None or high is None else metric.range_text(low, high)
     value = partial(result.metric.value_text, unit=False)
     of = "" if decisive is result else "CPU time "
+    runs = f"{number_of(entry.base_runs)}+{number_of(entry.new_runs)}"
     return {
         "verdict": verdict(comparison, entry, result),
         "configuration": TableCell(entry.name),
@@ -131,7 +132,7 @@ def row(
         change: numeric(judgement.change, lambda found: of + metric.change_text(found)),
         interval: numeric(low, ends),
         "p": numeric(judgement.p_adjusted, "{:.2g}".format),
-        "runs": numeric(len(entry.base) + len(entry.new), f"{len(entry.base)}+{len(entry.new)}"),
+        "runs": numeric(len(entry.runs), runs),
     }
 
 
@@ -145,8 +146,8 @@ def verdict(
 
 def tally(comparison: Comparison, metric: Metric) -> str:
     """Number of configurations per verdict, the worst first: "1 slower, 2 same"."""
-    found = comparison.counts(metric)
-    return ", ".join(f"{number} {verdict.word(metric)}" for verdict, number in found.items())
+    found = (one for one in comparison.summary.tallies if one.metric == metric.name)
+    return ", ".join(f"{one.configurations} {one.verdict.word(metric)}" for one in found)
 
 
 def outcome(comparison: Comparison) -> str:
@@ -162,33 +163,37 @@ def conditions(comparison: Comparison) -> str:
     text = "Compared by one value per process"
     if comparison.paired:
         text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
-    for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
-        text += floors and f"; changes under {floors} are ignored"
+    for floors in dict.fromkeys(
+        filter(None, map(partial(_floors, comparison), comparison.leading))
+    ):
+        text += f"; changes under {_floors_text(*floors)} are ignored"
     judged = [entry.main.judgement for entry in comparison.deciding]
     measured = any(one.noise is not None for one in judged)
     return f"{text}, {_SPREAD}." if measured else f"{text}."
 
 
-def _floors(comparison: Comparison, metric: Metric) -> str:
-    """The floors of a leading metric, as in "3.0 to 5.0 %", or ""."""
+def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
+    """The smallest and the largest floor of a leading metric, and what shows them; None without."""
     judged = [result.judgement for _, result in comparison.about(metric)]
     floors = [one.floor for one in judged if one.floor is not None]
-    if not floors:
-        return ""
-    texts = {metric.change_text(one, signed=False) for one in floors}
-    alike = len(texts) == 1
-    return texts.pop() if alike else metric.range_text(min(floors), max(floors), signed=False)
+    return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
+
+
+def _floors_text(low: float, high: float, name: str) -> str:
+    """The floors of metrics, as in "3.0 to 5.0 %"; `name` of one whose changes are no shares."""
+    metric = ALL[name] if name else THROUGHPUT
+    if metric.shows(high - low):
+        return metric.range_text(low, high, signed=False)
+    return metric.change_text(low, signed=False)
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
     """Geometric means of the changes of several configurations, one per speed."""
     for metric in SPEEDS:
-        found = comparison.geometric_mean(metric)
+        found = comparison.means.get(metric.name)
         if found is not None and found.configurations > 1:
-            number = found.configurations
-            total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
-            of = count(total, "configuration", "configurations")
-            of = of if number == total else f"{number} of {of}"
+            of = count(found.of, "configuration", "configurations")
+            of = of if found.configurations == found.of else f"{found.configurations} of {of}"
             yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"
 
 
