@@ -102,6 +102,71 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
     assert len(ops) == len(applies) + own + len(groups) * len(spec.powers)
 
 
+def nesterov_of_keras(w, g, rate, slots, momentum):
+    slots["a"] = momentum * slots.get("a", 0.0) - rate * g
+    return w + momentum * slots["a"] - rate * g
+
+
+def rmsprop_of_keras(w, g, rate, slots, **constants):
+    slots.setdefault("mean_square", 0.0)
+    return RULES["rmsprop"](w, g, rate, slots, **constants)
+
+
+def adamw_of_keras(w, g, rate, slots, decay, **constants):
+    """Without decay it is Adam: epsilon is added to the uncorrected root."""
+    return RULES["adam"](w * (1 - rate * decay), g, rate, slots, **constants)
+
+
+def lamb_of_keras(w, g, rate, slots, decay, **constants):
+    return RULES["lamb"](w * (1 - rate * decay), g, rate, slots, **constants)
+
+
+# By name: the class of Keras, its arguments by flags, and its formula if that is another one.
+ADAM = {"beta_1": "adam_beta1", "beta_2": "adam_beta2", "epsilon": "adam_epsilon"}
+OF_KERAS = {
+    "sgd": ("SGD", {}, None),
+    "momentum": ("SGD", {"momentum": "momentum"}, nesterov_of_keras),
+    "rmsprop": (
+        "RMSprop",
+        {"rho": "rmsprop_decay", "momentum": "rmsprop_momentum", "epsilon": "rmsprop_epsilon"},
+        rmsprop_of_keras,
+    ),
+    "adam": ("Adam", ADAM, None),
+    "adamw": ("AdamW", ADAM, adamw_of_keras),
+    "lamb": ("Lamb", {**ADAM, "epsilon": "lamb_epsilon"}, lamb_of_keras),
+    "lion": ("Lion", {"beta_1": "lion_beta1", "beta_2": "lion_beta2"}, None),
+}
+
+
+@pytest.mark.parametrize("name", OF_KERAS)
+def test_the_formulas_that_the_docs_say_keras_has(name):
+    """Those of cnnbench, in helpers/oracle.py, are others where docs/models.md says so."""
+    import keras
+
+    kind, arguments, formula = OF_KERAS[name]
+    constants = {flag: CONSTANTS[flag] for flag in arguments.values()}
+    given = {argument: CONSTANTS[flag] for argument, flag in arguments.items()}
+    if name == "momentum":
+        given["nesterov"] = True
+    if name in DECOUPLED:
+        given, constants = {**given, "weight_decay": DECAY}, {**constants, "decay": DECAY}
+    optimizer = getattr(keras.optimizers, kind)(learning_rate=RATES[0], **given)
+    start = np.random.default_rng(3).normal(size=SHAPES[0])
+    variable = keras.Variable(start.astype(np.float32))
+    found = {"of Keras": start, "ours": start}
+    rules = {"of Keras": formula or RULES[name], "ours": RULES[name]}
+    slots = {which: {} for which in rules}
+    for (gradient, *_), rate in zip(draw_gradients(), RATES, strict=True):
+        optimizer.learning_rate.assign(rate)
+        optimizer.apply([tf.constant(gradient)], [variable])
+        for which, rule in rules.items():
+            exact = gradient.astype(np.float64)
+            found[which] = rule(found[which], exact, rate, slots[which], **constants)
+    result = variable.value.numpy()
+    np.testing.assert_allclose(result, found["of Keras"], rtol=2e-5, atol=1e-6)
+    assert np.allclose(result, found["ours"], rtol=2e-5, atol=1e-6) == (formula is None)
+
+
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_a_norm_of_zero_makes_a_trust_ratio_of_one(name, cpu_devices):
     optimizer = optimizer_of(name)
