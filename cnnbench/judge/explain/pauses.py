@@ -93,8 +93,8 @@ def _recurring(
             [[step for n, step in some if n == process] for process in range(len(series))]
             for some in (sorted(slow), left)
         )
-        # What takes longer in most steps is no pause: medians show it, but not minima.
-        if part != PROGRAM and any(_are_most(indices[one], ordinary[one]) for one in (of_a, of_b)):
+        # What takes longer in most steps is no pause but another cause.
+        if any(_are_most(indices[one], ordinary[one]) for one in (of_a, of_b)):
             return None
         found = [*map(SlowSteps.of, series, indices, ordinary)]
         times = [0 if one is None else one.occurrences for one in found]

@@ -537,11 +537,12 @@ def test_steps_that_are_slow_now_and_then_are_a_cause(part, slow, place, text, l
 
 @pytest.mark.parametrize("start", [0, 5, 11])
 @pytest.mark.parametrize("extra", [0.02, 0.3])
-def test_slow_steps_that_are_most_steps_have_the_size_of_the_mean(start, extra, calm):
+@pytest.mark.parametrize(("part", "kind"), [(GAPS, "gaps"), (PROGRAM, "program")])
+def test_slow_steps_that_are_most_steps_have_the_size_of_the_mean(part, kind, start, extra, calm):
     slow = range(start, start + 13)
-    base, new = ([paused(one, GAPS, more, slow) for one in calm.side()] for more in (0, extra))
+    base, new = ([paused(one, part, more, slow) for one in calm.side()] for more in (0, extra))
     (cause,) = explain(base, new).causes
-    assert cause.kind == "gaps"
+    assert cause.kind == kind
     assert cause.difference == pytest.approx(extra * 13 / 24, rel=0.01)
 
 
