@@ -103,8 +103,8 @@ class Commits:
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
             for commit, *_, body in self._log("--no-walk=unsorted", *some, body="%b"):
-                if reverted := _REVERTED.search(body):
-                    found.append(f"{short(commit)} reverts {short(reverted[1])}.")
+                if other := reverted(body):
+                    found.append(f"{short(commit)} reverts {short(other)}.")
         return found
 
     def _missing(self, names: Sequence[str]) -> Iterator[str]:
@@ -169,6 +169,12 @@ class Commits:
                 yield f"{short(merge)} merged another branch, with {names}."
             else:
                 yield f"HEAD does not contain {names}."
+
+
+def reverted(message: str) -> str:
+    """The commit that a commit with this message reverts, or ""."""
+    found = _REVERTED.search(message)
+    return found[1] if found else ""
 
 
 def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from cnnbench.base.document import Row, TableCell, Text, numeric, table, terminal
@@ -13,6 +14,7 @@ from cnnbench.campaigns.processes.campaign import RunPolicy
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.sequential import FIRST
 from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.machine.commits import reverted, short
 from cnnbench.records.explanation import Explanation
 
 # Larger changes are printed in whole per cent.
@@ -176,12 +178,27 @@ def _culprit(found: Bisection) -> list[Text]:
     if not is_about_work(found.differ) and step.judgement.low is not None:
         what = f"{_change(step)} median images/sec against GOOD "
         what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
-    told = (history.show(commit), history.show(commit, "%an, %as"), what)
+    told = (history.show(commit), history.show(commit, "%an, %as"), what, *_kind(commit, history))
     return [
         Text(f"{commit} is the first bad commit"),
         *(Text(one, indent=6, whole=True) for one in told),
         Text(f"against the commit before it: {again}", indent=6, whole=True),
     ]
+
+
+def _kind(commit: str, history: History) -> Iterator[str]:
+    """Says that a commit is a merge or reverts another one."""
+    first, *merged = history.show(commit, "%P").split()
+    if merged:
+        text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "
+        text += (
+            "--first_parent did not search what it merged"
+            if history.first_parent
+            else "each of these is good by itself"
+        )
+        yield text
+    if other := reverted(history.show(commit, "%b")):
+        yield f"it reverts {short(other)}"
 
 
 def _range(found: Bisection) -> list[Text]:

@@ -8,17 +8,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from repositories import grown
 
 from cnnbench.campaigns.bisect.search import (
     BAD,
     GOOD,
     SKIP,
     CommitSearch,
+    History,
     Step,
     answer,
     policy_between,
     settling_pairs,
 )
+from cnnbench.campaigns.bisect.session import text_of
 from cnnbench.judge.compare import Judgement, Policy, Verdict
 
 
@@ -125,3 +128,30 @@ def test_the_pairs_to_settle_steps_are_those_of_their_sentences_or_the_smallest_
         for number in needed
     ]
     assert settling_pairs(steps, most_pairs=32) == pairs
+
+
+@pytest.mark.parametrize(
+    ("culprit", "first_parent", "told"),
+    [
+        ("m4", False, None),
+        ("revert", False, "it reverts {m6}"),
+        ("merge", False, "a merge of {m4} and {b2}; each of these is good by itself"),
+        ("merge", True, "a merge of {m4} and {b2}; --first_parent did not search what it merged"),
+    ],
+)
+def test_a_found_merge_or_revert_is_called_so(tmp_path, git, culprit, first_parent, told):
+    made = grown(tmp_path / "nets", git)
+    bad = step(made[culprit], BAD)
+    setting = SimpleNamespace(
+        history=History(tmp_path / "nets", first_parent), side=SimpleNamespace(flags=())
+    )
+    search = SimpleNamespace(
+        setting=setting, steps=(bad,), suspects=(bad.commit,), differ=bad, of=lambda commit: bad
+    )
+    text = text_of(search)
+    assert f"{made[culprit]} is the first bad commit" in text
+    if told is None:
+        assert "merge of" not in text
+        assert "reverts" not in text
+    else:
+        assert told.format(**{name: commit[:12] for name, commit in made.items()}) in text
