@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cnnbench.base.text.terminal import is_terminal
 from cnnbench.errors import UsageError
 
 GAP = "  "
-_USUAL, _NARROWEST, _NARROWEST_TEXT = 100, 40, 12
+_USUAL, _NARROWEST, _NARROWEST_TEXT, _FEWEST_COLUMNS = 100, 40, 12, 2
 _MORE = "  "
 # Names of layers and configurations are broken behind these marks.
 _PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
@@ -74,12 +74,14 @@ def fitted(
 ) -> list[list[str]]:
     """The lines of each row of a table that is no wider than `columns`, as far as possible.
 
-    A table that is too wide has its heads broken into several lines, then loses columns, which a
-    last line names, then has its texts broken.
+    A table that is too wide has its heads broken into several lines, then loses its spare columns,
+    then has its texts broken between words, then loses more columns from the right. A last line
+    names the lost ones. Words are broken only in a table without heads, whose columns have no
+    names, and where the first two columns alone are too wide.
 
     Args:
       rows, left: as for `aligned`.
-      spare: numbers of columns that can be left out, in this order.
+      spare: numbers of columns that are left out first, in this order.
       indent: characters before every line, which the caller adds.
     """
     if not rows:
@@ -100,11 +102,16 @@ def fitted(
         if excess() > 0:
             shown.remove(index)
     texts = [index for index in shown if index in to_left]
-    while excess() > 0 and texts:
-        widest = max(texts, key=lambda index: widths[index])
-        if widths[widest] <= _NARROWEST_TEXT:
-            break
-        widths[widest] -= 1
+    if has_head:
+        least = {index: max(_longest_word(rows, index), _NARROWEST_TEXT) for index in texts}
+        whole = widths.copy()
+        _narrow(widths, least, excess)
+        while excess() > 0 and len(shown) > _FEWEST_COLUMNS:
+            least.pop(shown.pop(), None)
+            widths[:] = whole
+            _narrow(widths, least, excess)
+        texts = [index for index in shown if index in to_left]
+    _narrow(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
     for index in shown:  # heads get the remaining width
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
@@ -115,8 +122,26 @@ def fitted(
     ]
     missing = [rows[0][index] for index in range(len(rows[0])) if index not in shown]
     if missing:
-        lines.append(wrapped(f"not in {columns()} columns: {', '.join(missing)}"))
+        lines.append(wrapped(f"omitted for lack of width: {', '.join(missing)}"))
     return lines
+
+
+def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
+    """Takes the excess from the widest columns, each down to its least width."""
+    while excess() > 0:
+        wider = [index for index in least if widths[index] > least[index]]
+        if not wider:
+            break
+        widths[max(wider, key=lambda index: widths[index])] -= 1
+
+
+def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
+    """Width that a column needs for its cells, without the head, to be broken between words."""
+    longest = 0
+    for row in rows[1:]:
+        for place, part in enumerate(_PART.findall(row[index])):
+            longest = max(longest, len(part.strip()) + (len(_MORE) if place else 0))
+    return longest
 
 
 def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.base.text.terminal import print_warning
+from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import flag, named, parted, specs_of
@@ -23,7 +24,7 @@ from cnnbench.records.roofline import Roofline
 from cnnbench.run.runtime.supervisor import supervised
 
 _ABOUT = """\
-Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
+Usage: cnnbench roofline MODEL [-o FILE] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
 
 Prints where the time of a step goes: for every layer, forward, gradient of its input and gradient
 of its kernel, the time, FLOPs and bytes moved, and what the machine would need at its own rates of
@@ -54,6 +55,7 @@ class RooflineFlags:
 
     rows: int = flag(25, "Rows to print, 0 for all; files have all of them.", minimum=0)
     csv: str | None = flag(None, "Write the rows to this file, all digits.", path="file")
+    output: str | None = output_flag("Write the table to this file.")
     json: str | None = flag(
         None, "Write rows, sums, rates and the record to this file, also for reports.", path="file"
     )
@@ -73,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
     params = _params(flags, names)
     check_outputs(
         [
+            Output("output", options.output),
             Output("csv", options.csv, "csv"),
             Output("json", options.json, "roofline"),
             Output("plot", options.plot, suffixes=PICTURES),
@@ -125,4 +128,4 @@ def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         write_plot(options.plot, [chart(roofline, title)], f"roofline of {title}")
-    print_result(table_text(roofline, f"roofline of {title}", options.rows))
+    write_output(options.output, table_text(roofline, f"roofline of {title}", options.rows))

@@ -74,7 +74,7 @@ def test_a_narrow_terminal_breaks_texts_and_leaves_out_spare_columns(monkeypatch
     wide = [{"name": "x" * 30, "a": numeric(1.0), "b": numeric(2.0)}]
     found = terminal.lines_of([texts, [table(wide, spare=("a",))]])
     assert found[:3] == [" one two three four five six seven eight", "    nine ten", words]
-    assert found[-1] == "not in 40 columns: a"
+    assert found[-1] == "omitted for lack of width: a"
     assert max(len(line) for line in found if line != words) <= 40
 
 

@@ -70,7 +70,7 @@ def test_then_columns_are_left_out_and_named(columns):
     lines = lines_of(ROWS, (0, 1), spare=(3,))
     assert max(map(len, lines)) <= 70
     assert "bytes" not in lines[0] + lines[1]
-    assert lines[-1] == "not in 70 columns: moved bytes"
+    assert lines[-1] == "omitted for lack of width: moved bytes"
     assert any(line.startswith(ROWS[1][0]) for line in lines)
 
 
@@ -82,6 +82,38 @@ def test_then_texts_are_broken_and_nothing_is_lost(columns, width):
     whole = "".join("".join(lines).split())
     for mark in ("bottleneck_12", "12.3%", "dense", "fc"):
         assert mark in whole
+
+
+OPERATIONS = [
+    ("layer", "kind", "ms", "of the step", "to win, ms"),
+    ("logits/affine", "SparseSoftmaxCrossEntropyWithLogits", "1,234.5", "12.3 %", "1,000.5"),
+    ("conv4_block23/conv", "convolution 3x3, batch norm and ReLU", "123.4", "1.2 %", "-"),
+]
+
+
+@pytest.mark.parametrize("width", [*range(52, 100, 4), 120])
+def test_words_are_not_broken_where_columns_can_be_left_out(columns, width):
+    columns(width)
+    lines = lines_of(OPERATIONS, (0, 1))
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for word in ("logits/", "SparseSoftmaxCrossEntropyWithLogits", "convolution", "norm", "ReLU"):
+        assert word in text
+    missing = [OPERATIONS[0][at] for at in range(5) if OPERATIONS[1][at] not in text]
+    assert missing == list(OPERATIONS[0][5 - len(missing) :])
+    assert " ".join(text.split()).partition("omitted for lack of width: ")[2] == ", ".join(missing)
+    assert (len(missing) == 3, len(missing) == 0) == (width <= 56, width >= 76)
+
+
+def test_texts_get_the_width_of_columns_that_are_left_out(columns):
+    columns(60)
+    rows = [("a", "b", "c", "d"), ("x", "some words " * 4, "word" * 6, "word" * 6)]
+    assert lines_of(rows, (0, 1, 2, 3)) == [
+        "a  b                                c",
+        "x  some words some words some       wordwordwordwordwordword",
+        "     words some words",
+        "omitted for lack of width: d",
+    ]
 
 
 def test_lines_belong_to_rows(columns):

@@ -49,5 +49,7 @@ def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_
     assert "in operations and" in out
     assert files[1].read_text().startswith("<?xml")
     # Its own files may be overwritten: what is refused is another flag.
+    err = call(*RUN, *written, "-o", tmp_path, "--device=gpu", code=2).err
+    assert f"--output={tmp_path}: is a directory" in err
     err = call(*RUN, *written, "--device=gpu", "--num_gpus=99", code=2).err
     assert "--num_gpus=99: TensorFlow sees" in err
