@@ -22,7 +22,9 @@ def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_
     limits(roofline, _COPIED_BYTES=1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]
     written = [f"--csv={tmp_path}/rows.csv", f"--json={files[0]}", f"--plot={files[1]}"]
-    out = call(*RUN, "--num_gpus=2", "--variable_update=replicated", *written).out
+    table = tmp_path / "table.txt"
+    assert not call(*RUN, "--num_gpus=2", "--variable_update=replicated", *written, "-o", table).out
+    out = table.read_text()
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     spec = declare(get_model("lenet", "imagenet"), 1001)
     assert sum(int(row["flops"]) for row in rows) == 2 * 4 * spec.training_flops_per_image
@@ -50,6 +52,6 @@ def test_all_flops_of_a_training_step_have_a_row(call, quick_start, limits, tmp_
     assert files[1].read_text().startswith("<?xml")
     # Its own files may be overwritten: what is refused is another flag.
     err = call(*RUN, *written, "-o", tmp_path, "--device=gpu", code=2).err
-    assert f"--output={tmp_path}: is a directory" in err
+    assert f"--output={tmp_path}: is a folder; name a file" in err
     err = call(*RUN, *written, "--device=gpu", "--num_gpus=99", code=2).err
     assert "--num_gpus=99: TensorFlow sees" in err
