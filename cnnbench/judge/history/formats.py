@@ -560,4 +560,4 @@ def _step(step: LevelChange) -> StepDocument:
     ends = ("last_good", "first_bad", "earliest", "latest")
     points = {name: getattr(step, name).title for name in ends}
     levels = {"before": step.before.value, "after": step.after.value}
-    return StepDocument(**{**vars(step), **points, **levels})
+    return gathered(StepDocument, step, **points, **levels)
