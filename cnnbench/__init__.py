@@ -6,13 +6,11 @@ Importing this package imports neither TensorFlow nor any network; names are loa
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 
-def _leave(number: int, frame: object) -> None:
+def _leave(*_: object) -> None:
     """Ends a command by a signal before it has begun, when there is nothing to undo."""
-    del number, frame
     try:
         os.write(2, b"cnnbench: error: interrupted\n")
     finally:
@@ -25,10 +23,17 @@ def _begin() -> None:
         is_command = "entry_point()" in sys.orig_argv[2]
     else:  # "-m" is the name of the program while Python looks for the module of that option
         is_command = os.path.basename(sys.argv[0]) in ("cnnbench", "-m")
-    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
-        number = signal.Signals[f"SIG{name}"]
-        if is_command and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+    if not is_command:
+        return
+    try:
+        import signal
+
+        for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2"):
+            number = signal.Signals[f"SIG{name}"]
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _leave)
+    except KeyboardInterrupt:  # by Python's handler, which was not replaced yet
+        _leave()
 
 
 _begin()  # before the other imports, whose traceback a signal would print
