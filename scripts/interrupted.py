@@ -281,9 +281,10 @@ def _wrong(case: Signalled, code: int | None, error: str) -> list[str]:
     """What is wrong with the exit code and the output of a case."""
     last = " | ".join(error.splitlines()[-3:])
     if not case.moment:
-        if code in (0, 1, 3) and "interrupted" not in error:
+        if code in (0, 1, 3) and not ("interrupted" in error or "Traceback" in error):
             return []  # it had answered
-        if code == -case.number and "cnnbench/" not in error:
+        is_pythons = code == -case.number or "init_import_site" in error
+        if is_pythons and "cnnbench/" not in error:
             return []  # it had not begun
     lines = [line for line in error.splitlines() if "cnnbench: error" in line]
     wrong = {
