@@ -159,7 +159,7 @@ class GeometricMean:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class VerdictCount:
     """The number of configurations with a verdict on a metric.
 
     Attributes:
@@ -174,7 +174,7 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ConfigurationCounts:
     """Numbers of configurations.
 
     Attributes:
@@ -185,7 +185,7 @@ class Summary:
 
     deciding: int
     as_the_worst: int
-    tallies: tuple[Tally, ...]
+    tallies: tuple[VerdictCount, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,18 +289,18 @@ class Comparison:
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @cached_property
-    def summary(self) -> Summary:
+    def summary(self) -> ConfigurationCounts:
         """Numbers of configurations, by metric and verdict."""
         deciding = self.deciding
         tallies = []
         for metric in self.metrics:
             found = Counter(result.verdict for _, result in self.of(metric))
             tallies += [
-                Tally(metric=metric.name, verdict=verdict, configurations=found[verdict])
+                VerdictCount(metric=metric.name, verdict=verdict, configurations=found[verdict])
                 for verdict in Verdict
                 if found[verdict]
             ]
-        return Summary(
+        return ConfigurationCounts(
             deciding=len(deciding),
             as_the_worst=sum(one.main.word == deciding[0].main.word for one in deciding),
             tallies=tuple(tallies),

@@ -12,9 +12,9 @@ from cnnbench.judge.compare.judgement import Judgement, Verdict
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
+    ConfigurationCounts,
     GeometricMean,
     MetricResult,
-    Summary,
     advice,
     answer,
 )
@@ -142,7 +142,7 @@ class ComparisonDocument(Document):
     metrics: tuple[str, ...]
     geometric_mean: GeometricMean | None
     bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
-    summary: Summary | None = field(default=None, metadata=ABSENT)
+    summary: ConfigurationCounts | None = field(default=None, metadata=ABSENT)
     configurations: tuple[EntryDocument, ...]
     repeated_pairs: int | None = field(default=None, metadata=ABSENT)
     explanation: Explanation | None = field(default=None, metadata=ABSENT)
