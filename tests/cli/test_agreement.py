@@ -7,10 +7,14 @@ text of it (a name, a commit, a flag), or in the closed list below.
 
 from __future__ import annotations
 
+import atexit
 import collections
 import dataclasses
+import functools
 import random
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,20 +34,23 @@ from agreement import (
     unescaped,
     without_marks,
 )
+from forked import finished
 from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
 from cnnbench.base.document import Report, Section, html, markdown
 from cnnbench.base.text.table import csv_of
+from cnnbench.campaigns.bisect import session as bisect_session
 from cnnbench.campaigns.strategies import session, table
 from cnnbench.campaigns.tune import race, text
-from cnnbench.cli.commands import ab, strategies, tune
+from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.report.renderers import render, wording
 from cnnbench.judge.report.renderers.json import document as comparison_document
 from cnnbench.judge.report.sections import campaigns as campaign_sections
+from cnnbench.records import codec
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.parts import ConditionNote, Conditions, Measured, StartupSeconds
 from cnnbench.records.run import RunRecord
@@ -52,7 +59,7 @@ from cnnbench.records.strategies import StrategyRow
 
 pytestmark = pytest.mark.timeout(600)
 
-EXPERIMENTS = 12
+EXPERIMENTS = 40
 MUTATIONS = 500
 
 NO_RESULTS = (
@@ -103,6 +110,10 @@ class Experiment:
         """What the outputs, and the sentences of the document, say beside the document."""
         pages = (*self.document.sentences, *self.pages)
         return [f"{one.name}: {fault}" for one in pages for fault in self.faults_of(one)]
+
+    def has_faults(self) -> bool:
+        """Whether there are any."""
+        return any(map(self.faults_of, (*self.pages, *self.document.sentences)))
 
     def faults_of(self, page: Page) -> list[str]:
         """The same of one output."""
@@ -388,7 +399,7 @@ def paired(
         patch.setattr(ab.AbFlags, "write", lambda self, found: written.append(found))
         patch.setattr(ab, "_profiled", lambda *_: explain(profiles.side(), profiles.side(slower)))
         run(
-            *("ab", *words, f"--pairs={draw.choice([4, 8, 12])}", f"--seed={draw.randint(0, 9)}"),
+            *("ab", *words, f"--pairs={draw.choice([4, 8, 8])}", f"--seed={draw.randint(0, 9)}"),
             *(
                 "--burn_in=0",
                 "--pairing=alternate",
@@ -397,6 +408,72 @@ def paired(
             *("--", "--model=lenet", "--device=cpu"),
         )
         return compared(written[0])
+
+
+@functools.cache
+def repository() -> Path:
+    """A repository of seven commits; the machine of an experiment gives them speeds."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    stream = []
+    for number in range(7):
+        stream += [
+            "commit refs/heads/main",
+            f"committer a <a@b> {1700000000 + number} +0000",
+            f"data <<END\ncommit {number}\nEND",
+            f"M 100644 inline file\ndata <<END\n{number}\nEND",
+        ]
+    finished(["git", "init", "--quiet", "--initial-branch=main", str(folder)])
+    of_folder = ["git", "-C", str(folder)]
+    finished([*of_folder, "fast-import", "--quiet"], input="\n".join(stream) + "\n")
+    finished([*of_folder, "reset", "--quiet", "--hard"])
+    return folder
+
+
+@functools.cache
+def commits() -> list[str]:
+    """Its commits, the oldest first."""
+    return finished(
+        ["git", "-C", str(repository()), "rev-list", "--reverse", "main"]
+    ).stdout.split()
+
+
+@dataclass(frozen=True)
+class BisectionResult:
+    """The values of a bisection, which has no JSON: what was measured and what may be the first."""
+
+    steps: tuple[Any, ...]
+    suspects: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: codec.encode(getattr(self, name)) for name in ("steps", "suspects")}
+
+
+def bisect_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """A commit that made runs slower, or none, among others that may not run."""
+    draw = random.Random(seed)
+    first, factor = draw.randint(1, 6), draw.choice([1, 0.97, 0.9, 0.6])
+    scatter, broken = draw.choice([0.001, 0.01, 0.03]), draw.choice([-1, -1, 2, 4])
+
+    def record(flags: Mapping[str, str], place: str, name: str) -> Any:
+        number = commits().index(Path(place).name)
+        if number == broken:
+            return None
+        return make(100 * (factor if number >= first else 1) * (1 + draw.gauss(0, scatter)))
+
+    reported: list[Any] = []
+    with on(MadeUpMachine(record, seed), folder) as patch, tracked():
+        patch.setattr(bisect, "_report", lambda found, *_: reported.append(found) or 0)
+        run(
+            *("bisect", commits()[0], commits()[-1], f"--repository={repository()}"),
+            *("--pairs=6", "--most_pairs=8", "--burn_in=0", "--results=results", f"--seed={seed}"),
+            *("--pairing=alternate", "--", "--model=lenet"),
+        )
+        (found,) = reported
+        document: Any = BisectionResult(tuple(found.steps), found.suspects)
+        phrases = [f"commit {number}" for number in range(7)]
+        phrases += [*commits(), *(one[:12] for one in commits()), str(repository()), "2023-11-14"]
+        return Experiment.of(found, document, {"table": bisect_session.text_of}, phrases)
 
 
 def phrases_of(found: Explanation) -> list[str]:
@@ -424,6 +501,7 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
 
 COMMANDS: Mapping[str, Callable[[int, Path, Any], Experiment]] = {
     "ab": ab_of,
+    "bisect": bisect_of,
     "compare": compare_of,
     "explain": explain_of,
     "gate": gate_of,
@@ -486,7 +564,9 @@ def mutated(one: Experiment, draw: random.Random, of_document: bool) -> tuple[Ex
     digit = str((int(page.text[at]) + draw.randint(1, 9)) % 10)
     altered = dataclasses.replace(page, text=f"{page.text[:at]}{digit}{page.text[at + 1 :]}")
     what = f"{page.name}: {page.text[max(0, at - 50) : at + 30]!r}, digit {page.text[at]}"
-    return dataclasses.replace(one, pages=(altered,)), what
+    without_sentences = one.document.with_value("", None)
+    without_sentences.sentences = []
+    return dataclasses.replace(one, pages=(altered,), document=without_sentences), what
 
 
 @pytest.mark.parametrize("of_document", [True, False])
@@ -497,6 +577,6 @@ def test_another_value_and_another_digit_are_noticed(experiments, of_document) -
         command = [*COMMANDS][number % len(COMMANDS)]
         one = draw.choice(experiments(command))
         other, what = mutated(one, draw, of_document)
-        if other.faults() == one.faults():
+        if not other.has_faults():  # the experiment has none
             missed.append(f"{command}: {what}")
-    assert len(missed) <= 0.05 * MUTATIONS // 2, "\n".join(missed)
+    assert len(missed) <= 0.05 * MUTATIONS / 2, "\n".join(missed)

@@ -307,11 +307,11 @@ def without_marks(value: Any) -> Any:
         return _plain(value)
     if isinstance(value, (Enum, type)):
         return value
-    if dataclasses.is_dataclass(value) and type(value).__module__.startswith(_RESULTS):
-        copy = object.__new__(type(value))
-        for name in (field.name for field in dataclasses.fields(value)):
-            object.__setattr__(copy, name, without_marks(getattr(value, name)))
-        return copy
+    if type(value).__module__.startswith((*_RESULTS, "cnnbench.campaigns.bisect.session")):
+        plain = copy.copy(value)
+        for name in vars(value):
+            object.__setattr__(plain, name, without_marks(getattr(value, name)))
+        return plain
     if type(value) in (tuple, list):
         return type(value)(map(without_marks, value))
     if type(value) is dict:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cnnbench.base.document import Row, TableCell, Text, numeric, table, terminal
-from cnnbench.base.text.numbers import NONE, count, duration, integer, percent, percents
+from cnnbench.base.text.numbers import NONE, count, duration, integer, number_of, percent, percents
 from cnnbench.campaigns.bisect.bench import CommitBench
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.campaign import RunPolicy
@@ -202,7 +202,7 @@ def _kind(commit: str, history: History) -> Iterator[str]:
 
 
 def _range(found: Bisection) -> list[Text]:
-    number = len(found.suspects)
+    number = number_of(found.suspects)
     text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
     for commit in found.suspects:
         step = found.of(commit)
