@@ -16,6 +16,7 @@ from cnnbench.campaigns.ab.results import begun_below
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
+from cnnbench.cli.commands.settling import next_experiment
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -185,6 +186,7 @@ def _gather(
         loaded,
         baseline,
         policy=judging.policy,
+        plan=next_experiment(judging.policy),
         allow_different=judging.allowed,
         labels=(options.baseline, " ".join(paths)),
         order=order,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cnnbench.flags.params import FLAGS, SPECS
 from cnnbench.flags.roles import Role
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult, Policy
 from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.result import undecided
 from cnnbench.judge.compare.sequential import Continuation
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
@@ -41,7 +42,7 @@ def settling_pairs(entry: ComparedConfiguration, result: MetricResult) -> int:
     return enough if enough <= MOST_PAIRS else 0
 
 
-def next_experiment(policy: Policy) -> Callable[[Group, Group], Continuation | None]:
+def next_experiment(policy: Policy) -> PlanOf:
     """How further pairs are judged of runs that belong to no experiment that can go on.
 
     A function of the runs of BASE and of NEW: in a new experiment where their flags or revisions

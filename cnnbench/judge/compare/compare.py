@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from typing import TypeAlias
 
 from cnnbench.base.grouping import grouped
 from cnnbench.base.text.numbers import count
@@ -47,6 +48,9 @@ from cnnbench.records.codec import gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 
+PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
+"""How further pairs are judged, by the runs of BASE and of NEW of a configuration."""
+
 _DEFAULT = Policy()
 
 
@@ -59,7 +63,7 @@ def compare_records(
     allow_different: Sequence[str] = (),
     aa: Iterable[RunRecord | AllReduceRecord] | None = None,
     paired: bool | None = None,
-    plan: Continuation | Callable[[Group, Group], Continuation | None] | None = None,
+    plan: Continuation | PlanOf | None = None,
     allow_changed_work: bool = False,
     base_label: str = "BASE",
     new_label: str = "NEW",

@@ -132,7 +132,7 @@ def _values(name: str, those: Sequence[RunRecord]) -> list[float]:
 S = TypeVar("S", bound=TwoSamples)
 
 _FEWEST_TURNS = 4
-_SETTLED: Mapping[str, Any] = {"needed": None, "more": None}
+_SETTLED: Mapping[str, Any] = dict.fromkeys(("needed", "more", "at_least", "new_experiment"))
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
 _WAITS = "its steps wait longer: for input, for each other, or with fewer threads at work"
@@ -214,7 +214,7 @@ def joint_judgement(
         return replace(throughput, verdict=Verdict.INCONCLUSIVE, reason=reason, **_SETTLED)
     if speed is Verdict.SLOWER and work is Verdict.SAME:
         return replace(throughput, reason=f"{throughput.reason}; CPU time is the same: {_WAITS}")
-    if speed in _OPPOSITE:
+    if speed in _OPPOSITE or (speed is Verdict.SAME and work not in _OPPOSITE):
         return throughput
     others = others_text(runs) or "other machines use the CPUs"
     if work in _OPPOSITE:
@@ -222,10 +222,12 @@ def joint_judgement(
         return replace(
             throughput, verdict=work, reason=reason, decided_by=CPU_TIME.name, **_SETTLED
         )
-    if speed is Verdict.SAME or work is not Verdict.SAME:
-        open_ones = [one for one in (throughput, cpu_time) if one.needed is not None]
-        sooner = min(open_ones, key=lambda one: one.needed or 0, default=throughput)
-        return replace(throughput, needed=sooner.needed, more=sooner.more)
+    if work is not Verdict.SAME:
+        if (cpu_time.needed or math.inf) >= (throughput.needed or math.inf):
+            return throughput
+        # That which is decided sooner says what it needs.
+        sooner = {name: getattr(cpu_time, name) for name in _SETTLED}
+        return replace(throughput, reason=f"CPU time: {cpu_time.reason}", **sooner)
     p, change, floor = throughput.p_adjusted, throughput.change, throughput.floor
     if (
         change is None

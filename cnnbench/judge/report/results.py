@@ -18,6 +18,7 @@ from cnnbench.base.text.numbers import integer
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
 from cnnbench.judge.compare.comparability import groups
+from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
@@ -374,11 +375,12 @@ def gather(
     labels: tuple[str, str] = ("BASE", "NEW"),
     comparison: Comparison | None = None,
     order: Mapping[str, int] | None = None,
+    plan: PlanOf | None = None,
 ) -> ReportSubject:
     """Sorts records by configuration, and compares them with a baseline.
 
-    `comparison` is that of the experiment that the records belong to, instead of a baseline. For
-    `order` see `configurations`.
+    `plan` says how further pairs are judged. `comparison` is that of the experiment that the
+    records belong to, instead of a baseline. For `order` see `configurations`.
     """
     if baseline is not None:
         # All-reduces are compared only with a baseline that has some.
@@ -388,6 +390,7 @@ def gather(
             (*loaded.records, *reduced),
             policy or Policy(),
             allow_different=allow_different,
+            plan=plan,
             base_label=labels[0],
             new_label=labels[1],
             skipped=baseline.skipped,

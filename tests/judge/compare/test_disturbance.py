@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
-from cnnbench.judge.compare.result import answer
+from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.wording import row as cells
 from cnnbench.judge.report.renderers.wording import tables
@@ -90,6 +91,15 @@ def test_the_row_shows_what_decided(runs):
     assert (change, interval, p) == ("CPU time +10.1 %", "+9.0 to +11.1 %", "0.016")
     assert [change, interval, p] == [f"CPU time {numbers[0]}", *numbers[1:]]
     assert "+9.0 to +11.1 %), p 0.016" in render(found, "junit").partition("throughput")[2]
+
+
+def test_where_cpu_time_is_decided_sooner_its_reason_has_the_number_of_pairs(runs):
+    main, found = judged(*sides(runs, 1.02, 1.02), policy=Policy(threshold=0.02))
+    assert main.verdict is Verdict.INCONCLUSIVE
+    more = main.judgement.needed - 8
+    assert "CPU time: " in main.judgement.reason
+    assert re.findall(r"about (\d+) more pair", main.judgement.reason) == [str(more)]
+    assert advice(found).startswith(f"About {more} more pair")
 
 
 @pytest.mark.parametrize(
