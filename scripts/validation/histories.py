@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,10 +78,18 @@ POWER = {(60, 3, 10): 0.75, (60, 5, 5): 0.80, (60, 8, 2): 0.65}
 PLACES = ((12, 3, 6), (20, 2, 10), (40, 2, 20), (40, 3, 20), (60, 3, 6), (100, 2, 20))
 
 
-def trend_of(logs: Series) -> Trend:
-    """Levels and steps of throughputs with these logarithms, [points, runs]."""
+def trend_of(logs: Series, hosts: Sequence[str] = ()) -> Trend:
+    """Levels and steps of throughputs with these logarithms, [points, runs].
+
+    `hosts` has the name of a host for each point.
+    """
     points = tuple(
-        SeriesPoint(name=str(index), runs=(), values=tuple(np.exp(runs).tolist()))
+        SeriesPoint(
+            name=str(index),
+            runs=(),
+            values=tuple(np.exp(runs).tolist()),
+            hosts=tuple(hosts[index : index + 1]),
+        )
         for index, runs in enumerate(logs)
     )
     series = TimeSeries(configuration="", key="", machine="", points=points, empty=())
@@ -154,12 +162,124 @@ def true_steps(noise: str, step: tuple[int, float, int], draws: int, seed: int) 
     return TrueSteps(draws, len(widths), near, held, float(np.mean(widths or [0])))
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What happens in a series of 40 points, and what is required of its history.
+
+    Attributes:
+      name: description.
+      logs: logarithms of the levels of all points.
+      kind: kind that is named; "" if nothing may be said; "red" if only that counts.
+      ends: indices of the points at which the kind begins and ends, of steps their places.
+      least: least share of series in which this is said, under white noise; None without one.
+    """
+
+    name: str
+    logs: Series
+    kind: str
+    ends: tuple[int, ...] = ()
+    least: float | None = 0.90
+
+    def is_said(self, found: Trend) -> bool:
+        """Whether a history says this, and nothing else; ends may be off by three points."""
+        states = found.noise.states
+        if self.kind in ("two_states", "two_machines"):
+            return not found.steps and states is not None and states.kind == self.kind
+        if self.kind == "red":
+            return bool(found.setbacks)
+        if self.kind in ("", "outlier"):
+            return not found.steps and (not self.kind or [*found.outliers] == [*self.ends])
+        places = [step.index for step in found.steps]
+        if self.kind == "trend":
+            places += [int(step.latest.name) for step in found.steps]
+        return (
+            len(places) == len(self.ends)
+            and all(step.kind == self.kind for step in found.steps)
+            and all(abs(a - b) <= _OFF for a, b in zip(places, self.ends, strict=True))
+        )
+
+
+def _stepped(*changes: tuple[int, float]) -> Series:
+    logs = np.zeros(_SHAPED)
+    for place, change in changes:
+        logs[place:] += math.log1p(change)
+    return logs
+
+
+def _sloped(first: int, last: int, change: float) -> Series:
+    total = (last - first + 1) * math.log1p(change)
+    logs: Series = np.interp(np.arange(_SHAPED), [first - 1, last], [0.0, total])
+    return logs
+
+
+def _pulse(place: int, points: int, change: float) -> Series:
+    return _stepped((place, change)) - _stepped((place + points, change))
+
+
+_SHAPED, _NOISE, _OFF, _SLOW_HOST = 40, 0.015, 3, -0.08
+
+SHAPES = (
+    Shape("nothing", _stepped(), "", (), 0.98),
+    Shape("-5 % from 10 on", _stepped((10, -0.05)), "red", (), 0.97),
+    Shape("-5 % from 20 on", _stepped((20, -0.05)), "red", (), 0.97),
+    Shape("-5 % from 30 on", _stepped((30, -0.05)), "red", (), 0.97),
+    Shape("-5 % for 11 points", _pulse(15, 11, -0.05), "undone", (15, 26), 0.75),
+    Shape("-10 % for 11 points", _pulse(15, 11, -0.10), "undone", (15, 26), 0.97),
+    Shape("+5 % for 11 points", _pulse(15, 11, 0.05), "red", (), 0.75),
+    Shape("-10 % twice", _stepped((12, -0.1), (26, -0.1)), "step", (12, 26)),
+    Shape("-8 % from 37 on", _stepped((37, -0.08)), "red", (), None),
+    Shape("-1 % each from 10 to 29", _sloped(10, 29, -0.01), "trend", (10, 29)),
+    Shape("-2 % each from 1 to 39", _sloped(1, 39, -0.02), "trend", (1, 39)),
+    Shape("+8 % for 5 points", _pulse(18, 5, 0.08), "plateau", (18, 23)),
+    Shape("-12 % for 1 point", _pulse(18, 1, -0.12), "outlier", (18,)),
+    Shape("two states", _stepped(), "two_states"),
+    Shape("two machines", _stepped(), "two_machines"),
+)
+"""Series of 40 points with noise of 1.5 %; two states have their own noise."""
+
+CORRELATIONS = (0.0, 0.3, 0.6)
+_FALSE_IF_CORRELATED = 0.05
+
+
+def said_of(shape: Shape, correlation: float, draws: int, seed: int) -> int:
+    """In how many of the series the history says what happens."""
+    generator = _generator(seed, shape.name, correlation)
+    said = 0
+    for _ in range(draws):
+        hosts: list[str] = []
+        logs = shape.logs + _NOISE / SCATTER * _correlated(generator, _SHAPED, correlation)
+        if shape.kind == "two_states":
+            logs = _two_states(generator, _SHAPED)
+        if shape.kind == "two_machines":
+            is_slow = generator.random(_SHAPED) < _SLOW_SHARE
+            logs = logs + math.log1p(_SLOW_HOST) * is_slow
+            hosts = ["slow" if one else "fast" for one in is_slow]
+        said += shape.is_said(trend_of(logs.reshape(-1, 1), hosts))
+    return said
+
+
+def _shapes(draws: int, seed: int) -> tuple[list[str], Requirement]:
+    rows, bad = [], []
+    for shape in SHAPES:
+        said = [said_of(shape, correlation, draws, seed) for correlation in CORRELATIONS]
+        rows.append((shape.name, shape.kind or "nothing", *(percent_of(n / draws) for n in said)))
+        for correlation, count in zip(CORRELATIONS, said, strict=True):
+            least = shape.least if not correlation else None
+            if correlation and not shape.kind:
+                least = 1 - _FALSE_IF_CORRELATED
+            if least is not None and surely_above(draws - count, draws, 1 - least):
+                bad.append(f"{shape.name}, {correlation}: {percent_of(count / draws)}")
+    text = "history: what happens in a series is said as often as required"
+    header = ("40 points", "said", *(f"correlation {one:g}" for one in CORRELATIONS))
+    return table(header, rows), Requirement(text, "; ".join(bad) or "in all rows", not bad)
+
+
 def history(draws: int, seed: int) -> tuple[list[str], list[Requirement]]:
     """Tables of false steps, of those that are found and of ranges, and what is stated of them.
 
     Draws a quarter of `draws` series of each kind.
     """
-    parts = [part(-(-draws // 4), seed) for part in (_false, _found, _ranges)]
+    parts = [part(-(-draws // 4), seed) for part in (_shapes, _false, _found, _ranges)]
     lines = [line for table, _ in parts for line in (*table, "")]
     return lines[:-1], [required for _, required in parts]
 

@@ -359,13 +359,24 @@ def test_noise_is_no_step_unless_it_is_like_one(name, noise, monkeypatch, capsys
     noises = {"normal": histories.NOISES["normal"], name: noise or histories.NOISES[name]}
     monkeypatch.setattr(histories, "NOISES", noises)
     monkeypatch.setattr(histories, "POINTS", (30,))
+    monkeypatch.setattr(histories, "SHAPES", histories.SHAPES[:2])
+    monkeypatch.setattr(histories, "CORRELATIONS", (0.0,))
     for steps in ("STEPS", "PLACES"):
         monkeypatch.setattr(histories, steps, ((60, 5, 5),))
     status = validate_gate.main(["--only=history", "--draws=160"])
-    *_, red, power, places = capsys.readouterr().out.splitlines()
+    *_, shapes, red, power, places = capsys.readouterr().out.splitlines()
     assert ("| met |" in red) == (status == 0) == (noise is None), red
+    assert "| in all rows | met |" in shapes
     assert "| yes | met |" in power
     assert "cells" in places or noise
+
+
+@pytest.mark.parametrize("shape", histories.SHAPES, ids=lambda shape: shape.name)
+def test_what_happens_in_a_series_is_said_and_nothing_else(shape):
+    said = histories.said_of(shape, 0.0, 8, 1)
+    assert said >= 6
+    other = replace(shape, kind="undone", ends=(3, 9))
+    assert histories.said_of(other, 0.0, 2, 1) == 0
 
 
 def test_too_few_rounds_make_no_gates():

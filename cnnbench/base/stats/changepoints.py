@@ -1,32 +1,48 @@
-"""Change points of the level of a noisy series: penalised least absolute deviations.
+"""Changes of a noisy series: levels, trends between levels, and noise that may be correlated.
 
-The series is cut into segments so that the sum of the absolute deviations from the segments'
-medians, plus a penalty for each segment, is smallest. Optimal partitioning (Jackson et al., "An
-algorithm for optimal partitioning of data on an interval", IEEE Signal Processing Letters 12, 2005)
-finds the optimum. Absolute deviations instead of squares keep outliers and heavy tails from being
-taken for levels (Bardet and Dion, "Robust semi-parametric multiple change-points detection", Signal
-Processing 156, 2019); with segments of at least five values, one or two outliers in a row are never
-a level.
+The model: the series consists of segments. A segment has one level, or a level, a straight line and
+another level (a trend). Deviations from it are noise of one standard deviation and one first-order
+autocorrelation. `segments` chooses the segments in two steps:
 
-Times of neighbouring steps are correlated, and correlated noise drifts, which a penalty for
-independent values mistakes for changes. So the penalty grows with the first-order autocorrelation,
-estimated as by Chakar, Lebarbier, Lévy-Leduc and Robin ("A robust approach for estimating
-change-points in the mean of an AR(1) process", Bernoulli 23, 2017): from the spread, here the
-median absolute deviation, of the differences at lag one and two, on which changes of level have
-little effect.
+1. Candidates. Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data
+   on an interval", IEEE Signal Processing Letters 12, 2005) cuts the series where the sum of the
+   absolute deviations from the segments' medians, plus a penalty for each segment, is smallest.
+   Absolute deviations instead of squares keep outliers from being taken for levels (Bardet and
+   Dion, "Robust semi-parametric multiple change-points detection", Signal Processing 156, 2019).
+   The penalty is low, so there are too many candidates rather than too few.
+2. Choice. Neighbouring candidates are replaced by a trend, or merged, if the logarithm of the
+   likelihood does not decrease by more than the penalty of the parameters that this saves. The
+   likelihood is that of Gaussian noise, with deviations that are limited to some standard
+   deviations, and is maximised over the correlation anew for each hypothesis. A series that
+   wanders because its noise is correlated is explained best by a correlation; a series with a step
+   is explained best by the step, although the step correlates neighbours, too. This follows the
+   gappy Schwarz criterion (Cho and Fryzlewicz, "Multiple change point detection under serial
+   dependence", Journal of Time Series Analysis 45, 2024), and the choice among steps, trends and
+   correlation follows Beaulieu and Killick ("Distinguishing trends and shifts from memory in
+   climate data", Journal of Climate 31, 2018).
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median_absolute_deviation
+from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MIN_SEGMENT = 5
 """Values in the shortest segment: the median of five ignores two outliers."""
+
+MIN_TREND = 4
+"""Fewest values of a trend; a shorter one cannot be told from a step."""
 
 _DIGITS = 40
 """Binary digits of a deviation; sums of millions are exact."""
@@ -34,8 +50,63 @@ _DIGITS = 40
 _NEVER = 1 << 61
 """More than all costs."""
 
-_PENALTY = 2.0
-_LARGEST_AUTOCORRELATION = 0.8
+_CANDIDATE = 1.2
+"""Reduction of the absolute deviations per candidate, in standard deviations times log n."""
+
+_CHANGE, _EXCURSION, _TREND = 1.55, 2.7, 3.1
+"""Loss of log-likelihood that justifies a change, two changes, and a trend instead of steps.
+
+In units of log n + 2/3: 1.55 of it is 3.8 for 6 values, 6.8 for 40 and 8.5 for 120. A trend in
+place of a level has the price of two changes, its ends.
+"""
+
+_SHORT = 4
+"""Levels of fewer values need more evidence, because outliers come in pairs, too."""
+
+_REACH = 4.0
+"""Standard deviations to which deviations are limited."""
+
+_CORRELATIONS = 17
+_LARGEST_CORRELATION = 0.8
+
+_MOST_JOINED = 12
+"""Most candidates that are joined to a trend at a time."""
+
+_MOST_KNOTS = 100
+"""Most places that are tried as the first or last value of a trend."""
+
+_MOST_WITH_TRENDS, _AT_A_TIME = 100, 32
+"""Limits that only long series reach, to save time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive values with one level, or with a trend from one level to another.
+
+    Attributes:
+      start, stop: indices of the first value and behind the last one.
+      trend: indices of the last value at the first level and of the first value at the second
+        level; None for one level.
+    """
+
+    start: int
+    stop: int
+    trend: tuple[int, int] | None = None
+
+    def fit(self, values: NDArray[np.float64], reach: float | None = None) -> NDArray[np.float64]:
+        """The levels at each of its values: a mean, or a mean and a slope, of limited deviations.
+
+        Args:
+          values: all values of the series.
+          reach: the largest deviation that counts, from the median or from the line by least
+            squares; by default four standard deviations, by the median of the deviations.
+        """
+        own = values[self.start : self.stop]
+        centre = median(own.tolist()) if self.trend is None else _least_squares(own, self)
+        off = own - centre
+        if reach is None:
+            reach = _REACH * MAD_TO_SIGMA * median(abs(off).tolist())
+        return _least_squares(centre + off.clip(-reach, reach), self)
 
 
 def change_points(
@@ -43,8 +114,7 @@ def change_points(
 ) -> tuple[int, ...]:
     """The indices at which a new level begins, ascending; empty if there is one level.
 
-    The time is proportional to the square of the number of values: 200 take 3 ms, 4,000 take 0.16 s
-    of CPU time.
+    A trend is several levels. Takes time in proportion to the square of the number of values.
 
     Args:
       values: finite.
@@ -52,60 +122,337 @@ def change_points(
       min_segment: values in the shortest segment; a smaller number detects changes earlier, and
         takes fewer consecutive outliers for a level.
     """
-    if len(values) < max(3, 2 * min_segment):
-        return ()
-    return partition(values, penalty(values, min_spread), min_segment)
-
-
-def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
-    """Reduction of the absolute deviations that justifies a segment, in units of the values.
-
-    Under Gaussian noise of standard deviation s a needless cut saves about 0.63 s, more for the
-    best of n places: hence the logarithm (as in Schwarz's criterion). Correlation multiplies it by
-    (1 + r) / (1 - r), with the r of the signs of the deviations, 2/pi * arcsin of that of the
-    values. Needs at least three finite values; `min_spread` as for `change_points`.
-    """
-    spread, correlation = noise(values)
-    signs = 2 / math.pi * math.asin(correlation)
-    scale = max(spread * (1 + signs) / (1 - signs), min_spread)
-    return _PENALTY * scale * math.log(len(values))
-
-
-def noise(values: Sequence[float]) -> tuple[float, float]:
-    """Standard deviation and first-order autocorrelation of the noise around the levels.
-
-    The correlation is a ratio of two robust variances less 1; negative results count as 0. Its
-    median is right (of 60 values 0.00, 0.28 and 0.61 where it is 0, 0.3 and 0.6, in 600 draws
-    each), but its standard deviation is large (0.43 at 60 white values, 0.13 at 500), so its mean,
-    and the penalty, is too high for white noise: 0.24, 0.19, 0.10 and 0.05 for 20, 60, 200 and 500
-    values. This is intended: corrections for white noise are worse where there is correlation. Of a
-    history's 60 points with a correlation of 0.3, 1.2 % have a false step; with that mean
-    subtracted it is 2.2 %, for 9 to 12 % more of the steps found. Half-series jackknife
-    (Quenouille, "Notes on bias in estimation", Biometrika 43, 1956) makes it 2.0 % and finds no
-    more.
-
-    Needs at least three values; their levels may change, but not at most places.
-    """
-    first = _spread([b - a for a, b in pairwise(values)])
-    second = _spread([b - a for a, b in zip(values, values[2:], strict=False)])
-    if not first:
-        return second / math.sqrt(2), 0.0
-    twice = _spread(
-        [c - 2 * b + a for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    cuts, found = _chosen(values, lambda _: min_spread, min_segment, 0.0)
+    trends = [one for one in found if one.trend is not None]
+    starts = {one.start for one in found[1:]}
+    return tuple(
+        cut for cut in cuts if cut in starts or any(one.start < cut < one.stop for one in trends)
     )
-    if twice < first:
-        # Noise makes second differences the larger ones, by 2 (3 - r) (1 - r) to 2 (1 - r) in
-        # the variance. So these are steps that become ever faster, or slower, which second
-        # differences leave out.
-        return twice / math.sqrt(6), 0.0
-    # The variances of the differences are 2 s^2 (1 - r) and 2 s^2 (1 - r^2).
-    correlation = min(max((second / first) ** 2 - 1, 0.0), _LARGEST_AUTOCORRELATION)
-    return first / math.sqrt(2 * (1 - correlation)), correlation
 
 
-def _spread(differences: Sequence[float]) -> float:
-    """Robust standard deviation; around the median, so that a trend is not taken for noise."""
-    return MAD_TO_SIGMA * median_absolute_deviation(differences)
+def segments(
+    values: Sequence[float],
+    min_spread: Callable[[float], float],
+    min_segment: int,
+    least_trend: float,
+) -> list[Segment]:
+    """The segments of a series in order; see the head of this module.
+
+    Args:
+      values: finite, at least one.
+      min_spread: lower bound of the noise's standard deviation, from the largest deviation that
+        counts.
+      min_segment: values in the shortest segment.
+      least_trend: trends have a larger total.
+    """
+    return _chosen(values, min_spread, min_segment, least_trend)[1]
+
+
+def _chosen(
+    values: Sequence[float],
+    min_spread: Callable[[float], float],
+    min_segment: int,
+    least_trend: float,
+) -> tuple[tuple[int, ...], list[Segment]]:
+    """The cuts between the candidates, and the chosen segments."""
+    import numpy as np  # late: a refused flag loads no NumPy
+
+    count = len(values)
+    if count < max(3, 2 * min_segment):
+        return (), [Segment(0, count)]
+    spread = max(_spread(values), min_spread(0.0))
+    cuts = partition(values, _CANDIDATE * spread * math.log(count), min_segment)
+    found = [Segment(start, stop) for start, stop in pairwise((0, *cuts, count))]
+    if not cuts:
+        return cuts, found
+    choice = _Choice(np.asarray(values, dtype=np.float64), found, min_spread)
+    merged = found
+    if len(found) <= _MOST_WITH_TRENDS:
+        merged = choice.merged(choice.with_trends(found, least_trend))
+    if len(merged) == 1 and merged[0].trend is None:
+        # A trend in place of many candidates may have hidden a step among them.
+        merged = choice.merged(found)
+    return cuts, choice.with_trends(merged, least_trend)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Robust standard deviation of independent noise, by differences of neighbours or by values.
+
+    Changes of level enlarge that of the values, values that alternate between two states that of
+    the differences. The smaller one gives more candidates.
+    """
+    differences = [b - a for a, b in pairwise(values)]
+    of_differences = median_absolute_deviation(differences) / math.sqrt(2)
+    return MAD_TO_SIGMA * min(of_differences, median_absolute_deviation(values))
+
+
+class _Sums(NamedTuple):
+    """Sums over the deviations of a segment: squares, products of neighbours, and both ends."""
+
+    squares: float
+    products: float
+    first: float
+    last: float
+
+
+class _Move(NamedTuple):
+    """The replacement of the segments `start` to `stop` - 1 by one segment.
+
+    `price`: loss of log-likelihood that the saved parameters justify, in units of `_weight`.
+    `reach`: the largest deviation that counts.
+    """
+
+    start: int
+    stop: int
+    segment: Segment
+    price: float
+    reach: float
+
+    def overlaps(self, other: _Move) -> bool:
+        """Whether both replace the same segment."""
+        return self.start < other.stop and other.start < self.stop
+
+
+class _Choice:
+    """Chooses among segmentations of a series by their likelihood."""
+
+    def __init__(
+        self,
+        values: NDArray[np.float64],
+        candidates: Sequence[Segment],
+        min_spread: Callable[[float], float],
+    ) -> None:
+        import numpy as np
+
+        self._values = values
+        self._min_spread = min_spread
+        self._weight = math.log(len(values)) + 2 / 3
+        self._short = min(_SHORT, len(values) / 4)
+        off = values - np.concatenate([one.fit(values) for one in candidates])
+        spread = max(MAD_TO_SIGMA * median(np.abs(off).tolist()), min_spread(0.0))
+        self._least_reach = max(_REACH * spread, sys.float_info.min)
+        self._limited: dict[tuple[Segment, float], NDArray[np.float64]] = {}
+        self._sums: dict[tuple[object, ...], _Sums] = {}
+        self._trends: dict[tuple[int, int], Segment | None] = {}
+
+    def with_trends(self, found: list[Segment], least: float) -> list[Segment]:
+        """Replaces consecutive levels by trends where the likelihood allows it.
+
+        Args:
+          found: segments of the whole series.
+          least: trends have a larger total.
+        """
+        moves = []
+        for start in range(len(found) - 1):
+            for stop in range(start + 2, min(len(found), start + _MOST_JOINED) + 1):
+                moves += self._trend_instead(found, start, stop, least)
+        losses = self._losses(found, moves)
+        gains = [move.price * self._weight - loss for move, loss in zip(moves, losses, strict=True)]
+        order = sorted(range(len(moves)), key=lambda index: -gains[index])
+        return _replaced(found, [moves[index] for index in order if gains[index] > 0])
+
+    def _trend_instead(
+        self, found: Sequence[Segment], start: int, stop: int, least: float
+    ) -> list[_Move]:
+        """The best trend in place of levels that go one way, if there is one."""
+        parts = found[start:stop]
+        if any(part.trend is not None for part in parts):
+            return []
+        levels = [float(part.fit(self._values, self._least_reach)[0]) for part in parts]
+        changes = [b - a for a, b in pairwise(levels)]
+        total = levels[-1] - levels[0]
+        against = max(-change * math.copysign(1.0, total) for change in changes)
+        is_one_way = changes[0] * total > 0 and changes[-1] * total > 0 and against < abs(total)
+        trend = self._best_trend(parts[0].start, parts[-1].stop)
+        if abs(total) <= least or not is_one_way or trend is None:
+            return []
+        price = _CHANGE * len(changes) - _TREND
+        return [_Move(start, stop, trend, price, self._reach(max(map(abs, changes))))]
+
+    def merged(self, found: list[Segment]) -> list[Segment]:
+        """Merges segments, the weakest change first, while the likelihood allows it."""
+        while moves := self._merges(found):
+            losses = self._losses(found, moves)
+            strengths = [
+                loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
+            ]
+            order = sorted(range(len(moves)), key=strengths.__getitem__)
+            # Of many segments several are merged at a time, which takes less time.
+            weak = [i for i in order[: max(1, len(found) // _AT_A_TIME)] if strengths[i] <= 1]
+            if not weak:
+                break
+            found = _replaced(found, [moves[i] for i in weak])
+        return found
+
+    def _merges(self, found: Sequence[Segment]) -> list[_Move]:
+        """Segmentations without one trend, without one change, or without one level."""
+        fits = [one.fit(self._values, self._least_reach) for one in found]
+        gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
+        prices = [self._price(one, 0 < i < len(found) - 1) for i, one in enumerate(found)]
+        moves = []
+        for i, (one, fit) in enumerate(zip(found, fits, strict=True)):
+            if one.trend is not None:
+                level, total = Segment(one.start, one.stop), float(fit[-1] - fit[0])
+                moves.append(_Move(i, i + 1, level, _EXCURSION, self._reach(total)))
+            for stop, price in ((i + 2, _CHANGE), (i + 3, _EXCURSION)):
+                if stop <= len(found):
+                    price += sum(prices[i:stop])
+                    moves += self._merge(found, i, stop, price, gaps)
+        return moves
+
+    def _price(self, level: Segment, is_inner: bool) -> float:
+        """Price of a short level, besides that of its changes."""
+        shortness = max(1.0, self._short / (level.stop - level.start))
+        return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
+
+    def _merge(
+        self, found: Sequence[Segment], start: int, stop: int, price: float, gaps: Sequence[float]
+    ) -> list[_Move]:
+        """The merger of neighbouring segments, into a trend if one of them is a trend."""
+        first, last = found[start].start, found[stop - 1].stop
+        new: Segment | None = Segment(first, last)
+        if any(part.trend is not None for part in found[start:stop]):
+            new = self._best_trend(first, last) if stop == start + 2 else None
+        if new is None:
+            return []
+        reach = self._reach(max(map(abs, gaps[start : stop - 1])))
+        return [_Move(start, stop, new, price, reach)]
+
+    def _best_trend(self, start: int, stop: int) -> Segment | None:
+        """The trend with the least squares; None if the values are too few."""
+        if (start, stop) not in self._trends:
+            self._trends[start, stop] = _best_trend(self._values, start, stop)
+        return self._trends[start, stop]
+
+    def _reach(self, gap: float) -> float:
+        """The largest deviation that counts: the change that is judged.
+
+        It is rounded up to a quarter of an octave, so sums can be used again.
+        """
+        quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
+        return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
+
+    def _losses(self, found: Sequence[Segment], moves: Sequence[_Move]) -> list[float]:
+        """Losses of log-likelihood by moves."""
+        losses = [0.0] * len(moves)
+        for reach in {move.reach for move in moves}:
+            chosen = [index for index, move in enumerate(moves) if move.reach == reach]
+            costs = self._costs(found, [moves[index] for index in chosen], reach)
+            for index, cost in zip(chosen, costs[1:], strict=True):
+                losses[index] = cost - costs[0]
+        return losses
+
+    def _costs(self, found: Sequence[Segment], moves: Sequence[_Move], reach: float) -> list[float]:
+        """Minus the log-likelihood, without its constant, of the segments and after each move.
+
+        The squares that a correlation r leaves are S - 2 r P + r^2 (S - a^2 - b^2), with the sum S
+        of the squares of deviations, the sum P of the products of neighbours, and the first and
+        last deviations a and b.
+        """
+        import numpy as np
+
+        sums = [self._sums_of(one, (one,), reach) for one in found]
+        # Neighbours across the borders of segments, and beyond both ends of the series.
+        crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
+        squares = list(accumulate((one.squares for one in sums), initial=0.0))
+        inside = list(accumulate((one.products for one in sums), initial=0.0))
+        between = list(accumulate(crossing, initial=0.0))
+        rows = [(squares[-1], inside[-1] + between[-1], sums[0].first, sums[-1].last)]
+        for start, stop, segment, *_ in moves:
+            new = self._sums_of(segment, found[start:stop], reach)
+            lost = inside[stop] - inside[start] + between[stop + 1] - between[start]
+            gained = new.products
+            if start:
+                gained += sums[start - 1].last * new.first
+            if stop < len(sums):
+                gained += new.last * sums[stop].first
+            rows.append(
+                (
+                    squares[-1] - (squares[stop] - squares[start]) + new.squares,
+                    rows[0][1] - lost + gained,
+                    sums[0].first if start else new.first,
+                    sums[-1].last if stop < len(sums) else new.last,
+                )
+            )
+        total, products, first, last = np.array(rows).T[:, :, None]
+        r = np.linspace(0.0, _LARGEST_CORRELATION, _CORRELATIONS)
+        left = total - 2 * r * products + r**2 * (total - first**2 - last**2)
+        count = len(self._values)
+        least = max(count * self._min_spread(reach) ** 2, sys.float_info.min)
+        degrees = max(count - len(found) - 1, 0)
+        costs = degrees * np.log(np.maximum(left, least)) - np.log(1 - r**2)
+        best: list[float] = (costs.min(axis=1) / 2).tolist()
+        return best
+
+    def _sums_of(self, segment: Segment, parts: Sequence[Segment], reach: float) -> _Sums:
+        """Sums over the deviations from a segment of values limited around its parts."""
+        import numpy as np
+
+        key = segment, *parts, reach
+        if key not in self._sums:
+            values = np.concatenate([self._limited_values(part, reach) for part in parts])
+            off = values - _least_squares(values, segment)
+            products = float(off[1:] @ off[:-1])
+            self._sums[key] = _Sums(float(off @ off), products, float(off[0]), float(off[-1]))
+        return self._sums[key]
+
+    def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
+        """The values of a segment with deviations of at most `reach`."""
+        key = segment, reach
+        if key not in self._limited:
+            fit = segment.fit(self._values, reach)
+            off = self._values[segment.start : segment.stop] - fit
+            self._limited[key] = fit + off.clip(-reach, reach)
+        return self._limited[key]
+
+
+def _replaced(found: Sequence[Segment], moves: Sequence[_Move]) -> list[Segment]:
+    """The segments after moves, of which the first of two that overlap counts."""
+    taken: list[_Move] = []
+    for move in moves:
+        if not any(move.overlaps(other) for other in taken):
+            taken.append(move)
+    new = list(found)
+    for move in sorted(taken, reverse=True, key=lambda move: move.start):
+        new[move.start : move.stop] = [move.segment]
+    return new
+
+
+def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment | None:
+    """The trend with the least squares among those with at least `MIN_TREND` values."""
+    import numpy as np
+
+    size = stop - start
+    if size <= MIN_TREND:
+        return None
+    own = values[start:stop] - values[start:stop].mean()
+    places = np.unique(np.rint(np.linspace(0, size - 1, min(size, _MOST_KNOTS))).astype(int))
+    pairs = np.nonzero(places[None, :] - places[:, None] >= MIN_TREND)
+    first, last = places[pairs[0]], places[pairs[1]]
+    # Regression on the share of the trend that is over: 0 until `first`, 1 from `last` on.
+    sums = np.concatenate([[0.0], np.cumsum(own)])
+    moments = np.concatenate([[0.0], np.cumsum(own * np.arange(size))])
+    length, after = last - first, size - last
+    inside = moments[last] - moments[first + 1] - first * (sums[last] - sums[first + 1])
+    covariance = inside / length - sums[last]
+    share = (length - 1) / 2 + after
+    variance = (length - 1) * (2 * length - 1) / (6 * length) + after - share**2 / size
+    explained = covariance**2 / np.maximum(variance, 1e-9)
+    best = int(np.argmax(explained))
+    return Segment(start, stop, (start + int(first[best]), start + int(last[best])))
+
+
+def _least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
+    """The levels of a segment that fit its values with the least squares."""
+    import numpy as np
+
+    mean = float(values.mean())
+    if segment.trend is None:
+        return np.full(len(values), mean)
+    share = np.interp(np.arange(segment.start, segment.stop), segment.trend, (0.0, 1.0))
+    share -= share.mean()
+    fitted: NDArray[np.float64] = mean + float(share @ values) / float(share @ share) * share
+    return fitted
 
 
 def growing_deviations(values: Iterable[float]) -> Iterator[float]:

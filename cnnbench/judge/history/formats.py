@@ -13,13 +13,12 @@ from cnnbench.base.document import Content, Row, Section, TableCell, Text, numer
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text import table as tables
 from cnnbench.base.text.numbers import count, first_few, integer
-from cnnbench.judge.history.noise import RecognizedNoise
+from cnnbench.judge.history.noise import TWO_MACHINES, RecognizedNoise, SeriesLevel
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     MIN_SERIES,
     ChangedFact,
     LevelChange,
-    SeriesLevel,
     SharedStep,
     Trend,
     shared_steps,
@@ -33,6 +32,9 @@ from cnnbench.machine.commits import Commits
 from cnnbench.records.codec import ABSENT, TIME, Document, gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.subject import Subject
+
+OUTLIER = "outlier"
+"""Kind of a point far from its level."""
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
@@ -119,7 +121,7 @@ _TONES = {"-": "bad", "+": "good", "?": "unsure"}
 def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
     """Mark of a point that begins a step or is an outlier; else ""."""
     marks = [
-        f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
+        f"{_sign(step)} {'trend' if step.is_trend else 'step'} {metric.change_text(step.change)}"
         for step in found.steps
         if step.first_bad is point
     ]
@@ -160,13 +162,23 @@ def step_text(step: LevelChange, metric: Metric) -> str:
     change = metric.change_text(step.change)
     before = metric.value_text(step.before.value, unit=False)
     text = f"{kind}: {change} ({before} -> {metric.value_text(step.after.value)}); "
-    text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
-    if step.earliest is not step.latest:
-        text += f" (95 %: {step.earliest.short} to {step.latest.short})"
-    text += "" if step.stands else "; undone since"
+    if step.is_trend:
+        text += f"a trend from {step.earliest.short} to {step.latest.short}"
+    else:
+        text += f"{ends[0]} {step.last_good.short}, {ends[1]} {step.first_bad.short}"
+        if step.earliest is not step.latest:
+            text += f" (95 %: between {step.range_start.short} and {step.latest.short})"
+    text += undone_text(step)
     if metric is not THROUGHPUT or step.slow is None:
         return text
     return f"{text}; {'then' if step.worse else 'before'} {slow_steps_text(step.slow)}"
+
+
+def undone_text(step: LevelChange) -> str:
+    """Where a change was undone, after a semicolon; "" if it stands."""
+    if step.stands:
+        return ""
+    return f"; undone at {step.undone.short}" if step.undone else "; undone since"
 
 
 def series_text(some: Sequence[Trend], trends: Sequence[Trend]) -> str:
@@ -197,7 +209,7 @@ def shared_text(shared: SharedStep, trends: Sequence[Trend], metric: Metric) -> 
     last = {one.last_good.short for _, one in shared.steps}
     if len(last) == 1:
         text += f"; {'last good' if step.worse else 'last without'} {last.pop()}"
-    return text if step.stands else f"{text}; undone since"
+    return text + undone_text(step)
 
 
 def _sign(step: LevelChange) -> str:
@@ -231,7 +243,13 @@ def outcome(found: Trend, metric: Metric) -> str:
 def noise_texts(found: Trend, metric: Metric) -> list[str]:
     """Recognized kinds of noise, which need more points for a step and for its place."""
     texts = []
-    if states := found.noise.states:
+    states = found.noise.states
+    if states and states.kind == TWO_MACHINES:
+        texts.append(
+            f"two machines: {metric.change_text(states.change)} on {', '.join(states.hosts)} "
+            f"({states.runs} of {states.total} runs); a step of about this size needs more points"
+        )
+    elif states:
         texts.append(
             f"noise of two states: {metric.change_text(states.change)} in {states.runs} of "
             f"{states.total} runs, alternating; a step of about this size needs more points"
@@ -289,7 +307,7 @@ def _branches(found: Trend, step: LevelChange, metric: Metric, commits: Commits)
 _COLUMNS = (
     *("configuration", "machine", "point", "commit", "started_at", "metric", "unit", "value"),
     *("low", "high", "processes", "failed", "level", "step", "change", "worse", "stands"),
-    *("side", "repository", "dirty", "tensorflow_version", "outlier"),
+    *("side", "repository", "dirty", "tensorflow_version", "outlier", "kind"),
 )
 
 
@@ -316,7 +334,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             max(point.values),
             len(point.values),
             point.failed,
-            level.value,
+            level.at(index, metric.relative),
             step is not None,
             *(getattr(step, name, None) for name in ("change", "worse", "stands")),
             point.origin.side or None,
@@ -324,6 +342,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             point.origin.dirty,
             point.origin.tensorflow or None,
             index in found.outliers,
+            step.kind if step else OUTLIER if index in found.outliers else None,
         )
 
 
@@ -376,20 +395,26 @@ class PointDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class StepDocument:
-    """A change of level.
+    """A change of level: a step, or a trend.
 
     Attributes:
-      index: index in `points` of the first point of the new level.
+      kind: step; trend; undone, both ends of a level that was left again; plateau, the same of at
+        most six points; two_machines, a step between levels that were measured on two machines.
+      index: index in `points` of the first point of the new level, or of the trend.
       change: change as a share of the level before, or a difference if the metric is not relative.
       before, after: values of the levels.
       worse: whether the change is for the worse.
       stands: whether the change persists in the last level.
       last_good, first_bad: names of the last point before and the first point after the change,
-        also if it is for the better.
-      earliest, latest: points between which the new level begins with 95 % probability.
-      facts: other facts that changed between these two points.
+        also if it is for the better; of a trend the point before it and its first point.
+      earliest, latest: points between which the new level begins with 95 % probability; of a trend
+        its first and its last point.
+      range_start: the point before `earliest`; it and `latest` are GOOD and BAD of cnnbench bisect.
+      undone: first point of the level that undid the change; null if it stands.
+      facts: other facts that changed between last_good and first_bad.
     """
 
+    kind: str
     index: int
     change: float
     before: float
@@ -398,8 +423,10 @@ class StepDocument:
     stands: bool
     last_good: str
     first_bad: str
+    range_start: str
     earliest: str
     latest: str
+    undone: str | None
     facts: tuple[ChangedFact, ...]
 
 
@@ -432,10 +459,12 @@ class OutlierDocument:
     Attributes:
       index: index in `points`.
       change: difference from its level, in the unit of a step's change.
+      kind: outlier.
     """
 
     index: int
     change: float
+    kind: str = OUTLIER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -557,7 +586,8 @@ def _point(point: SeriesPoint) -> PointDocument:
 
 
 def _step(step: LevelChange) -> StepDocument:
-    ends = ("last_good", "first_bad", "earliest", "latest")
+    ends = ("last_good", "first_bad", "range_start", "earliest", "latest")
     points = {name: getattr(step, name).title for name in ends}
     levels = {"before": step.before.value, "after": step.after.value}
-    return gathered(StepDocument, step, **points, **levels)
+    undone = step.undone.title if step.undone else None
+    return gathered(StepDocument, step, **points, **levels, undone=undone)

@@ -210,7 +210,7 @@ def _chart(found: Trend, metric: Metric, most: int | None = None) -> Lines:
         spans=tuple(_span(points, group, scale) for group in groups),
     )
     level = [
-        (float(place), one.value * scale)
+        (float(place), one.at(place, metric.relative) * scale)
         for one in found.levels
         for place in (one.start, one.stop - 1)
     ]
@@ -319,7 +319,9 @@ def _mark(step: LevelChange) -> str:
 
 def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) -> Row:
     first, last = step.earliest, step.latest
-    likely = "" if first is last else f"{first.short} to {last.short}"
+    likely = "" if first is last else f"{step.range_start.short} and {last.short}"
+    if step.is_trend:
+        likely = f"trend from {first.short} to {last.short}"
     return {
         "configuration": found.series.configuration,
         "step": TableCell(_mark(step), tone="bad" if step.worse else "good"),
@@ -328,7 +330,7 @@ def _step_row(found: Trend, step: LevelChange, metric: Metric, commit_url: str) 
         "first after": linked(step.first_bad, commit_url),
         "95 %: between": TableCell(likely, kinds="code steady"),
         "measured (UTC)": TableCell(formats.time_text(step.first_bad), kinds="steady"),
-        "since": "stands" if step.stands else "undone since",
+        "since": "stands" if step.stands else formats.undone_text(step).removeprefix("; "),
         "changed there too": TableCell(formats.facts_text(step), kinds="prose"),
         "machine": found.series.machine,
     }

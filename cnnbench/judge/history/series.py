@@ -139,6 +139,7 @@ class SeriesPoint:
       detail: differences from points of the same name, or "": of origin, and of the commit that it
         was measured against.
       newest: whether it is of the newest revision, and not the base of an experiment with it.
+      hosts: name of the host for each value; "" where it is unknown.
     """
 
     name: str
@@ -146,6 +147,7 @@ class SeriesPoint:
     values: tuple[float, ...]
     detail: str = ""
     newest: bool = False
+    hosts: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -292,10 +294,17 @@ def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
         parts = [details[name][origin]]
         if len(others[name, origin]) > 1:
             parts.append(f"against {other}" if other else "alone")
-        good = [run.values for run in runs if run.status == "ok"]
-        values = (known[metric.name] for known in good if metric.name in known)
-        usable = tuple(value for value in values if value > 0 or not metric.relative)
-        made.append(SeriesPoint(name, tuple(runs), usable, ", ".join(filter(None, parts))))
+        good = [run for run in runs if run.status == "ok" and metric.name in run.values]
+        usable = [run for run in good if run.values[metric.name] > 0 or not metric.relative]
+        made.append(
+            SeriesPoint(
+                name=name,
+                runs=tuple(runs),
+                values=tuple(run.values[metric.name] for run in usable),
+                detail=", ".join(filter(None, parts)),
+                hosts=tuple(run.hostname for run in usable),
+            )
+        )
     return made
 
 

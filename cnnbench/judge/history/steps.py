@@ -1,27 +1,31 @@
-"""Steps of a series: place, size, and facts that changed there.
+"""Changes of a series: steps, trends, what was undone, and facts that changed there.
 
-The points' medians are split by penalised least absolute deviations, as the steps of a run are
-(`cnnbench.base.stats.changepoints`), into segments of at least two points. A point is one value,
-whatever its number of processes, because runs of one session are correlated. For relative metrics,
-logarithms are split. Levels are joined if the noise around all levels (`noise`) explains their
-difference, and if they differ by less than the threshold, the nearest first.
+The points' medians are divided into levels and trends (`cnnbench.base.stats.changepoints`) with at
+least two points at a level. A point is one value, whatever its number of processes, because runs of
+one session are correlated. For relative metrics, logarithms are divided. Then levels that differ by
+less than the threshold are joined, the nearest first.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
-from cnnbench.base.stats.changepoints import change_points, growing_deviations, noise
+from cnnbench.base.stats.changepoints import Segment, growing_deviations, segments
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps
-from cnnbench.judge.history.noise import NoisyPoints, RecognizedNoise, inflation
+from cnnbench.judge.history.noise import (
+    TWO_MACHINES,
+    NoisyPoints,
+    RecognizedNoise,
+    SeriesLevel,
+    inflation,
+)
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.comparable_facts import Effect, fact
 from cnnbench.judge.metrics.policy import Policy
@@ -34,28 +38,23 @@ MIN_POINTS = 2
 MIN_SERIES = 6
 """Fewest points for an estimate of the noise."""
 
+STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
+"""Kinds of changes, besides `TWO_MACHINES`."""
+
+_MOST_OF_PLATEAU = 6
+"""Most points of a plateau; a longer level that is left again is a change that was undone."""
+
 _CAUTION = 5.0
 _CREDIBILITY = 0.95
 _CORRELATION_ERRORS = 0.5
-_OUTLYING = 5.0
+_OUTLYING = 4.5
 """Standard deviations of an outlier from its level."""
+
+_OF_STATES = 1.5
+"""Outliers are farther from the level than this times the difference of two states."""
 
 _QUIET = {"hostname", "git_commit", "git_dirty", "git_changes", "git_unknown", "gpu_processes"}
 """Facts that are not named as changed at a step."""
-
-
-@dataclass(frozen=True)
-class SeriesLevel:
-    """Consecutive points of one level.
-
-    Attributes:
-      start, stop: indices of the first point and behind the last one.
-      value: median of the points.
-    """
-
-    start: int
-    stop: int
-    value: float
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,25 @@ class ChangedFact:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelChange:
-    """A change of level.
+    """A change of level: a step, or a trend.
 
     Attributes:
-      index: index of the first point of the new level.
+      kind: STEP; TREND; of both ends of a level that was left again UNDONE, or PLATEAU if it had
+        few points; TWO_MACHINES if the levels were measured on two machines.
+      index: index of the first point of the new level, or of the trend.
       change: change as a share of `before`, or a difference.
       stands: whether the change persists in the last level.
-      last_good, first_bad: the points before and after it, also of a change for the better.
-      earliest, latest: the new level begins between these points with 95 % probability.
+      last_good, first_bad: the points before and after it, also of a change for the better; of a
+        trend the point before it and its first point.
+      earliest, latest: the new level begins between these points with 95 % probability; the first
+        and the last point of a trend.
+      range_start: the point before `earliest`, at which the change has not begun.
+      undone: first point of the level that undid the change; None if it stands.
       slow: slow steps of runs that explain a change of speed: those that one level has and the
         other one lacks; None without.
     """
 
+    kind: str = STEP
     index: int
     before: SeriesLevel
     after: SeriesLevel
@@ -94,17 +100,24 @@ class LevelChange:
     stands: bool
     last_good: SeriesPoint
     first_bad: SeriesPoint
+    range_start: SeriesPoint
     earliest: SeriesPoint
     latest: SeriesPoint
+    undone: SeriesPoint | None = None
     facts: tuple[ChangedFact, ...]
     slow: SlowSteps | None = None
+
+    @property
+    def is_trend(self) -> bool:
+        """Whether the level changed over several points."""
+        return self.kind == TREND
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A series with its levels and steps, and changes of points far from their level, by index.
+    """A series with its levels and changes, and changes of points far from their level, by index.
 
-    `enough`: whether there are enough points to find steps.
+    `enough`: whether there are enough points to find changes.
     """
 
     series: TimeSeries
@@ -116,126 +129,119 @@ class Trend:
 
     @property
     def setbacks(self) -> tuple[LevelChange, ...]:
-        """Steps for the worse that persist."""
+        """Changes for the worse that persist."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
 
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
-    """The levels of a series and the steps between them, by default with the metric's threshold."""
-    values = [point.value for point in series.points]
+    """Levels and changes of a series; by default with the metric's threshold."""
     least = Policy().threshold_of(metric) if threshold is None else threshold
     runs = [point.values for point in series.points]
     levels = find_levels(runs, metric.relative, least)
     noisy = NoisyPoints(runs, metric.relative)
-    steps = [
-        _step(series.points, noisy, levels, number, metric, least)
-        for number in range(1, len(levels))
-    ]
+    floor = _floor(metric.relative, least)
+    hosts = [point.hosts for point in series.points]
+    noise = noisy.recognized(levels, hosts, floor) if levels else RecognizedNoise()
+    # The points of the rarer state are no outliers besides.
+    far = max(least, _OF_STATES * abs(noise.states.change) if noise.states else 0.0)
     return Trend(
         series=series,
         levels=tuple(levels),
-        steps=tuple(steps),
-        enough=len(values) >= MIN_SERIES,
-        outliers=_outliers(values, noisy, levels, metric, least),
-        noise=noisy.recognized(_cuts(levels)) if levels else RecognizedNoise(),
+        steps=tuple(_changes(series.points, noisy, levels, metric, floor)),
+        enough=len(runs) >= MIN_SERIES,
+        outliers=_outliers(noisy, levels, metric, far),
+        noise=noise,
     )
 
 
-def _cuts(levels: Sequence[SeriesLevel]) -> list[int]:
-    return [0, *(level.stop for level in levels)]
+def _floor(relative: bool, threshold: float) -> float:
+    """The smallest change that counts, of logarithms if relative."""
+    return math.log1p(threshold) if relative else threshold
+
+
+def _distance(before: float, after: float, relative: bool) -> float:
+    """A change in the scale of `_floor`."""
+    return math.log(after / before) if relative else after - before
 
 
 def _outliers(
-    values: Sequence[float],
-    noisy: NoisyPoints,
-    levels: Sequence[SeriesLevel],
-    metric: Metric,
-    threshold: float,
+    noisy: NoisyPoints, levels: Sequence[SeriesLevel], metric: Metric, threshold: float
 ) -> dict[int, float]:
     """Changes of points that differ from their level by more than threshold and noise.
 
     The noise is 1.4826 times the median absolute deviation (for normal noise, the standard one).
     """
-    if len(values) < MIN_SERIES:
+    count = len(noisy.values)
+    if count < MIN_SERIES:
         return {}
-    off = np.abs(noisy.deviations(_cuts(levels))).tolist()
-    noise = 1.4826 * median(off) * (1 + _CAUTION / (len(values) - 3))
-    changes = [
-        _change(level.value, value, metric)
-        for level in levels
-        for value in values[level.start : level.stop]
-    ]
+    off = noisy.deviations(levels).tolist()
+    noise = 1.4826 * median(map(abs, off)) * (1 + _CAUTION / (count - 3))
+    changes = np.expm1(off).tolist() if metric.relative else off
     return {
         index: change
         for index, change in enumerate(changes)
-        if abs(change) > threshold and off[index] > _OUTLYING * noise
+        if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
     }
 
 
 def find_levels(
     points: Sequence[Sequence[float]], relative: bool, threshold: float
 ) -> list[SeriesLevel]:
-    """The levels of points in order.
-
-    Levels are joined, the weakest change first, if noise explains the change, and then if it is
-    below the threshold.
+    """The levels of points in order; those next to a trend may differ by less than the threshold.
 
     Args:
       points: finite values of the runs of each point, of which there is at least one.
     """
-    values = [median(runs) for runs in points]
-    if not values:
+    if not points:
         return []
-    least = math.log1p(threshold) if relative else threshold
     noisy = NoisyPoints(points, relative)
-    scaled = noisy.values.tolist()
-    cuts = [0, len(values)]
-    if len(values) >= MIN_SERIES:
-        # Few values give a poor estimate of the noise, often too low.
-        careful = noise(scaled)[0] * (1 + _CAUTION / (len(values) - 3))
-        cuts[1:1] = change_points(scaled, max(careful, noisy.least), MIN_POINTS)
-    _join(cuts, scaled, lambda gaps: [_strength(noisy, cuts, gaps, i) for i in range(len(gaps))])
-    # Steps that are each below the threshold, but not together, are no noise around a level.
-    _join(cuts, scaled, lambda gaps: [abs(gap) / (least or sys.float_info.min) for gap in gaps])
-    return [SeriesLevel(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
+    floor = _floor(relative, threshold)
+    found = [Segment(0, len(points))]
+    if len(points) >= MIN_SERIES:
+        found = segments(noisy.values.tolist(), noisy.least_spread, MIN_POINTS, floor)
+    values = [median(runs) for runs in points]
 
+    def level(one: Segment) -> SeriesLevel:
+        return SeriesLevel(one.start, one.stop, median(values[one.start : one.stop]))
 
-def _join(
-    cuts: list[int],
-    values: Sequence[float],
-    strengths: Callable[[Sequence[float]], Sequence[float]],
-) -> None:
-    """Removes the cut with the smallest strength, as long as one is at most 1.
+    def total(one: Segment) -> float:
+        fit = one.fit(noisy.values)
+        return abs(float(fit[-1] - fit[0]))
 
-    Args:
-      strengths: of changes of level, from their sizes.
-    """
-    while len(cuts) > 2:
-        gaps = [b - a for a, b in pairwise(_middle(values, a, b) for a, b in pairwise(cuts))]
-        found = strengths(gaps)
-        weakest = min(range(len(gaps)), key=found.__getitem__)
-        if found[weakest] > 1:
+    found = [one if total(one) > floor else Segment(one.start, one.stop) for one in found]
+    while True:
+        gaps = {
+            place: abs(_distance(level(a).value, level(b).value, relative))
+            for place, (a, b) in enumerate(pairwise(found))
+            if a.trend is None and b.trend is None
+        }
+        nearest = min(gaps, key=gaps.__getitem__, default=None)
+        if nearest is None or gaps[nearest] > floor:
             break
-        del cuts[weakest + 1]
+        found[nearest : nearest + 2] = [Segment(found[nearest].start, found[nearest + 1].stop)]
+    levels: list[SeriesLevel] = []
+    for one in found:
+        if one.trend is None:
+            levels.append(level(one))
+            continue
+        fit = one.fit(noisy.values)
+        first, last = one.trend
+        ends = np.array([fit[0], (fit[0] + fit[-1]) / 2, fit[-1]])
+        slope = float(fit[-1] - fit[0]) / (last - first)
+        if relative:
+            ends, slope = np.exp(ends), math.expm1(slope)
+        before, middle, after = ends.tolist()
+        levels += [
+            SeriesLevel(one.start, first + 1, before),
+            SeriesLevel(first + 1, last, middle, slope),
+            SeriesLevel(last, one.stop, after),
+        ]
+    return levels
 
 
-def _strength(noisy: NoisyPoints, cuts: Sequence[int], gaps: Sequence[float], place: int) -> float:
-    """The difference of means of two levels, as a multiple of what noise explains.
-
-    Noise explains 2 sqrt(log n) standard errors, as by Schwarz's criterion with a doubled penalty;
-    of a change that is undone before or after it, the square root of two times as much, because a
-    short disturbance has two changes.
-    """
-    found = noisy.around(cuts, abs(gaps[place]))
-    sizes = (cuts[i + 1] - cuts[i] for i in (place, place + 1))
-    error = found.spread * math.sqrt(sum(1 / size for size in sizes) * inflation(found.correlation))
-    undone = any(gap * gaps[place] < 0 for gap in gaps[max(place - 1, 0) : place + 2])
-    explained = 2 * error * math.sqrt(math.log(len(noisy.values)) * (2 if undone else 1))
-    difference = abs(float(found.means[place + 1] - found.means[place]))
-    return difference / explained if explained else math.inf
-
-
-def likely_starts(noisy: NoisyPoints, cuts: Sequence[int], number: int) -> tuple[int, int]:
+def likely_starts(
+    noisy: NoisyPoints, levels: Sequence[SeriesLevel], number: int
+) -> tuple[int, int]:
     """The smallest interval that contains the start of a level with at least 95 % probability.
 
     From the posterior with a uniform prior and Laplace noise, exp(-deviations / scale), with the
@@ -246,11 +252,12 @@ def likely_starts(noisy: NoisyPoints, cuts: Sequence[int], number: int) -> tuple
     sum of such differences goes astray). The correlation, and half a standard error of it, inflates
     it.
     """
-    first, cut, stop = cuts[number - 1 : number + 2]
-    there = noisy.values[first:stop].tolist()
+    before, after = levels[number - 1], levels[number]
+    first, cut = before.start, after.start
+    there = noisy.values[first : after.stop].tolist()
     gap = median(there[cut - first :]) - median(there[: cut - first])
-    found = noisy.around(cuts, abs(gap))
-    off = noisy.deviations(cuts)
+    found = noisy.around(levels, abs(gap))
+    off = noisy.deviations(levels)
     nearer = [np.abs(off) - np.abs(off - move) for move in (gap, -gap)]
     scale = max(found.spread, 1e-12 * max(map(abs, there)), 1e-300)
     while scale < abs(gap) and any(
@@ -258,9 +265,9 @@ def likely_starts(noisy: NoisyPoints, cuts: Sequence[int], number: int) -> tuple
     ):
         scale *= 1.05
     scale *= inflation(found.correlation + _CORRELATION_ERRORS / math.sqrt(len(off)))
-    before = [*growing_deviations(there)]
-    after = [*growing_deviations(there[::-1])][::-1]
-    costs = [a + b for a, b in zip(before, after[1:], strict=False)]
+    until = [*growing_deviations(there)]
+    since = [*growing_deviations(there[::-1])][::-1]
+    costs = [a + b for a, b in zip(until, since[1:], strict=False)]
     lowest = min(costs)
     weights = {
         place: math.exp(-(cost - lowest) / scale) for place, cost in enumerate(costs, first + 1)
@@ -282,33 +289,84 @@ def likely_starts(noisy: NoisyPoints, cuts: Sequence[int], number: int) -> tuple
     return low, high
 
 
-def _step(
+def _changes(
     points: Sequence[SeriesPoint],
     noisy: NoisyPoints,
     levels: Sequence[SeriesLevel],
-    number: int,
     metric: Metric,
-    threshold: float,
-) -> LevelChange:
-    before, after = levels[number - 1], levels[number]
-    last_good, first_bad = points[after.start - 1], points[after.start]
-    low, high = likely_starts(noisy, _cuts(levels), number)
-    rose = after.value > before.value
-    now = _change(before.value, levels[-1].value, metric)
-    return LevelChange(
-        index=after.start,
-        before=before,
-        after=after,
-        change=_change(before.value, after.value, metric),
-        worse=rose != metric.higher_is_better,
-        stands=abs(now) > threshold and (now > 0) == rose,
-        last_good=last_good,
-        first_bad=first_bad,
-        earliest=points[low],
-        latest=points[high],
-        facts=changed_facts(last_good, first_bad),
-        slow=_slow_steps(points, *((before, after) if rose else (after, before))),
-    )
+    floor: float,
+) -> list[LevelChange]:
+    """The changes between levels that exceed the floor, in order."""
+    found = []
+    for number in range(1, len(levels)):
+        before, after = levels[number - 1], levels[number]
+        if before.slope:
+            continue
+        low, high = after.start, after.stop
+        if after.slope:
+            after = levels[number + 1]
+        else:
+            low, high = likely_starts(noisy, levels, number)
+        moved = _distance(before.value, after.value, metric.relative)
+        if abs(moved) <= floor:
+            continue
+        index = levels[number].start
+        now = _distance(before.value, levels[-1].value, metric.relative)
+        last_good, first_bad = points[index - 1], points[index]
+        hosts = [_hosts(points[one.start : one.stop]) for one in (before, after)]
+        changed = changed_facts(last_good, first_bad)
+        is_step = levels[number] is after
+        # A pool with a new name for each measurement has several names at a level.
+        apart = is_step and len(hosts[0]) == len(hosts[1]) == 1 and hosts[0] != hosts[1]
+        if apart := apart and "" not in hosts[0] | hosts[1]:
+            changed = (*changed, ChangedFact("hostname", *(one.pop() for one in hosts)))
+        found.append(
+            LevelChange(
+                kind=(TWO_MACHINES if apart else STEP) if is_step else TREND,
+                index=index,
+                before=before,
+                after=after,
+                change=_change(before.value, after.value, metric),
+                worse=(moved > 0) != metric.higher_is_better,
+                stands=abs(now) > floor and (now > 0) == (moved > 0),
+                last_good=last_good,
+                first_bad=first_bad,
+                range_start=points[low - 1],
+                earliest=points[low],
+                latest=points[high],
+                facts=changed,
+                slow=_slow_steps(points, *((before, after) if moved > 0 else (after, before))),
+            )
+        )
+    return _with_undone(points, found, metric, floor)
+
+
+def _with_undone(
+    points: Sequence[SeriesPoint], found: Sequence[LevelChange], metric: Metric, floor: float
+) -> list[LevelChange]:
+    """The changes with the points at which they were undone; both ends are of the same kind."""
+    told = list(found)
+    for place, step in enumerate(found):
+        if step.stands:
+            continue
+        way = math.copysign(1.0, _distance(step.before.value, step.after.value, metric.relative))
+        for back in range(place + 1, len(found)):
+            left = way * _distance(step.before.value, found[back].after.value, metric.relative)
+            if left <= floor:
+                break
+        else:
+            continue
+        index = found[back].index
+        told[place] = replace(told[place], undone=points[index])
+        kind = PLATEAU if index - step.index <= _MOST_OF_PLATEAU else UNDONE
+        for end in (place, back):
+            if told[end].kind == STEP:
+                told[end] = replace(told[end], kind=kind)
+    return told
+
+
+def _hosts(points: Sequence[SeriesPoint]) -> set[str]:
+    return {host for point in points for host in point.hosts}
 
 
 def _slow_steps(
@@ -349,10 +407,6 @@ def _change(before: float, after: float, metric: Metric) -> float:
     return after / before - 1 if metric.relative else after - before
 
 
-def _middle(values: Sequence[float], start: int, stop: int) -> float:
-    return median(values[start:stop])
-
-
 @dataclass(frozen=True)
 class SharedStep:
     """Steps of several series that one commit explains.
@@ -391,8 +445,8 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
     return sorted(shared, key=lambda one: places[id(one.steps[0][1])])
 
 
-def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool]:
-    return name, step.worse, step.stands
+def _kind(step: LevelChange, name: str) -> tuple[str, bool, bool, bool]:
+    return name, step.worse, step.stands, step.is_trend
 
 
 def _candidates(found: Trend, step: LevelChange) -> set[str]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.stats import changepoints
 from cnnbench.base.stats.changepoints import (
     MIN_SEGMENT,
+    Segment,
     change_points,
     growing_deviations,
-    noise,
     partition,
+    segments,
 )
 from cnnbench.base.stats.descriptive import median
 
@@ -63,31 +64,81 @@ def test_changes_below_the_least_noise_are_none():
     assert change_points(values, min_spread=1.0) == ()
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5])
-def test_noise_is_that_of_the_values_and_not_of_the_levels(correlation):
-    first, last = (correlated(3000, correlation, seed) for seed in (3, 4))
-    values = [*first, *(100 + value for value in last)]
-    assert noise(values) == (pytest.approx(1.0, rel=0.1), pytest.approx(correlation, abs=0.1))
+def found_in(values, least_trend=0.03):
+    return segments(values, lambda _: 0.002, 2, least_trend)
+
+
+def draws(shape, correlation, scatter=0.015):
+    """60 series of a shape with noise, each the same in every call."""
+    for seed in range(60):
+        noise = correlated(len(shape), correlation, seed)
+        yield [level + scatter * value for level, value in zip(shape, noise, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("correlation", "low", "high"), [(0.0, 0.0, 0.08), (0.3, 0.2, 0.38), (0.6, 0.52, 0.68)]
+    ("correlation", "at_most"), [(0.0, 1), (0.3, 2), (0.6, 5)], ids=["white", "0.3", "0.6"]
 )
-def test_of_few_values_the_median_of_the_correlation_is_right(correlation, low, high):
-    series = [correlated(60, correlation, seed) for seed in range(300)]
-    found = [noise(values)[1] for values in series]
-    assert low <= median(found) <= high
+def test_correlated_noise_is_no_change(correlation, at_most):
+    assert sum(len(found_in(one)) > 1 for one in draws([0.0] * 40, correlation)) <= at_most
 
 
-def test_a_trend_is_no_noise():
-    spread, correlation = noise([float(i) for i in range(50)])
-    assert (spread, correlation) == (0.0, 0.0)
-    assert len(change_points([1.1**i for i in range(20)])) >= 2
+UNDONE = [0.0] * 15 + [-0.1] * 11 + [0.0] * 14
+TREND = [0.0] * 10 + [-0.01 * (i + 1) for i in range(20)] + [-0.2] * 10
 
 
-def test_correlation_raises_the_penalty():
-    independent, walk = (correlated(3000, correlation, 5) for correlation in (0.0, 0.6))
-    assert changepoints.penalty(walk) > 1.8 * changepoints.penalty(independent)
+@pytest.mark.parametrize(
+    ("shape", "correlation", "places", "at_least"),
+    [
+        ([0.0] * 30 + [-0.051] * 10, 0.0, (30,), 56),
+        (UNDONE, 0.0, (15, 26), 57),
+        (UNDONE, 0.3, (15, 26), 54),
+        ([-0.6 * level for level in UNDONE], 0.0, (15, 26), 40),
+        ([0.0] * 15 + [-0.1] * 10 + [-0.2] * 15, 0.0, (15, 25), 57),
+    ],
+    ids=["lasting", "undone", "undone, correlated", "rise and fall", "double"],
+)
+def test_a_step_is_not_taken_for_correlation(shape, correlation, places, at_least):
+    right = 0
+    for values in draws(shape, correlation):
+        found = found_in(values)
+        starts = [one.start for one in found[1:]]
+        right += (
+            len(starts) == len(places)
+            and all(one.trend is None for one in found)
+            and all(abs(a - b) <= 2 for a, b in zip(starts, places, strict=True))
+        )
+    assert right >= at_least
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_a_trend_is_one_change_with_its_first_and_last_value(correlation):
+    right = 0
+    for values in draws(TREND, correlation):
+        found = found_in(values)
+        if len(found) == 1 and found[0].trend is not None:
+            first, last = found[0].trend
+            right += abs(first - 9) <= 4 and abs(last - 29) <= 4
+    assert right >= 54
+
+
+def test_a_trend_is_told_as_levels_where_levels_are_sought():
+    (values, *_) = draws(TREND, 0.0)
+    assert len(change_points(values, 0.002)) >= 2
+    assert all(one.trend is None for one in found_in(values, math.inf))
+    assert found_in([math.log(1.02) * i for i in range(20)]) == [Segment(0, 20, (0, 19))]
+
+
+def test_outliers_hide_no_step_and_are_none():
+    values = noisy([0.0] * 20 + [-0.06] * 20, 0.015)
+    values[7], values[30] = 0.9, -1.3
+    assert [one.start for one in found_in(values)] == [0, 20]
+
+
+def test_many_values_take_little_time():
+    values = correlated(3000, 0.6, 1)
+    start = time.process_time()
+    assert len(found_in(values)) <= 2
+    assert time.process_time() - start < 5
 
 
 def brute_force(values, price):
@@ -114,8 +165,8 @@ def brute_force(values, price):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 12).map(float), min_size=10, max_size=18))
 def test_no_cut_is_cheaper_than_the_one_found(values):
-    least, cost = brute_force(values, changepoints.penalty(values, 0.1))
-    assert cost(change_points(values, 0.1)) == pytest.approx(least)
+    least, cost = brute_force(values, 4.5)
+    assert cost(partition(values, 4.5, MIN_SEGMENT)) == pytest.approx(least)
 
 
 def by_all_segments(values, price, least):
@@ -135,7 +186,7 @@ def by_all_segments(values, price, least):
 def test_series_are_cut_at_the_optimum(count, least):
     draw = random.Random(count)  # without ties, which have several optima
     values = [draw.gauss(0, 1) + 3 * (index // 30 % 2) for index in range(count)]
-    price = changepoints.penalty(values)
+    price = 8.0
     assert partition(values, price, least) == by_all_segments(values, price, least)
     assert partition([2.5] * count, 0.0, least) == ()
     assert partition([1e-320, *values[1:]], 1e300, least) == ()

@@ -91,7 +91,7 @@ def test_a_machine_of_two_states_is_named_and_does_not_fail_the_job(
     folder = saved(tmp_path, runs)
     out = " ".join(call("history", folder, "--fail_on=step").out.split())
     assert "= no step; noise of two states: -29.9 % in 9 of 22 runs, alternating" in out
-    lasting = [run(68.0, flags={"result_label": f"commit=d{i:02}"}) for i in range(12)]
+    lasting = [run(68.0, flags={"result_label": f"commit=d{i:02}"}) for i in range(16)]
     saved(tmp_path, lasting)
     assert "- worse: -3" in call("history", folder, "--fail_on=step", code=1).out
 

@@ -88,6 +88,8 @@ def test_noise_that_is_easily_taken_for_steps_is_named(by_commit, series_of):
         "runs": 4,
         "total": 10,
         "change": pytest.approx(-0.299, abs=1e-3),
+        "kind": "two_states",
+        "hosts": [],
     }
 
 
