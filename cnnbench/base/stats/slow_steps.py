@@ -157,15 +157,14 @@ def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The sum of values times weights, whose sum is 1; exact where all values are equal."""
+    """The mean by weights whose own mean is 1; exact where all values or all weights are equal."""
     first = values[0]
-    return first + math.fsum(
-        weight * (value - first) for value, weight in zip(values, weights, strict=True)
-    )
+    further = (weight * (value - first) for value, weight in zip(values, weights, strict=True))
+    return first + math.fsum(further) / len(values)
 
 
 def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Weights of the steps of each process, with sum 1, that remove rare disturbances.
+    """Weights of the steps of each process, with mean 1, that remove rare disturbances.
 
     The steps of a process have equal weights, except that a disturbance that is larger than the
     upper quartile (`rare_shares`) is reduced to that: its steps have less weight, and all others
@@ -181,11 +180,11 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     weights = []
     for seconds, (share, steps), removed in zip(processes, found, rare, strict=True):
         count = len(seconds)
-        own = [1 / count] * count
+        own = [1.0] * count
         if removed:
             part = removed / share
-            others = (1 + part * len(steps) / (count - len(steps))) / count
-            own = [(1 - part) / count if step in steps else others for step in range(count)]
+            others = 1 + part * len(steps) / (count - len(steps))
+            own = [1 - part if step in steps else others for step in range(count)]
         weights.append(own)
     return weights
 

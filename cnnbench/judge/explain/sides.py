@@ -111,14 +111,14 @@ class Times:
 
         Args:
           values: seconds of each step of each process of A and of B.
-          weights: weights of these steps, with sum 1 for each process.
+          weights: weights of these steps, with mean 1 for each process.
         """
         each = []
         for side, of_side in zip(values, weights, strict=True):
             if len(side) > 1:
                 each.append(tuple(map(weighted_mean, side, of_side)))
             else:
-                each.append(tuple(len(side[0]) * value for value in map(mul, *side, *of_side)))
+                each.append(tuple(map(mul, *side, *of_side)))
         return cls(each)
 
     def __add__(self, other: Times) -> Times:

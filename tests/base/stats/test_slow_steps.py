@@ -99,7 +99,7 @@ def test_only_what_few_processes_have_is_left_out():
 def test_weights_remove_the_same_from_every_part_of_a_step():
     processes = [*(steps(100, seed=seed) for seed in range(6)), stalled(), stalled(70, 0.2)]
     weights = step_weights(processes)
-    assert [sum(one) for one in weights] == pytest.approx([1.0] * 8)
+    assert [sum(one) / len(one) for one in weights] == pytest.approx([1.0] * 8)
     means = mean_step_seconds(processes)
     # As many seconds as the shares say, and all of them in the steps of the disturbance.
     rare = rare_shares([*map(disturbance_share, processes)])
