@@ -16,7 +16,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -87,7 +87,8 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-_files: dict[Path, tuple[str, Added]] = {}  # name and registered objects of each plug-in file
+# Name and registered objects of each plug-in file, and its FILES.
+_files: dict[Path, tuple[str, Added, tuple[str, ...]]] = {}
 _origins: dict[tuple[str, Any], str] = {}  # plug-in by flag of the kind and key
 _groups: set[str] = set()  # loaded groups of entry points
 digests: dict[str, str] = {}
@@ -96,6 +97,7 @@ digests: dict[str, str] = {}
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
+_STDLIB = os.path.dirname(os.__file__) + os.sep
 _places: set[str] = set()  # files and folders with code of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
 
@@ -293,7 +295,8 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
             linecache.checkcache(str(file))
             exec(compile(source, str(file), "exec"), module.__dict__)
-        _files[file], digests[name] = (name, added), digest
+            beside = _beside(file, module.__dict__.get("FILES", ()))
+        _files[file], digests[name] = (name, added, beside), digest
     wanted = [kind for kind in _kinds.values() if flag in (FLAG, kind.flag)]
     keys = tuple(key for kind in wanted for key in _files[file][1].get(kind.flag, ()))
     if not keys:
@@ -301,6 +304,46 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         calls = " or ".join(sorted(kind.call for kind in wanted))
         raise FlagError(flag, path, f"registers {noun}; call {calls}")
     return keys
+
+
+def _beside(file: Path, given: object) -> tuple[str, ...]:
+    """Paths of the FILES of a plug-in; UsageError if one is not a file."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise UsageError("FILES must be a list of paths beside the plug-in")
+    found = tuple(str(file.parent / one) for one in given)
+    for path in (path for path in found if not os.path.isfile(path)):
+        raise UsageError(f"FILES names {path}, which is not a file")
+    return found
+
+
+def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Files that plug-ins use: their FILES, and the imported modules of their folders.
+
+    Args:
+      flags: values of flags, which name the plug-ins; those that are not loaded use none.
+    """
+    own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
+    folders = tuple(f"{file.parent}{os.sep}" for file in own)
+    found = {path for file in own for path in _files[file][2]}
+    for name, module in list(sys.modules.items()):
+        path = str(getattr(module, "__file__", None))
+        if path.startswith(folders) and not (
+            name.partition(".")[0] in ("__main__", "cnnbench")
+            or path.startswith(_STDLIB)
+            or "-packages" in path
+            or Path(path) in _files
+        ):
+            found.add(path)
+    return tuple(sorted(found))
+
+
+def digest(path: str, used: Iterable[str] = ()) -> str:
+    """SHA-256 of a plug-in file and of the files that it uses; those that are gone do not count."""
+    texts = [Path(path).read_bytes()]
+    for one in used:
+        with contextlib.suppress(OSError):
+            texts.append(os.path.basename(one).encode(errors="replace") + Path(one).read_bytes())
+    return _sha256(b"\0".join(texts))
 
 
 def modules_of(package: types.ModuleType) -> list[str]:
@@ -344,7 +387,7 @@ def loaded() -> set[Path]:
 
 def forget(file: Path) -> None:
     """Removes what a file has registered."""
-    name, added = _files.pop(file, ("", {}))
+    name, added, _ = _files.pop(file, ("", {}, ()))
     digests.pop(name, None)
     for flag, keys in added.items():
         for key in keys:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.document import Row, numeric, table, terminal
 from cnnbench.base.stats.slow_steps import mean_step_seconds
@@ -75,6 +76,7 @@ class ScalingFolder(ResultsFolder):
     command = "scaling"
     noun = "measurement"
     shared = True
+    kept = tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*"))
 
     def log(self, name: str) -> Path:
         """Log of the command that runs a job, or of the process alone."""
@@ -100,7 +102,9 @@ class Scaling:
         """The question of a measurement, which may have more repeats when it goes on."""
         return Question(
             plans={
-                f"{n} workers": AskedPlan(identity_of(plan.identity), plan.to_json())
+                f"{n} workers": AskedPlan(
+                    identity_of(plan.identity), plan.to_json(), parts=plugins.parts(plan.config)
+                )
                 for n, plan in self.chiefs.items()
             },
             facts=facts,

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,14 +133,17 @@ def why_missing(folder: str | Path | None = None) -> str:
     return ""
 
 
-def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subject:
+def of_work(
+    flags: Mapping[str, Any], folder: str | Path | None = None, parts: Iterable[str] | None = None
+) -> Subject:
     """Repository of a measurement: of a checkout, the folder.
 
     Without a checkout, it is the repository of a plug-in: of one with networks, if there is one,
     and of several repositories the first by name, so that the order of plug-ins does not matter.
     Without such a plug-in it is that of the working directory. Plug-ins that it does not track,
-    wherever they are, are changes. Where there is no repository, cnnbench is measured, whose commit
-    is a fact of the environment.
+    wherever they are, are changes, and so are their `parts`: by default those of the plug-ins that
+    are loaded in this process. Where there is no repository, cnnbench is measured, whose commit is
+    a fact of the environment.
     """
     networks = (plugins.FLAG, "model_plugin")
     listed = sorted(
@@ -161,7 +164,9 @@ def of_work(flags: Mapping[str, Any], folder: str | Path | None = None) -> Subje
         *_, place, found = min(homes, key=lambda one: one[:2])
     else:
         found = of_folder(folder)
-    own = [path for path in files if not _tracks(place, path)]
+    if parts is None:
+        parts = plugins.parts(flags)
+    own = [path for path in (*files, *map(Path, parts)) if not _tracks(place, path)]
     if own and found.unknown is None:
         texts = sorted(path.read_bytes() for path in own if os.access(path, os.R_OK))
         changes = _digest((found.changes or "").encode(), *texts)

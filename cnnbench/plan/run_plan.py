@@ -80,6 +80,9 @@ class RunPlan(SetupWithNetwork):
         return {
             **agreed_facts(self.config),
             **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests.items()},
+            "digest of what plug-ins use": digest_of(
+                [plugins.digest(path) for path in plugins.parts(self.config)]
+            ),
             "digest of the model's variables": digest_of(spec.variables),
             "digest of the model's settings": digest_of((settings, flops)),
             "the number of training examples": str(self.length.train_examples),

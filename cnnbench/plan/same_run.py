@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
@@ -40,16 +39,19 @@ _OWN = {
 
 
 def identity_here(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What identifies a run on this machine: `identity`, absolute paths, digests of plug-ins."""
+    """What identifies a run on this machine: `identity`, absolute paths, digests of plug-ins.
+
+    The digest of a plug-in includes its `parts`.
+    """
     found = identity(config, of_places=True)
     for name in _PATHS:
         if found.get(name) and not is_url(found[name]):
             found[name] = os.path.abspath(found[name])
     for name, path in plugins.files(found):
         with contextlib.suppress(OSError):
-            text = Path(path).read_bytes()
+            digest = plugins.digest(path, plugins.parts({name: path}))
             number = "" if name != plugins.FLAG else f" {os.path.abspath(path)}"
-            found[f"{name} digest{number}"] = hashlib.sha256(text).hexdigest()[:KEY_LENGTH]
+            found[f"{name} digest{number}"] = digest[:KEY_LENGTH]
     found[plugins.FLAG] = [*map(os.path.abspath, found.get(plugins.FLAG) or ())]
     return found
 

@@ -98,7 +98,7 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(sides, "revision_of", lambda flag, text: text)
         patch.setattr(sides, "commit_of", lambda text: text)
         patch.setattr(repository, "of_folder", subject)
-        patch.setattr(repository, "of_work", lambda flags, place=None: Subject(revision="a" * 40))
+        patch.setattr(repository, "of_work", lambda *_: Subject(revision="a" * 40))
         yield patch
 
 

@@ -33,6 +33,7 @@ from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatc
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.question import ChangedError
+from cnnbench.errors import FlagError
 from cnnbench.judge.compare import (
     DEFAULT_METRICS,
     ComparedConfiguration,
@@ -228,6 +229,11 @@ class Pairs:
         self.campaign = campaign
         earlier = results.pairs()
         self.earlier = len(earlier)
+        judged = () if experiment.earlier is None else experiment.earlier.made
+        if judged and judged[-1].pairs > self.earlier:
+            missing = f"{judged[-1].pairs} pairs were judged, and {self.earlier} have records"
+            reason = f"{missing}; restore the others, or name another folder"
+            raise FlagError("results", str(results.folder), reason)
         self.records: dict[str, list[RunRecord]] = {
             name: [pair[place] for pair in earlier] for place, name in enumerate(SIDES)
         }

@@ -18,6 +18,7 @@ from typing import Any
 
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
+from cnnbench.errors import PathError
 from cnnbench.judge.compare import (
     DEFAULT_METRICS,
     Comparison,
@@ -54,6 +55,7 @@ class PairsFolder(ResultsFolder):
     noun = "experiment"
     timespec = "milliseconds"
     inside = (*SIDES, _DISCARDED, LOGS)
+    kept = tuple(f"{name}/*" for name in inside)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
         """Records of both sides of the pairs, up to the first incomplete pair."""
@@ -172,10 +174,16 @@ def is_clear(verdicts: Sequence[str]) -> bool:
 
 
 def begun(folder: Path) -> Begun | None:
-    """The experiment in a results folder, or None."""
-    events = tuple(Journal(folder / JOURNAL).read())
-    there = any(one.get("event") == "ab" and one.get("looks") for one in events)
-    return Begun(folder, events) if there else None
+    """The experiment in a results folder, or None; PathError for an unusable journal of 1.0.0."""
+    journal = Journal(folder / JOURNAL)
+    found = Begun(folder, tuple(journal.read()))
+    if not any(one.get("event") == "ab" and one.get("looks") for one in found.events):
+        return None
+    try:
+        _ = found.planned, found.pairs, found.end, found.made, found.clear, found.goes_on
+    except (LookupError, TypeError, ValueError):
+        raise PathError(str(journal.path), "is no journal of an experiment") from None
+    return found
 
 
 def resumable(folder: Path) -> Begun | None:

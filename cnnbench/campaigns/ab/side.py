@@ -128,7 +128,7 @@ class Side:
 
     def code(self) -> Subject:
         """The code that it measures, as it is now."""
-        return repository.of_work(self._config, self.checkout)
+        return repository.of_work(self._config, self.checkout, self.resolved.parts)
 
     @property
     def _config(self) -> Mapping[str, object]:
@@ -151,7 +151,7 @@ class Side:
             name: value.removeprefix(place) if isinstance(value, str) else value
             for name, value in found.items()
         }
-        return AskedPlan(found, self._config, self.checkout)
+        return AskedPlan(found, self._config, self.checkout, self.resolved.parts)
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()

@@ -268,7 +268,9 @@ class Campaign:
             failed = any(ended.message for ended in done.values())
             with uninterrupted():  # all or none
                 for one in batch.requests:
-                    batch.folder.accept(one.name, one.failed if failed else one.target)
+                    pending, target = folder.pending(one.name), one.failed if failed else one.target
+                    if target is not None and pending.exists():
+                        folder.move(pending, target)
         return [done[one.name] for one in batch.requests]
 
     def _run(self, batch: RequestBatch, todo: Sequence[Request]) -> dict[str, Ended]:
@@ -285,6 +287,10 @@ class Campaign:
             total = self._done + len(left)
             self.reporter.started(self._done + 1, total, label, self._seconds(left))
             commands = [one.command for one in group]
+            paths = ((one.command.log, one.target, one.failed, one.leaves) for one in group)
+            pending = (batch.folder.pending(one.name) for one in group)
+            names = batch.folder.files(*itertools.chain(*paths), *pending)
+            batch.folder.journal.add("files", files=names)
             for command in commands:
                 with batch.folder.writing(command.log):
                     command.log.parent.mkdir(exist_ok=True)
@@ -341,11 +347,18 @@ class Campaign:
         folder = batch.folder
         attempts = folder.lost.setdefault(batch.name, [])
         again = len(attempts) < batch.repeats and folder.repeated < batch.most_repeats
-        folder.journal.add("lost", pair=batch.name, lost=encode(lost), again=again)
+        number = len(attempts) + 1
+        aside = {
+            path: path.with_stem(f"{one.name}-lost-{number}")
+            for one in batch.requests
+            for path in (folder.pending(one.name), one.command.log)
+        }
+        files = folder.files(*aside.values()) if again else []
+        folder.journal.add("lost", pair=batch.name, lost=encode(lost), again=again, files=files)
         if again:
             attempts.append(lost)
-            for one in batch.requests:
-                folder.set_aside(one.name, one.command.log, f"lost-{len(attempts)}")
+            for path, target in aside.items():
+                folder.move(path, target)
             hows = " and ".join(f"{one.side.upper()} was {one.how}" for one in lost)
             self.reporter.notice(f"{batch.label} is measured again: {hows}")
         return again

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs
@@ -81,6 +82,7 @@ class Resolved:
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
       work: amount of computation; None for all-reduces.
+      parts: files that its plug-ins use, see `plugins.parts`.
       no_turns: why the run cannot step in turn with another one like it; None if it can.
     """
 
@@ -95,6 +97,7 @@ class Resolved:
     asynchronous: bool = False
     rows: int = 1
     work: RunWork | None = None
+    parts: tuple[str, ...] = ()
     no_turns: str | None = None
 
 
@@ -138,6 +141,7 @@ def of_plan(plan: RunPlan) -> Resolved:
         needed_bytes=total_of_job(plan),
         asynchronous=plan.place.asynchronous,
         work=work_of(plan),
+        parts=plugins.parts(plan.config),
         no_turns=_no_turns(plan),
     )
 
@@ -205,5 +209,6 @@ def resolve_all_reduce(given: Mapping[str, Any]) -> Resolved:
         config=config,
         explicit_flags=tuple(given),
         identity=identity_here(config),
+        parts=plugins.parts(config),
         rows=cases * len(plan.workloads) * sum(count > 1 for count in plan.counts),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,17 +47,19 @@ class AskedPlan:
       identity: what identifies it, by the names of flags.
       config: parameters of its runs, whose plug-ins are measured; None if commits alone are.
       folder: where its runs start, if it is not the working directory.
+      parts: files that the plug-ins use, see `plugins.parts`.
     """
 
     identity: Mapping[str, Any]
     config: Mapping[str, Any] | None
     folder: Path | None = None
+    parts: Sequence[str] = ()
 
     def code(self) -> Subject:
         """The measured code, as it is now."""
         if self.config is None:
             return Subject()
-        found = repository.of_work(self.config, self.folder)
+        found = repository.of_work(self.config, self.folder, self.parts)
         return found.labelled(labels_of(self.config)) or Subject()
 
 
@@ -116,7 +118,8 @@ class Question:
 
 def plan_of(resolved: Resolved, /, **more: object) -> AskedPlan:
     """A plan of runs in the working directory, with more that identifies it."""
-    return AskedPlan(identity_of(resolved.identity, **more), resolved.config)
+    found = identity_of(resolved.identity, **more)
+    return AskedPlan(found, resolved.config, parts=resolved.parts)
 
 
 def identity_of(flags: Mapping[str, Any], /, **more: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -31,7 +32,17 @@ LOGS = "logs"
 PROCESS = "process"
 """Event of a journal: the end of a process."""
 
-_CRC = b', "crc": '
+CHECKSUM = "crc"
+"""Key of a line that covers all bytes before it."""
+
+_CRC = f', "{CHECKSUM}": '.encode()
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("name", "status", "problem", "suite", "stamp", "key"), str),
+    **dict.fromkeys(("group", "repeat", "pairs"), int),
+    **dict.fromkeys(("seconds", "alpha"), (int, float)),
+    **dict.fromkeys(("sides", "policy"), dict),
+    **dict.fromkeys(("looks", "verdicts", "metrics", "allowed", "files"), list),
+}
 
 
 class ResultsFolder:
@@ -45,8 +56,9 @@ class ResultsFolder:
     adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
     is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
     command; and with `resume`, if it holds no `noun` and is not shared, or one with another
-    question or without one (those of 1.0.0). `inside` are folders that it makes; `within` is the
-    campaign's folder that contains this one.
+    question or without one (those of 1.0.0), or files of the patterns `kept` that the journal does
+    not name. `inside` are folders that it makes; `within` is the campaign's folder that contains
+    this one.
     """
 
     command: ClassVar[str] = ""
@@ -55,6 +67,7 @@ class ResultsFolder:
     timespec: ClassVar[str] = "seconds"
     shared: ClassVar[bool] = False
     inside: Sequence[str] = ()
+    kept: ClassVar[Sequence[str]] = ()
 
     def __init__(
         self,
@@ -87,9 +100,11 @@ class ResultsFolder:
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
-                self._groups = max([int(one.get("group", 0)) for one in self.earlier], default=0)
+                self._groups = max([one.get("group", 0) for one in self.earlier], default=0)
                 if resume and question is not None:
                     self._refuse_other(question)
+                if resume:
+                    self._refuse_unnamed()
                 for name in self.inside:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
@@ -154,6 +169,16 @@ class ResultsFolder:
             reason = f"the {self.noun} in it differs in {differ}; name another folder"
             raise self._refused(reason)
 
+    def _refuse_unnamed(self) -> None:
+        if self.earlier and CHECKSUM not in self.earlier[0]:
+            return  # begun by 1.0.0
+        named = {name for one in self.earlier for name in one.get("files", ())}
+        for path in sorted(path for pattern in self.kept for path in self.folder.glob(pattern)):
+            own = path.relative_to(self.folder)
+            if path.is_file() and path.name != FILE and not named & {_named(own), str(own.parent)}:
+                reason = f"its journal does not name {own}: one of the two was changed; restore it"
+                raise self._refused(f"{reason}, or name another folder")
+
     def _refuse_journals(self, names: Iterable[str]) -> None:
         for name in sorted(names):
             path = self.folder / name
@@ -197,18 +222,15 @@ class ResultsFolder:
         self._groups += 1
         return self._groups
 
-    def accept(self, name: str, target: Path | None) -> None:
-        """Gives the record of a process its final name, if it is pending and there is one."""
-        pending = self.pending(name)
-        if target is not None and pending.exists():
-            with self.writing(pending):
-                pending.replace(target)
+    def files(self, *paths: Path | None) -> list[str]:
+        """Names of files without suffixes for an event, which may be left from then on."""
+        own = (path.relative_to(self.folder) for path in paths if path is not None)
+        return [*dict.fromkeys(map(_named, own))]
 
-    def set_aside(self, name: str, log: Path, attempt: str) -> None:
-        """Renames the pending record and the log of a process that will be run again."""
-        for path in (self.pending(name), log):
-            with self.writing(path):
-                path.replace(path.with_stem(f"{name}-{attempt}"))
+    def move(self, path: Path, target: Path) -> None:
+        """Renames a file in the folder."""
+        with self.writing(path):
+            path.replace(target)
 
     def keep(self, document: Mapping[str, Any], target: Path) -> None:
         """Writes a record (JSON values) atomically."""
@@ -255,6 +277,10 @@ class ResultsFolder:
             shutil.rmtree(made)
 
 
+def _named(path: Path) -> str:
+    return str(path.with_suffix(""))
+
+
 def _is_unused(path: Path) -> bool:
     """Whether a path is a lock, or an empty folder that a killed campaign has left."""
     return path.name == FILE or (path.is_dir() and not any(path.iterdir()))
@@ -288,53 +314,77 @@ class Journal:
     """Events, one JSON object per line, oldest first; append-only.
 
     A kill can tear the last line only; such a line is skipped when reading, and never joined with
-    the next one when writing. Lines end in a CRC-32 of the rest, since results follow from their
-    values; those of earlier versions do not. Times have the precision of `datetime.isoformat`.
+    the next one when writing. Since results follow from their values, lines end in the CRC-32 of
+    all bytes of the file before it, and the file `lines` has their number: a line that was changed,
+    added, moved or removed is seen. Journals of 1.0.0 have neither. Times have the precision of
+    `datetime.isoformat`. `check` raises where the folder must not be written.
     """
 
     def __init__(
         self, path: Path, timespec: str = "seconds", check: Callable[[], None] = lambda: None
     ) -> None:
         self.path = path
+        self.lines = path.with_suffix(".lines")
         self._timespec = timespec
         self._check = check
+        self._written: int | None = None
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
         """The events so far, all or those of these names; none if there is no file.
 
-        PathError for a line that has changed since it was written.
+        PathError for a journal that is no longer what was written.
         """
-        try:
+        data, written = b"", 0
+        with contextlib.suppress(PathError):
             data = read_file(self.path)
-        except PathError:
-            return
-        for number, line in enumerate(data.split(b"\n"), start=1):
-            facts, mark, crc = line.rpartition(_CRC)
-            if mark and line.endswith(b"}") and crc != b"%d}" % zlib.crc32(facts):
-                reason = f"line {number} is damaged; restore the file, or name another folder"
-                raise PathError(str(self.path), reason)
+        with contextlib.suppress(PathError, ValueError):
+            written = int(read_file(self.lines))
+        before, checked, torn, found = 0, False, False, []
+        for number, line in enumerate(io.BytesIO(data), start=1):
+            event = None
             with contextlib.suppress(ValueError):
                 event = parse_json(line)
-                if isinstance(event, dict) and (not events or event.get("event") in events):
-                    yield event
+            torn = not (isinstance(event, dict) or line.endswith(b"\n"))
+            if isinstance(event, dict):
+                facts, _, crc = line.rstrip(b"\n").rpartition(_CRC)
+                valid = crc == b"%d}" % zlib.crc32(facts, before)
+                checked = checked or CHECKSUM in event
+                if not valid and (checked or "question" in event or not _is_typed(event)):
+                    raise self._damaged(f"line {number} is damaged")
+                found.append(event)
+            before = zlib.crc32(line, before)
+        if len(found) + torn < written or (written and found and not checked):
+            raise self._damaged("lines are missing at its end, or all checksums")
+        yield from (one for one in found if not events or one.get("event") in events)
+
+    def _damaged(self, what: str) -> PathError:
+        return PathError(str(self.path), f"{what}; restore the file, or name another folder")
 
     def add(self, event: str, **facts: Any) -> None:
         """Appends an event, with the time."""
+        self._check()
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
         known = vars(JournalEvent(event=event, time=now))
-        line = json.dumps({**known, **facts}, default=str)[:-1]
-        line += f"{_CRC.decode()}{zlib.crc32(line.encode())}}}\n"
-        self._check()
+        line = json.dumps({**known, **facts}, default=str)[:-1].encode("ascii")
+        if self._written is None:
+            self._written = sum(1 for _ in self.read())
         with _writing(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                size = os.lseek(descriptor, 0, os.SEEK_END)
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    line = "\n" + line
-                write_all(descriptor, line.encode("ascii"))
+                before = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+                start = b"\n" if before and not before.endswith(b"\n") else b""
+                crc = zlib.crc32(line, zlib.crc32(before + start))
+                write_all(descriptor, b"%s%s%s%d}\n" % (start, line, _CRC, crc))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            self._written += 1
+            write_whole(self.lines, b"%d\n" % self._written)
+
+
+def _is_typed(event: Mapping[str, Any]) -> bool:
+    """Whether values that no checksum covers can be what cnnbench 1.0.0 has written."""
+    return all(key not in event or isinstance(event[key], kind) for key, kind in _TYPES.items())
 
 
 def question_of(

@@ -211,6 +211,7 @@ class StrategiesFolder(WeightsFolder):
     command = "strategies"
     noun = "comparison"
     inside = (LOGS,)
+    kept = (f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json")
 
 
 class StrategiesSession:

@@ -42,6 +42,7 @@ class Store(ResultsFolder):
     noun = "sweep"
     file = "sweep.jsonl"
     shared = True
+    kept = (f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",)
 
     def __init__(
         self, folder: str, question: Question | None = None, *, resume: bool = False
@@ -120,7 +121,7 @@ class Sweep:
         """Runs all items that are not done; returns all results."""
         for event in self.store.earlier:
             if self.store.resume and event.get("suite") == self.plan.suite:
-                self.store.stamp = event["stamp"]
+                self.store.stamp = event.get("stamp", self.store.stamp)
         counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
         self.store.begin(suite=self.plan.suite, stamp=self.store.stamp, **counts)
         return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))

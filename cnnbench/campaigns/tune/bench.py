@@ -79,6 +79,7 @@ class TuneFolder(WeightsFolder):
     command = "tune"
     noun = "search"
     inside = (LOGS,)
+    kept = (f"{LOGS}/*", f"{_RACE}/*")
 
     def pairs(self, number: int) -> PairsFolder:
         """The folder of the proof of a leader (numbered from 1), with earlier pairs."""

@@ -191,7 +191,7 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
             raise FlagError(name, value, other)
     if common and common != common_then:
         raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
-    if then.get("aa") or not then.get("sequential", True):
+    if found.made and (then.get("aa") or not then.get("sequential", True)):
         reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
         raise FlagError("resume", "true", reason)
     for side, own in AbFlags(**given).variables.items():

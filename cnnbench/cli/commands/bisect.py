@@ -165,9 +165,12 @@ def _run(
     }
     plans = {"": replace(setting.side.plan(), config=None)}
     # Of what does not come with the commits: plug-ins by their absolute paths.
-    for _, path in plugins.files(setting.side.given):
+    for name, path in plugins.files(setting.side.given):
         if os.path.isabs(path):
-            plans[path] = AskedPlan({}, {plugins.FLAG: path}, Path(path).parent)
+            with contextlib.suppress(UsageError):  # processes will report it
+                plugins.load(path, name)
+            parts = plugins.parts({name: path})
+            plans[path] = AskedPlan({}, {plugins.FLAG: path}, Path(path).parent, parts)
     question = Question(
         plans=plans,
         facts=facts.collect(),

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.sweep.runner import Store
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, PathError
 from cnnbench.records import files
 
 KEY = "0123456789ab"
@@ -61,3 +62,71 @@ def test_the_journal_survives_a_torn_line(tmp_path):
     assert [(e["event"], e["key"]) for e in events] == [("start", "k"), ("end", "k")]
     assert events[1]["seconds"] == 1.5
     assert events[0]["time"].endswith("+00:00")
+
+
+@pytest.fixture
+def journal(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    for number in range(4):
+        journal.add("look", pairs=number)
+    return journal
+
+
+def lines_of(journal):
+    return journal.path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda lines: lines[:-1],
+        lambda lines: lines[:2],
+        lambda lines: lines[1:],
+        lambda lines: [*lines[:2], lines[2][:9]],
+        lambda lines: [lines[0], lines[2], lines[1], lines[3]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [lines[0].replace(b'"pairs": 0', b'"pairs": 5'), *lines[1:]],
+        lambda lines: [line.partition(b', "crc"')[0] + b"}\n" for line in lines],
+        lambda lines: [*lines[:3], lines[3].partition(b', "crc"')[0] + b"}\n"],
+        lambda lines: [],
+    ],
+)
+def test_a_journal_that_was_edited_is_refused(journal, edited):
+    journal.path.write_bytes(b"".join(edited(lines_of(journal))))
+    with pytest.raises(PathError, match="restore the file, or name another folder"):
+        list(journal.read())
+
+
+def test_a_torn_last_line_is_dropped_and_the_journal_goes_on(journal):
+    journal.path.write_bytes(journal.path.read_bytes()[:-9])
+    later = Journal(journal.path)
+    assert [one["pairs"] for one in later.read()] == [0, 1, 2]
+    later.add("look", pairs=7)
+    assert [one["pairs"] for one in later.read()] == [0, 1, 2, 7]
+
+
+def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_types(tmp_path):
+    journal = Journal(tmp_path / "sweep.jsonl")
+    old = '{"event": "sweep", "suite": "a", "seed": 1}\n{"event": "end", "seconds": 4.5}\n'
+    journal.path.write_text(old)
+    journal.add("sweep", suite="b")
+    assert [one["event"] for one in journal.read()] == ["sweep", "end", "sweep"]
+    journal.path.write_text(old.replace("4.5", '"x"'))
+    journal.lines.unlink()
+    with pytest.raises(PathError, match="line 2 is damaged"):
+        list(Journal(journal.path).read())
+
+
+def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
+    with Store(str(tmp_path)) as store:
+        known = store.path(*RUN)
+        store.begin(suite="a")
+        store.journal.add("files", files=store.files(known))
+        store.keep({}, known)
+        (tmp_path / "comparison.json").write_text("of the user")
+    Store(str(tmp_path), resume=True).__exit__()
+    with Store(str(tmp_path)) as store:
+        store.stamp = "20250102T000000000000Z"
+        store.keep({}, store.path(*RUN))
+    with pytest.raises(FlagError, match=r"does not name suite-a.*r2.2025.*json"):
+        Store(str(tmp_path), resume=True)

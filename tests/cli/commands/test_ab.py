@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
 
@@ -496,6 +498,14 @@ def test_what_cannot_go_on_is_refused(ab, call, monkeypatch):
     stored = "whose values are not stored: --a_env=FAKE=..."
     assert refused().endswith(stored)
     assert "is judged once (--nosequential, --aa)" in refused(*noise, results="once")
+
+    def ends(self):
+        raise BenchmarkError("as killed before the first pair")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pairs, "_up_to_an_end", ends)
+        ab("--nosequential", "--pairs=2", results="early", **NOISY, code=4)
+    call("ab", "--resume", "--results=early", *noise, code=3)  # nothing was judged yet
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     changed = "the experiment in it differs in TF_ENABLE_ONEDNN_OPTS (1, now 0)"
     assert refused(*noise) == f"--results=results: {changed}; name another folder"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 from collections import Counter
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from edits import edit
 from privileges import mount, mounting, umount, unprivileged
 
 from cnnbench.campaigns.ab import checkout, side
@@ -184,11 +187,18 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_kind_of_edit_is_another_question(campaigns, refused, command, tmp_path):
     plugin = campaigns.plugin = campaigns.plugin.rename(tmp_path / "net.py")  # in no repository
+    helper = tmp_path / f"helper_{abs(hash(tmp_path))}.py"  # modules stay loaded after a test
+    folder = "import os, sys; sys.path.insert(0, os.path.dirname(__file__))"
+    used = f"{folder}\nimport {helper.stem}\nFILES = ['sizes.txt']\n{NET}"
+    sizes = tmp_path / "sizes.txt"
+    for file, text in ((plugin, used), (helper, "SIZE = 1"), (sizes, "1")):
+        file.write_text(text)
     assert campaigns(command, "../r") in (0, 3)
-    for file, text in ((Path("notes"), "x"), (Path("new.py"), ""), (plugin, f"{NET}#")):
+    own = {plugin: f"{used}#", helper: "SIZE = 2", sizes: "2"}
+    for file, text in {Path("notes"): "x", Path("new.py"): "", **own}.items():
         before = file.read_text() if file.exists() else None
         file.write_text(text)
-        if command == "bisect" and file is not plugin:  # nothing of the working tree is measured
+        if command == "bisect" and file not in own:  # nothing of the working tree is measured
             assert campaigns(command, "../r", resume=True) in (0, 3)
         else:
             assert "uncommitted changes" in refused(command, "../r")
@@ -357,3 +367,51 @@ def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
     disturbed(command, replaced, False)
     unprivileged(lambda: disturbed(command, read_only, True))
     mounting(lambda: disturbed(command, unmounted, False))
+
+
+EDITS = int(os.environ.get("JOURNAL_EDITS", "3"))
+"""Edits of the journals of each campaign; scripts/fuzz says when there are more."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_edited_journal_is_refused_or_changes_nothing(
+    campaigns, recorded, command, monkeypatch, capsys
+):
+    cuts, add = itertools.count(), Journal.add
+
+    def cut(journal, event, **facts):
+        shutil.copytree("whole", f"cut-{next(cuts)}")
+        add(journal, event, **facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", cut)
+        assert campaigns(command, "whole") in (0, 3)
+
+    def found(folder):
+        ends = [one for one in events(folder) if one["event"] == "end"]
+        return records(folder), sorted((one["pairs"], one["alpha"]) for one in ends)
+
+    expected, moments, refused = found("whole"), next(cuts), 0
+    for number in range(EDITS):
+        generator = random.Random(f"{command} {number}")
+        moment = Path("whole")
+        if generator.random() < 0.7:
+            moment = Path(f"cut-{generator.randrange(3, moments)}")
+        shutil.rmtree("edited", ignore_errors=True)
+        shutil.copytree(moment, "edited", ignore=shutil.ignore_patterns(".cnnbench-lock"))
+        journals = [path for path in sorted(Path("edited").rglob("*.jsonl")) if path.stat().st_size]
+        what = f"{number} {moment}: {edit(generator.choice(journals), generator)}"
+        kept = records("edited")
+        capsys.readouterr()
+        code = campaigns(command, "edited", resume=True)
+        err = capsys.readouterr().err
+        assert "Traceback" not in err, what
+        lines = [line for line in err.splitlines() if " error: " in line]
+        if code == 2:
+            assert len(lines) == 1, (what, err)
+            assert records("edited") == kept, what
+            refused += 1
+        else:
+            assert (code in (0, 3), lines) == (True, []), (what, err)
+            assert found("edited") == expected, (what, err)
+    assert refused >= EDITS / 2
