@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from cnnbench.campaigns.processes.results_dir import Journal
 
 _VALUES: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "x", [], [1], {}, {"a": 1})
 
@@ -61,3 +64,13 @@ _KINDS = (
 
 def _without_checksum(event: dict[str, Any]) -> bytes:
     return json.dumps({key: value for key, value in event.items() if key != "crc"}).encode() + b"\n"
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Changes the events of a journal, as if they had been written like that."""
+    found = [change(event) for event in Journal(path).read()]
+    path.unlink()
+    path.with_suffix(".lines").unlink()
+    journal = Journal(path)
+    for event in found:
+        journal.add(**{key: value for key, value in event.items() if key != "crc"})
