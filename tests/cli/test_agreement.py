@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import collections
+import csv
 import dataclasses
 import functools
+import io
 import random
 import re
 import shutil
@@ -47,6 +49,10 @@ from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.explain import explain, explanation
+from cnnbench.judge.history import HistoryEntry, all_series, formats
+from cnnbench.judge.history import page as history_page
+from cnnbench.judge.history.steps import trend
+from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.judge.report.renderers import render, wording
 from cnnbench.judge.report.renderers.json import document as comparison_document
 from cnnbench.judge.report.sections import campaigns as campaign_sections
@@ -56,6 +62,7 @@ from cnnbench.records.parts import ConditionNote, Conditions, Measured, StartupS
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import GAPS, INPUT_WAIT
 from cnnbench.records.strategies import StrategyRow
+from cnnbench.version import __version__
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -64,6 +71,9 @@ MUTATIONS = 500
 
 NO_RESULTS = (
     "95 % interval",  # a level
+    "(95 %: ",
+    "95 %: between",
+    f"page of version {__version__}",
     "the 6 pairs that a verdict needs",
     "--rounds=6 can",
     "--rounds=3 does",
@@ -411,6 +421,59 @@ def paired(
         return compared(written[0])
 
 
+def history_of(seed: int, folder: Path, make: Any) -> Experiment:
+    """Series of commits with a step, one that was undone, or none, of one or two configurations."""
+    draw = random.Random(seed)
+    commits = draw.choice([6, 20, 30])
+    first = draw.randint(3, commits - 2)
+    undone = draw.choice([commits, first + 5])
+    scatter, factor = draw.choice([0.003, 0.015]), draw.choice([1, 0.9, 0.95, 1.1])
+    records = [
+        make(
+            100 * (factor if first <= commit < undone else 1) * (1 + draw.gauss(0, scatter)),
+            flags={"batch_size": batch, "result_label": f"commit=c{commit:03}"},
+        )
+        for batch in draw.sample([8, 16], draw.choice([1, 2]))
+        for commit in range(commits)
+        for _ in range(3)
+    ]
+    documents: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, tracked():
+        entries = [entry for one in records for entry in HistoryEntry.all_of(one)]
+        found = [trend(one, THROUGHPUT) for one in all_series(entries, THROUGHPUT)]
+        patch.setattr(formats.HistoryDocument, "to_dict", lambda self: documents.append(self) or {})
+        formats.json_text(found, THROUGHPUT)
+        patch.undo()
+        outputs: dict[str, Callable[[Any], str]] = {
+            "table": lambda those: formats.table_text(those, THROUGHPUT),
+            "csv": lambda those: _without(formats.csv_text(those, THROUGHPUT), "failed", "level"),
+            "page": lambda those: page_text(history_text(those, "x.html")),
+            "markdown": lambda those: unescaped(history_text(those, "x.md")),
+        }
+        starts = [point.started for one in found for point in one.series.points]
+        forms = ("%Y-%m-%d %H:%M", "%m-%d %H:%M", "%Y-%m-%d")
+        phrases = {f"{start:{form}}" for start in starts for form in forms}
+        phrases |= {f"c{commit:03}" for commit in range(commits)}
+        # Numbers of series, of points, of what was found, and, in CSV, of failed processes, are not
+        # yet those of the document, but counted by the writers, who compute levels of trends, too.
+        valued = sum(len(one.series.points) for one in found)
+        phrases |= {f"points: {valued}", f"points\n{valued}", "1 configuration", "1 regression"}
+        phrases |= {"2 configurations", "2 regressions", *(f"{at} outlier" for at in range(1, 9))}
+        return Experiment.of(found, documents[0], outputs, sorted(phrases))
+
+
+def history_text(found: Sequence[Any], name: str) -> str:
+    """The page of a history, or its Markdown."""
+    return history_page.render(name, found, THROUGHPUT).decode()
+
+
+def _without(table: str, *columns: str) -> str:
+    """CSV without some columns."""
+    head, *rows = csv.reader(io.StringIO(table))
+    kept = [at for at, name in enumerate(head) if name not in columns]
+    return "\n".join(",".join(row[at] for at in kept) for row in (head, *rows))
+
+
 @functools.cache
 def repository() -> Path:
     """A repository of seven commits; the machine of an experiment gives them speeds."""
@@ -506,6 +569,7 @@ COMMANDS: Mapping[str, Callable[[int, Path, Any], Experiment]] = {
     "compare": compare_of,
     "explain": explain_of,
     "gate": gate_of,
+    "history": history_of,
     "strategies": strategies_of,
     "tune": tune_of,
 }

@@ -299,8 +299,9 @@ class Page:
         return cls(name, "".join(plain), tuple(found))
 
 
-def without_marks(value: Any) -> Any:
-    """A result with plain numbers and texts in place of those with marks."""
+def without_marks(value: Any, made: dict[int, Any] | None = None) -> Any:
+    """A result with plain numbers and texts; `made` are copies of its parts, by their identity."""
+    made = {} if made is None else made
     if isinstance(value, str):
         return _MARK.sub("", value)
     if isinstance(value, (Float, Integer)):
@@ -308,14 +309,15 @@ def without_marks(value: Any) -> Any:
     if isinstance(value, (Enum, type)):
         return value
     if type(value).__module__.startswith((*_RESULTS, "cnnbench.campaigns.bisect.session")):
-        plain = copy.copy(value)
-        for name in vars(value):
-            object.__setattr__(plain, name, without_marks(getattr(value, name)))
-        return plain
+        if id(value) not in made:
+            made[id(value)] = plain = copy.copy(value)
+            for name in vars(value) if hasattr(value, "__dict__") else type(value).__slots__:
+                object.__setattr__(plain, name, without_marks(getattr(value, name), made))
+        return made[id(value)]
     if type(value) in (tuple, list):
-        return type(value)(map(without_marks, value))
+        return type(value)(without_marks(one, made) for one in value)
     if type(value) is dict:
-        return {key: without_marks(one) for key, one in value.items()}
+        return {key: without_marks(one, made) for key, one in value.items()}
     return value
 
 
@@ -491,7 +493,7 @@ def page_text(page: str) -> str:
     return "\n".join(filter(None, map(str.strip, texts.found)))
 
 
-_SCALES = ("x", "y", "style", "mark", "sizes", "ticks", "low", "high", "box", "spans")
+_SCALES = ("x", "y", "style", "mark", "sizes", "ticks", "low", "high", "box", "spans", "points")
 """Fields of charts that are no results, or are drawn and not said."""
 
 
@@ -503,9 +505,7 @@ def chart_text(chart: Any, *_: Any) -> str:
 def _drawn(value: Any) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            if field.name == "points":  # the second of each is a result, the first is its place
-                yield from _drawn([y for _, y in getattr(value, field.name)])
-            elif field.name not in _SCALES:
+            if field.name not in _SCALES:
                 yield from _drawn(getattr(value, field.name))
     elif isinstance(value, (list, tuple)):
         for one in value:

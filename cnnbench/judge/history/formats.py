@@ -12,7 +12,7 @@ from typing import ClassVar
 from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text import table as tables
-from cnnbench.base.text.numbers import count, first_few, integer
+from cnnbench.base.text.numbers import count, first_few, integer, number_of
 from cnnbench.judge.history.noise import TWO_MACHINES, RecognizedNoise, SeriesLevel
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
@@ -89,7 +89,7 @@ def _row(found: Trend, point: SeriesPoint, metric: Metric) -> Row:
     failed = f", {point.failed} failed" if point.failed else ""
     return {
         **{title: cells[title] for title in ("started (UTC)", "point", metric.title, "range")},
-        "processes": f"n={len(point.values)}{failed}",
+        "processes": f"n={number_of(point.values)}{failed}",
         "mark": cells["mark"],
     }
 
@@ -108,7 +108,7 @@ def point_row(found: Trend, point: SeriesPoint, metric: Metric, commit_url: str 
         "mark": TableCell(mark, tone=_TONES.get(mark[:1], "")),
         "started (UTC)": TableCell(time_text(point), kinds="steady"),
         "range": TableCell(" to ".join(ends) if point.values[1:] else "", kinds="number"),
-        "processes": numeric(len(point.values), integer),
+        "processes": numeric(number_of(point.values), integer),
         "failed": numeric(point.failed or None, integer),
         "error": TableCell(point.runs[0].error if point.failed else "", kinds="prose"),
         "machine": found.series.machine,
@@ -332,7 +332,7 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             point.value,
             min(point.values),
             max(point.values),
-            len(point.values),
+            number_of(point.values),
             point.failed,
             level.at(index, metric.relative),
             step is not None,

@@ -292,7 +292,7 @@ def _axis(points: Sequence[SeriesPoint]) -> Axis:
 
 
 def _hint(point: SeriesPoint, metric: Metric) -> str:
-    values = count(len(point.values), "process", "processes")
+    values = count(point.values, "process", "processes")
     value = metric.value_text(point.value)
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
