@@ -5,6 +5,9 @@ Usage: scripts/fuzz [OPTIONS]
 Runs the targets of tests/fuzz/targets.py in rotation, in processes that may crash or hang: a case
 of more than ten seconds is ended. A finding is printed with the command that repeats it. The exit
 status is 0 without findings, 1 with some, 2 for wrong use.
+
+Journals of whole campaigns are edited by a test, here 200 times each:
+JOURNAL_EDITS=200 scripts/test tests/cli/commands/test_going_on.py -k edited_journal
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ def test_a_folder_that_vanishes_gets_no_more_and_is_resumed(
 
 
 EDITS = int(os.environ.get("JOURNAL_EDITS", "3"))
-"""Edits of the journals of each campaign; scripts/fuzz says when there are more."""
+"""Seeded edits of the journals of each campaign, one after the other."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
