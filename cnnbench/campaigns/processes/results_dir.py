@@ -40,7 +40,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("name", "status", "problem", "suite", "stamp", "key"), str),
     **dict.fromkeys(("group", "repeat", "pairs"), int),
     **dict.fromkeys(("seconds", "alpha"), (int, float)),
-    **dict.fromkeys(("sides", "policy"), dict),
+    **dict.fromkeys(("sides", "policy", "question"), dict),
     **dict.fromkeys(("looks", "verdicts", "metrics", "allowed", "files"), list),
 }
 
@@ -349,7 +349,7 @@ class Journal:
                 facts, _, crc = line.rstrip(b"\n").rpartition(_CRC)
                 valid = crc == b"%d}" % zlib.crc32(facts, before)
                 checked = checked or CHECKSUM in event
-                if not valid and (checked or "question" in event or not _is_typed(event)):
+                if not _is_typed(event) or (not valid and (checked or "question" in event)):
                     raise self._damaged(f"line {number} is damaged")
                 found.append(event)
             before = zlib.crc32(line, before)
@@ -383,7 +383,7 @@ class Journal:
 
 
 def _is_typed(event: Mapping[str, Any]) -> bool:
-    """Whether values that no checksum covers can be what cnnbench 1.0.0 has written."""
+    """Whether values, which in journals of 1.0.0 no checksum covers, have the right types."""
     return all(key not in event or isinstance(event[key], kind) for key, kind in _TYPES.items())
 
 
