@@ -40,6 +40,7 @@ ALLOWED = {
     "scripts/kills.py problems": "files in its own temporary folder",
     "scripts/stops.py _disturb": "the folder of results that it has made, during a run",
     "scripts/stops.py play": "its own temporary folder",
+    "scripts/validate_explain.py add": "a trial of its own, which is kept under another name",
     "scripts/check_install.py check": "the checkout that it has made in its own folder",
     "scripts/make_environment.py write_state": "replaces its own file in the environment",
     "scripts/make_environment.py make": "an environment that it has made, as `plan` decides",
