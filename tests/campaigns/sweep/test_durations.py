@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,7 @@ def test_time_left_is_of_what_was_measured(tmp_path, make_record):
 
     campaign = Timed(Reporter(said := io.StringIO()), cool_down=0.001)
     campaign.remember("old", 5.0)
-    command: Any = SimpleNamespace(record=Path("x.part"), log=Path("x.log"))
+    command: Any = SimpleNamespace(record=tmp_path / "x.part", log=tmp_path / "x.log")
 
     def policy(folder):
         for place, (key, then) in enumerate((("a", "abca"), ("a", "bca"), ("b", "ca"), ("c", ""))):

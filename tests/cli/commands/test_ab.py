@@ -262,8 +262,8 @@ def test_a_pair_that_lost_a_process_is_measured_again_and_counted(ab, call, tmp_
     assert [name for pair in once for name in pair] == processes("calm")
     # Whoever compares the records finds them.
     note = (
-        "2 pairs were measured again: a process of B was killed by SIGKILL (2 times), "
-        "a process of A was killed by SIGKILL"
+        "2 pairs were measured again: a process of A was killed by SIGKILL, "
+        "a process of B was killed by SIGKILL (2 times)"
     )
     for text in (done.out, call(*from_files(done), "--format=json").out):
         document = json.loads(text)
