@@ -103,7 +103,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
     counted = Counter(one for those in lost.values() for one in those)
     causes = [
         f"a process of {side.upper()} was {how}" + (f" ({times} times)" if times > 1 else "")
-        for (side, how), times in counted.items()
+        for (side, how), times in sorted(counted.items())
     ]
     pairs = count(len(lost), "pair was", "pairs were")
     return len(lost), f"{pairs} measured again: {', '.join(causes)}"
