@@ -38,10 +38,12 @@ def _begin() -> None:
 
 _begin()  # before the other imports, whose traceback a signal would print
 
+import warnings
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.version import __version__
@@ -75,6 +77,41 @@ class _Checkout:
         )
 
 
+_MOVED = {
+    "cnnbench.data.arrays": "cnnbench.data.pipeline",
+    "cnnbench.data.findings": "cnnbench.data.folder",
+    "cnnbench.data.position": "cnnbench.data.pipeline",
+    "cnnbench.judge.report.tables": "cnnbench.judge.report.exports",
+    "cnnbench.variable_mgr.all_reduce.cost": "cnnbench.variable_mgr.all_reduce.registry",
+    "cnnbench.variable_mgr.tower_variable": "cnnbench.variable_mgr.towers",
+}
+"""Public modules of 1.0.0 that were merged into others: their names work until version 2."""
+
+
+class _Moved:
+    """Finds the modules of `_MOVED`: importing one warns and gives the names of its successor."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder.find_spec`."""
+        del path, target
+        return ModuleSpec(name, _Moved) if name in _MOVED else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType:
+        """See `importlib.abc.Loader.create_module`."""
+        new = _MOVED[spec.name]
+        warnings.warn(f"{spec.name} is now {new}", DeprecationWarning, stacklevel=2)
+        module = ModuleType(spec.name, f"The names of `{new}`.")
+        vars(module)["__getattr__"] = lambda name: getattr(import_module(new), name)
+        return module
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """See `importlib.abc.Loader.exec_module`."""
+
+
+sys.meta_path.append(_Moved)
 if not (Path(__file__).parent / "models").is_dir():
     sys.meta_path.insert(0, _Checkout)
 

@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Measures in fresh processes; see `cnnbench.testing.Bench`."""
-    from cnnbench.base.text.numbers import parse_number
-    from cnnbench.base.urls import local
+    from cnnbench.base.files import local
+    from cnnbench.base.text import parse_number
     from cnnbench.testing import Bench
 
     kept = request.config.getoption("cnnbench_results")

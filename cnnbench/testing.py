@@ -18,14 +18,12 @@ from typing import ClassVar, Literal, TextIO, TypeAlias
 
 import pytest
 
-from cnnbench.base.reading import read_json
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import check, refuse
-from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.base.files import read_json
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import Reporter
+from cnnbench.campaigns.ab.side import Side, check, measuring, refuse
+from cnnbench.campaigns.processes.campaign import Campaign, headline
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
 from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records

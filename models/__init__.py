@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from cnnbench.models.declaration import declare
-from cnnbench.models.elements import IMAGE, LABEL, Draw, Element
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import (
+from cnnbench.models.model import (
+    Model,
     datasets,
     datasets_of,
     get_model,
@@ -14,8 +12,13 @@ from cnnbench.models.registry import (
     model_names,
     register_model,
 )
+from cnnbench.models.network import Network, T
 from cnnbench.models.spec import (
+    IMAGE,
+    LABEL,
     BatchNorm,
+    Draw,
+    Element,
     Initializer,
     LearningRateSpec,
     ModelSpec,

@@ -10,12 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cnnbench.errors import UsageError
-from cnnbench.models.elements import of_role, resolve
 from cnnbench.models.model import Model, outputs_of
-from cnnbench.models.network import Elementwise, Network
-from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import MASTER_BYTES, BatchNormLayer, ModelSpec, VariableSpec
-from cnnbench.models.window import Window
+from cnnbench.models.network import Cell, Elementwise, Network
+from cnnbench.models.spec import (
+    MASTER_BYTES,
+    BatchNormLayer,
+    ModelSpec,
+    VariableSpec,
+    Window,
+    of_role,
+    resolve,
+)
 
 # Fragmentation: memory that the allocator holds but cannot reuse, measured
 # with ten networks on a CPU (scripts/measure_memory).

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from cnnbench.base.text.table import markdown_table, rewrite
+from cnnbench.base.terminal import markdown_table, rewrite
 from cnnbench.models.declaration import declare
-from cnnbench.models.model import Model
-from cnnbench.models.registry import get_model, model_names
+from cnnbench.models.model import Model, get_model, model_names
 
 NAME = "models"
 

@@ -24,8 +24,7 @@ import tensorflow as tf
 from cnnbench.models.graph import GraphNetwork, Reader
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
-from cnnbench.models.spec import BatchNormLayer
-from cnnbench.models.window import Window
+from cnnbench.models.spec import BatchNormLayer, Window
 
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
 Range: TypeAlias = "tuple[float, float]"  # least and largest of some values

@@ -43,9 +43,8 @@ from peers.readers import between_step_lines
 from peers.scenarios import demands_of, scenario_subjects
 
 from cnnbench.flags.declare import words
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import changes, take
+from cnnbench.machine.cpu import Host, processor
+from cnnbench.machine.watch import changes, take
 
 Due: TypeAlias = tuple[Measurement, Subject]
 """A subject, and its place in the experiment."""

@@ -143,7 +143,7 @@ COMMANDS = {
     "allreduce": Command(
         "allreduce --device=cpu --num_gpus=2 --sizes=4K --all_reduce_spec=pscpu "
         "--num_batches=STEPS --result_json=out.json",
-        *("tensorflow", ("import", "cnnbench.lab.all_reduce.size_bench"), 1.0, "out.json", 6.0),
+        *("tensorflow", ("import", "cnnbench.lab.all_reduce.program"), 1.0, "out.json", 6.0),
     ),
     "roofline": Command(
         f"roofline trivial --json=out.json {_RUN}3",

@@ -41,7 +41,7 @@ import interrupted
 from command_line import options_of
 from stops import FORK, Case, alive, play
 
-from cnnbench.base.lock import FILE
+from cnnbench.base.files import FILE
 from cnnbench.cli import main as cnnbench
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
@@ -174,7 +174,7 @@ class CheckpointWriter:
             report(number)
 
     def _restore(self) -> None:
-        from cnnbench.records import checkpoint_folder
+        from cnnbench.records import files as checkpoint_folder
 
         built = self._built()
         checkpoint_folder.clean(str(self._folder))
@@ -234,7 +234,7 @@ class ImagenetWriter:
 
     def _refused(self, out: Path) -> bool:
         """Whether a training refuses the folder, as one whose data set was not finished."""
-        from cnnbench.data.imagenet_files import find_files
+        from cnnbench.data.tfrecord import find_files
 
         try:
             find_files(str(out), "train")

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError

@@ -25,7 +25,7 @@ from command_line import options_of
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags.declare import flag
-from cnnbench.judge.history.table import FILE
+from cnnbench.judge.history.reading import FILE
 from cnnbench.records.codec import to_text
 
 BATCHES, COMMITS_A_DAY, PROCESSES = (8, 16, 32), 12, 8

@@ -22,16 +22,15 @@ from pathlib import Path
 from command_line import neighbour_flag, options_of
 from validation.neighbour import neighbour
 
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab import side as ab
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.declare import flag, words
 from cnnbench.judge.explain import explain
-from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import changes, take
-from cnnbench.records.explanation import Explanation
-from cnnbench.records.step_profile import StepProfile
+from cnnbench.machine.cpu import Host
+from cnnbench.machine.watch import changes, take
+from cnnbench.records.profiles import Explanation, StepProfile
 
 PLUGIN = Path(__file__).parent / "validation" / "planted_plugin.py"
 NAMED, SILENT = 0.90, 0.98

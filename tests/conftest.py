@@ -28,28 +28,28 @@ import pytest
 from forked import Forked, Server, brief, execute, finished, keep_kernels
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.processes import campaign, commands, question
+from cnnbench.campaigns.processes import campaign, commands, results_dir
 from cnnbench.cli import main
 from cnnbench.flags import Params
 from cnnbench.flags.groups.all_reduce import AllReduceParams
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
-from cnnbench.machine.host import Host
-from cnnbench.models import registry
+from cnnbench.machine.cpu import Host
+from cnnbench.models import model
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.parts import (
+from cnnbench.records.run import (
     Batch,
     ErrorInfo,
     Measured,
     ModelInfo,
     Placement,
     RingDevices,
+    RunRecord,
     StartupSeconds,
 )
-from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr import registry as modes
-from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr import modes
+from cnnbench.variable_mgr.spec import Packing
 
 LOGICAL_DEVICES = 8
 
@@ -122,15 +122,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    registry.get_model("trivial", "imagenet")
+    model.get_model("trivial", "imagenet")
     models = {
         key: make
-        for key, make in registry._factories.items()
+        for key, make in model._factories.items()
         if type(make()).__module__.startswith("cnnbench.models.")
     }
-    monkeypatch.setattr(registry, "_factories", models)
+    monkeypatch.setattr(model, "_factories", models)
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.setattr(plugins, "_groups", plugins._groups | {registry.ENTRY_POINT_GROUP})
+    monkeypatch.setattr(plugins, "_groups", plugins._groups | {model.ENTRY_POINT_GROUP})
 
 
 @pytest.fixture
@@ -304,9 +304,9 @@ def quick_start(monkeypatch):
 
     What they measure beside their steps is `brief`.
     """
-    from cnnbench.data import synthetic
+    from cnnbench.data import pipeline
 
-    draw = synthetic.synthetic_rows
+    draw = pipeline.synthetic_rows
 
     def subject(flags):
         return _subject(os.getcwd(), *plugins.files(flags))
@@ -315,7 +315,7 @@ def quick_start(monkeypatch):
         *brief(),
         (environment, "collect", lambda: dict(_machine())),
         (repository, "of_work", subject),
-        (synthetic, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
+        (pipeline, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)),
     ):
         monkeypatch.setattr(owner, name, value)
 
@@ -495,7 +495,7 @@ def quick_processes(monkeypatch, _stand_ins):
     """Campaigns fork their stand-ins, and look at cnnbench once; those in turn are started."""
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "of_cnnbench", _own_subject)
-    monkeypatch.setattr(question, "source_digest", _own_sources)
+    monkeypatch.setattr(results_dir, "source_digest", _own_sources)
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def loaded_processes(monkeypatch):
 @pytest.fixture(scope="session")
 def _answering(tmp_path_factory):
     """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded."""
-    server = Server("import cnnbench.campaigns.ab.flags")
+    server = Server("import cnnbench.campaigns.ab.side")
     out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
 
     def answer(side, code, *arguments, ours, seconds):
@@ -525,7 +525,7 @@ def _answering(tmp_path_factory):
 @pytest.fixture
 def quick_answers(monkeypatch, _answering):
     """Flags of sides are resolved by processes that are forked, with what they import."""
-    monkeypatch.setattr("cnnbench.campaigns.ab.flags.ask", _answering)
+    monkeypatch.setattr("cnnbench.campaigns.ab.side.ask", _answering)
 
 
 @pytest.fixture(scope="session")

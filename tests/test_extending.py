@@ -97,7 +97,7 @@ RECIPES = (
         "flags = ['--variable_update=replicated', '--num_gpus=2', '--reverse_gradients']\n"
         "packing = parse_run(flags).exchange.aggregation\n"
         "assert str(packing) == 'reverse'\n"
-        "from cnnbench.variable_mgr.aggregation.pipeline import make_stages\n"
+        "from cnnbench.variable_mgr.gradients import make_stages\n"
         "(stage,) = make_stages(packing, ('a', 'b'), None)\n"
         "sent, inverse = stage([[1, 2], [3, 4]])\n"
         "assert (sent, inverse(sent)) == ([[2, 1], [4, 3]], [[1, 2], [3, 4]])\n",
@@ -117,7 +117,7 @@ RECIPES = (
     ),
     Recipe(
         "An all-reduce algorithm",
-        "from cnnbench.lab.predict.formulas import formulas\n"
+        "from cnnbench.lab.predict.predict import formulas\n"
         "from cnnbench.variable_mgr.all_reduce import names\n"
         "assert 'chain' in names()\n"
         "assert 'chain' in formulas()\n",
@@ -126,7 +126,7 @@ RECIPES = (
     Recipe(
         "A metric",
         "from cnnbench.judge.metrics.document import tables\n"
-        "from cnnbench.judge.metrics.registry import HISTORY, METRICS\n"
+        "from cnnbench.judge.metrics.measurement import HISTORY, METRICS\n"
         "assert 'longest_step_ratio' in HISTORY.keys() & METRICS.keys()\n"
         "assert 'longest_step_ratio' in str(tables())\n",
         {"cnnbench/records/metrics/longest.py": "metric_plugin.py"},

@@ -30,10 +30,9 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("grouping", "urls"),
-        ("annotations", "garbage", "interrupts", "lock", "reading", "shared", "stats", "text"),
-        ("charts", "jobs", "plugins"),
-        ("document",),
+        ("files", "interrupts", "stats", "text"),
+        ("charts", "job", "inference", "plugins", "slow_steps", "terminal", "time_series"),
+        ("document", "rendezvous"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
@@ -41,8 +40,9 @@ INSIDE = {
     "campaigns": (
         ("processes",),
         ("launch",),
-        ("ab", "sweep"),
-        ("bisect", "scaling", "strategies"),
+        ("ab", "suite"),
+        ("bisect", "scaling", "sweep"),
+        ("strategies",),
         ("tune",),
     ),
     "cli": (("commands",), ("schemas", "__init__")),
@@ -52,7 +52,7 @@ INSIDE = {
 NEEDS_NO_TENSORFLOW = ("base", "judge", "records", "machine", "flags", "campaigns")
 """Wings of which no module imports TensorFlow, lazily or not."""
 
-FOR_URLS = "cnnbench.base.urls"
+FOR_URLS = "cnnbench.base.files"
 """Imports it where a file behind a URL is accessed, which only flags of runs may name."""
 
 

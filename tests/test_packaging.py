@@ -64,10 +64,10 @@ def test_help_among_hostile_folders(hostile):
 
 CODE = """
 import sys
-import cnnbench.data, cnnbench.plan.learning_rate, cnnbench.models as models
-import cnnbench.base.jobs.devices
+import cnnbench.data, cnnbench.plan.training, cnnbench.models as models
+import cnnbench.base.job
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
-from cnnbench.variable_mgr.all_reduce import limits
+from cnnbench.variable_mgr.all_reduce import spec as limits
 
 assert "copy" in all_reduce.names()
 assert limits.LIMITS
@@ -174,7 +174,7 @@ def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import cnnbench.campaigns.sweep.document as s; "
+        "import cnnbench.campaigns.suite as s; "
         "print(s.find_suite('smoke')); print(*s.shipped_suites())"
     )
     done = _python(tmp_path, "-c", f"import sys; sys.path.insert(0, 'site'); {code}")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 # Each session in this process would import them anew, as what it imports is forgotten afterwards.
-import cnnbench.campaigns.ab.flags
+import cnnbench.campaigns.ab.side
 import cnnbench.judge.report.renderers
-import cnnbench.records.checkpoint_folder
+import cnnbench.records.files
 import cnnbench.testing  # noqa: F401
 
 pytest_plugins = ["pytester"]

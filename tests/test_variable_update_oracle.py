@@ -16,8 +16,8 @@ from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.optimizers import OPTIMIZERS
-from cnnbench.run.step.clipping import CLIPPINGS
-from cnnbench.variable_mgr import registry
+from cnnbench.run.step.update import CLIPPINGS
+from cnnbench.variable_mgr import modes
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -75,7 +75,7 @@ def test_every_optimizer_meets_every_mode():
     assert OPTIMIZERS.keys() == RULES.keys()
     met = {(mode, optimizer) for mode, _, optimizer, *_ in COVER}
     coordinated = {"parameter_server_strategy"}
-    assert met == {*itertools.product({*registry.names(), LOCAL_SGD} - coordinated, OPTIMIZERS)}
+    assert met == {*itertools.product({*modes.names(), LOCAL_SGD} - coordinated, OPTIMIZERS)}
 
 
 @pytest.mark.parametrize(("mode", "devices", "optimizer", "decay", "reduction", "place"), COVER)

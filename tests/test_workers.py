@@ -22,10 +22,10 @@ from worker_runs import (
     saved_values,
 )
 
-from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.job import ReservedPorts
 from cnnbench.data.imagenet import serialize
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
+from cnnbench.variable_mgr.all_reduce.registry import Tensor
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

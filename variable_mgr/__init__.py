@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
-from cnnbench.variable_mgr.modes import Copies, Mode, Processes, Reduction
-from cnnbench.variable_mgr.registry import PLUGIN_FLAG, load_plugin, names, register_mode
+from cnnbench.variable_mgr.modes import (
+    PLUGIN_FLAG,
+    Copies,
+    Mode,
+    Processes,
+    Reduction,
+    load_plugin,
+    names,
+    register_mode,
+)
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 
 if TYPE_CHECKING:
@@ -47,8 +55,10 @@ def _check(mode: Mode, made: type[Any]) -> None:
     # Late: they load TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-    from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-    from cnnbench.variable_mgr.strategies.managers import ParameterServerStrategyVariableMgr
+    from cnnbench.variable_mgr.strategies import (
+        ParameterServerStrategyVariableMgr,
+        StrategyVariableMgr,
+    )
 
     for wanted, kind in (
         (True, VariableMgr),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cnnbench.base.text.table import markdown_table, rewrite
+from cnnbench.base.terminal import markdown_table, rewrite
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode
 
 NAME = "modes"

@@ -1,19 +1,84 @@
-"""Gradients by variable: columns of towers, used from the gradient tape to the update."""
+"""Gradients in columns, and their aggregation in flat buffers by stages with exact inverses.
+
+TensorFlow returns a part of a tensor as a view, without copying, if the part begins and ends on a
+multiple of 64 bytes. Instead of padding, which would be sent too, tensors that are whole lines of
+64 bytes come first. The others (the biases of odd length) are copied when the buffer is split; they
+are few and small in every network. Shapes and dtypes are known at tracing time and equal in all
+towers.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.all_reduce.spec import (
+    LINE_BYTES,
+    buckets_of,
+    buffer_sizes,
+    groups_of_small,
+)
+from cnnbench.variable_mgr.spec import Packing, VariableMgrSpec
+
+# Tensors of one trace, and variables, made in a trace, that carry a tensor to the next step.
+
+_T = TypeVar("_T")
+
+
+def untraced(function: Callable[[], _T]) -> _T:
+    """Runs a function in another thread, where no trace is active.
+
+    Within tf.init_scope, tf.function would notice new variables and trace the whole step twice.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
+def traced_graph() -> tf.Graph:
+    """The graph being traced, found by an unused constant."""
+    return tf.constant(0, name="traced_graph").graph
+
+
+class PerTrace:
+    """Tensors by key, kept while one function is traced; the next function begins without any."""
+
+    def __init__(self) -> None:
+        self._graph: tf.Graph | None = None
+        self._values: dict[Any, tf.Tensor] = {}
+
+    def here(self) -> dict[Any, tf.Tensor]:
+        """The tensors of the function that is being traced; the caller adds new ones."""
+        graph = traced_graph()
+        if graph is not self._graph:
+            self._graph, self._values = graph, {}
+        return self._values
+
+    def forget(self) -> None:
+        """Drops the function and its tensors."""
+        self._graph, self._values = None, {}
+
+
+def exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
+    """The variable's old value; the new one is assigned even if the old is unused."""
+    old = variable.read_value()
+    # A traced function orders reads and writes of a variable by itself. The explicit dependency
+    # holds in other graphs too.
+    with tf.control_dependencies([old]):
+        variable.assign(tensor, read_value=False)
+    return old
+
+
+# Gradients by variable: columns of towers, used from the gradient tape to the update.
 
 # A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
 Gradient: TypeAlias = Any
 # Maps one tensor per tower of this process to the result of each of these towers.
 Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
@@ -192,3 +257,359 @@ def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """The tensor as `dtype`; no operation if it has that dtype."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
+
+
+# Tensors concatenated in flat buffers that can be split without copying.
+
+# tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
+Tensors: TypeAlias = "list[list[tf.Tensor]]"
+# Converts reduced tensors back to the form of the stage's input.
+Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
+# Number of a tensor, and the size of its part in one buffer.
+_Piece: TypeAlias = "tuple[int, int]"
+
+
+class FlatLayout:
+    """Layout of tensors of known shapes in flat buffers; see `buffer_sizes` for their sizes."""
+
+    def __init__(self, shapes: Sequence[tf.TensorShape], dtype: tf.DType, buffers: int = 1) -> None:
+        self._shapes = [tuple(shape.as_list()) for shape in shapes]
+        self._dtype = dtype
+        self._line = LINE_BYTES // dtype.size
+        sizes = [math.prod(shape) for shape in self._shapes]
+        # Sorting is stable: within both kinds the order stays.
+        order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
+        self._buffers = _cut(
+            [(i, sizes[i]) for i in order if sizes[i]],
+            buffer_sizes(sum(sizes), buffers, self._line),
+        )
+        self._parts: list[list[int]] = [[] for _ in sizes]
+        for pieces in self._buffers:
+            for tensor, size in pieces:
+                self._parts[tensor].append(size)
+
+    def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The buffers, built on the current device; each depends on its own tensors alone."""
+        flatten = tf.constant([-1])
+        parts = []
+        for tensor, sizes in zip(tensors, self._parts, strict=True):
+            if not sizes:
+                parts.append(iter(()))
+                continue
+            flat = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, flatten)
+            parts.append(iter(tf.split(flat, sizes) if len(sizes) > 1 else [flat]))
+        return [
+            _concatenated([next(parts[tensor]) for tensor, _ in pieces], self._dtype)
+            for pieces in self._buffers
+        ]
+
+    def split(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The tensors of buffers, or of their reductions, on the current device."""
+        parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
+        for buffer, pieces in zip(buffers, self._buffers, strict=True):
+            for (tensor, _), part in zip(pieces, self._split_one(buffer, pieces), strict=True):
+                parts[tensor].append(part)
+        # One constant per shape: networks repeat theirs, and every op costs.
+        constants: dict[tuple[int, ...], tf.Tensor] = {}
+        result = []
+        for shape, own in zip(self._shapes, parts, strict=True):
+            flat = _concatenated(own, buffers[0].dtype)
+            if len(shape) != 1:
+                if shape not in constants:
+                    constants[shape] = tf.constant(shape, tf.int32)
+                flat = tf.reshape(flat, constants[shape])
+            result.append(flat)
+        return result
+
+    def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
+        # A single odd size makes the op copy all of its outputs; hence two ops.
+        head = 0
+        while head < len(pieces) and pieces[head][1] % self._line == 0:
+            head += 1
+        whole = [size for _, size in pieces[:head]]
+        odd = [size for _, size in pieces[head:]]
+        if whole and odd:
+            begin = sum(whole)
+            return [
+                *_split(tf.slice(buffer, [0], [begin]), whole),
+                *_split(tf.slice(buffer, [begin], [sum(odd)]), odd),
+            ]
+        return _split(buffer, whole or odd)
+
+
+def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
+    """Distributes pieces over buffers of given sizes, cutting those that straddle an end."""
+    buffers: list[list[_Piece]] = []
+    left = list(reversed(pieces))
+    for size in sizes:
+        buffers.append([])
+        while size:
+            tensor, rest = left.pop()
+            here = min(size, rest)
+            buffers[-1].append((tensor, here))
+            if here < rest:
+                left.append((tensor, rest - here))
+            size -= here
+    return buffers
+
+
+def _split(buffer: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
+    if len(sizes) < 2:
+        return [buffer] * len(sizes)
+    parts: list[tf.Tensor] = tf.split(buffer, sizes)
+    return parts
+
+
+def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    return concat(parts) if parts else tf.zeros([0], dtype)
+
+
+def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
+    """The shape of each tensor; raises ValueError for one that is not static."""
+    shapes = [values[0].shape for values in tensors]
+    for i, shape in enumerate(shapes):
+        if not shape.is_fully_defined():
+            raise ValueError(f"gradient {i} has the unknown shape {shape}")
+    return shapes
+
+
+def static_dtypes(tensors: Tensors) -> list[tf.DType]:
+    """The dtype of each tensor."""
+    return [values[0].dtype for values in tensors]
+
+
+# Stages before the reduction of gradients, inverted afterwards; `make_stages` has their order.
+
+# Applies a reversible transformation to the gradients that are sent, each tower's operations on
+# the tower's device. Returns the tensors to send, and the inverse for their reductions: as many, of
+# the same dtypes and shapes, in the same order. Several towers may get the same object back; the
+# inverse keeps such sharing where it costs nothing.
+Stage: TypeAlias = Callable[[Tensors], tuple[Tensors, Inverse]]
+
+
+def make_stages(
+    packing: Packing, devices: tuple[str, ...], scale: float | None
+) -> tuple[Stage, ...]:
+    """The stages of a run in their fixed order; `scale` is a factor of the sum, None for 1.
+
+    1. Small gradients: they are small, and float32, only before all other stages.
+    2. Buckets or repacking: from here on there are few tensors, so later stages cost few
+       operations. Gradients of 16 and of 32 bits are joined in the dtype that is sent.
+    3. Scaling: before compacting, so on the way back after it. The mean is computed in
+       float32, once per pack. Tensors sent as float16 are first multiplied by a power of two.
+    4. Compacting: before deferral, which then keeps 16 bits per element.
+    5. Deferral: it keeps what is sent, so that the reduction of the last step's gradients
+       begins with the step.
+    """
+    stages: list[Stage] = []
+    most, group = packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group
+    dtype = packing.compact_dtype
+    if most > 0:
+        stages.append(partial(_join_small, devices, most, group))
+    if packing.gradient_bucket_bytes:
+        stages.append(partial(_fill_buckets, devices, packing.gradient_bucket_bytes, dtype))
+    if packing.gradient_repacking:
+        stages.append(partial(_repack, devices, packing.gradient_repacking, dtype))
+    if scale is not None:
+        stages.append(partial(_scale, devices, *factors(scale, dtype)))
+    if dtype is not None:
+        stages.append(partial(_narrow, devices, dtype))
+    if packing.relaxed:
+        stages.append(Deferral(devices))
+    return tuple(stages)
+
+
+def run_through(
+    stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
+) -> Tensors:
+    """Applies stages, sums over towers by `reduce`, and applies the inverses in reverse order."""
+    inverses = []
+    for stage in stages:
+        tensors, inverse = stage(tensors)
+        inverses.append(inverse)
+    tensors = reduce(tensors)
+    for inverse in reversed(inverses):
+        tensors = inverse(tensors)
+    return tensors
+
+
+def _join_small(
+    devices: Sequence[str], max_bytes: int, max_group: int, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
+    """Joins runs of small float32 tensors, whose transfer is dominated by latency.
+
+    A joined tensor replaces the first of its run, which ends after `max_group` tensors.
+    """
+    small = (
+        dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
+        for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
+    )
+    return _joined_groups(groups_of_small(small, max_group), tensors, devices)
+
+
+def _fill_buckets(
+    devices: Sequence[str], max_bytes: int, dtype: str | None, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
+    """Joins consecutive tensors of one dtype up to a size, beginning with the last.
+
+    Backward passes end with the first layers, so the last gradients are available first: their
+    bucket is sent while the others are computed, and there are few messages. So does PyTorch's
+    DistributedDataParallel (arXiv:2006.15704). A joined tensor replaces the first of its bucket.
+    With a `dtype`, tensors of different dtypes are cast to it; None separates them. The inverse
+    keeps the dtype of its input.
+    """
+    if dtype is not None and len(set(static_dtypes(tensors))) > 1:
+        tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
+    sizes = [
+        (one.name, shape.num_elements() * one.size)
+        for one, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
+    ]
+    return _joined_groups(buckets_of(sizes, max_bytes), tensors, devices)
+
+
+def _repack(
+    devices: Sequence[str], packs: int, dtype: str | None, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
+    """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
+
+    A pack depends on its own tensors alone, so it can be sent while the backward pass computes
+    others. Every device splits its own packs: the parts are views, whereas sending parts from
+    device to device costs an operation for each. Tensors of different dtypes are cast to `dtype`.
+    The inverse keeps the dtype of its input.
+    """
+    if not tensors:
+        return tensors, _unchanged
+    dtypes = set(static_dtypes(tensors))
+    one = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(dtype)
+    layout = FlatLayout(static_shapes(tensors), one, packs)
+    packed = _of_each(devices, layout.join, _cast_all(tensors, one, devices))
+    return packed, partial(_of_each, devices, layout.split)
+
+
+def _scale(
+    devices: Sequence[str], sent: float, received: float, tensors: Tensors
+) -> tuple[Tensors, Inverse]:
+    """Multiplies tensors before and after the reduction; 1 adds no operation.
+
+    A sum that several towers share is multiplied once, on its device.
+    """
+
+    def scaled(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        made: dict[tuple[int, str], tf.Tensor] = {}
+        result = []
+        for tensor, tower in zip(values, devices, strict=True):
+            device = tensor.device or tower
+            if (id(tensor), device) not in made:
+                with tf.device(device):
+                    made[id(tensor), device] = tensor * received
+            result.append(made[id(tensor), device])
+        return result
+
+    if sent != 1.0:
+        tensors = [on_devices(devices, lambda tensor: tensor * sent, v) for v in tensors]
+    if received == 1.0:
+        return tensors, _unchanged
+    return tensors, lambda reduced: [scaled(values) for values in reduced]
+
+
+def factors(scale: float, dtype: str | None) -> tuple[float, float]:
+    """Factors before and after the reduction; their product is `scale`.
+
+    A float16 sum may exceed 65504 where no gradient does. So tensors sent as float16 are multiplied
+    by the largest power of two up to `scale`: for `scale` = 1 / N, N numbers then add up to no more
+    than the largest of them. Powers of two are exact in normal numbers; the rest of the factor,
+    below 2, is applied in float32.
+    """
+    if dtype != "float16":  # bfloat16 has the range of float32
+        return 1.0, scale
+    mantissa, exponent = math.frexp(scale)
+    return 2.0 ** (exponent - 1), 2.0 * mantissa
+
+
+def _narrow(devices: Sequence[str], dtype: str, tensors: Tensors) -> tuple[Tensors, Inverse]:
+    """Sends tensors in 16 bits in both directions; each device widens its results to float32."""
+    narrowed = _cast_all(tensors, tf.as_dtype(dtype), devices)
+    return narrowed, lambda reduced: _cast_all(reduced, tf.float32, devices)
+
+
+def _unchanged(reduced: Tensors) -> Tensors:
+    return reduced
+
+
+class Deferral:
+    """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
+
+    Their reduction then waits for nothing in this step, and overlaps with the forward and backward
+    pass. They are kept in a variable per tensor on the tower's device, made when a step is traced
+    for the first time and used by further traces of the same object. A CPU or GPU takes over the
+    gradient's memory instead of copying it.
+    """
+
+    def __init__(self, devices: tuple[str, ...]) -> None:
+        self._devices = devices
+        self._kept: list[list[tf.Variable]] = []
+
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        """The kept gradients; empty before a step has been traced."""
+        return tuple(variable for copies in self._kept for variable in copies)
+
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
+        """See `Stage`."""
+        if not self._kept:
+            form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
+            self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
+        deferred = []
+        for kept, values in zip(self._kept, tensors, strict=True):
+            pairs = list(zip(kept, values, strict=True))
+            deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
+        return deferred, _unchanged
+
+    def _zeros(self, index: int, shape: tf.TensorShape, dtype: tf.DType) -> list[tf.Variable]:
+        result = []
+        for device in self._devices:
+            with tf.device(device):
+                zeros = tf.zeros(shape, dtype)
+                result.append(tf.Variable(zeros, trainable=False, name=f"deferred/{index}"))
+        return result
+
+
+def _joined_groups(
+    groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
+) -> tuple[Tensors, Inverse]:
+    """Joins groups of consecutive tensors of one dtype."""
+    shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
+    layouts = [
+        FlatLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
+        for group in groups
+    ]
+    if not any(layouts):
+        return tensors, _unchanged
+
+    def join(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        joined: list[tf.Tensor] = []
+        for group, layout in zip(groups, layouts, strict=True):
+            members = [own[i] for i in group]
+            joined += members if layout is None else layout.join(members)
+        return joined
+
+    def split(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        restored: list[tf.Tensor] = []
+        for buffer, layout in zip(own, layouts, strict=True):
+            restored += [buffer] if layout is None else layout.split([buffer])
+        return restored
+
+    return _of_each(devices, join, tensors), partial(_of_each, devices, split)
+
+
+def _of_each(
+    devices: Sequence[str],
+    function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
+    tensors: Tensors,
+) -> Tensors:
+    """Results of a function applied on every device to all tensors there."""
+    return transposed(on_devices(devices, function, transposed(tensors)))
+
+
+def _cast_all(tensors: Tensors, dtype: tf.DType, devices: Sequence[str]) -> Tensors:
+    return [on_devices(devices, lambda tensor: cast(tensor, dtype), values) for values in tensors]

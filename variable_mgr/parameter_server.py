@@ -9,16 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import gradients, tower_variable
+from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.base import (
     GradientPairs,
     OptimizerLike,
     VariableMgr,
 )
-from cnnbench.variable_mgr.gradients import Column, cast
-from cnnbench.variable_mgr.kept import PerTrace, exchange, untraced
+from cnnbench.variable_mgr.gradients import Column, PerTrace, cast, exchange, untraced
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
-from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable
 
 
 class Staging:
@@ -53,12 +52,12 @@ class Staging:
         """Discards staged values: the next step uses current ones (eagerly)."""
         for (device, _, dtype), (variable, kept) in self._kept.items():
             with tf.device(device):
-                kept.assign(cast(tower_variable.read(variable), dtype), read_value=False)
+                kept.assign(cast(towers.read(variable), dtype), read_value=False)
 
 
 def _copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
     with tf.device(device):
-        value = cast(tower_variable.read(variable), dtype)
+        value = cast(towers.read(variable), dtype)
         return tf.Variable(value, trainable=False, name=f"staged/{variable.name.split(':')[0]}")
 
 

@@ -12,15 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import gradients, tower_variable
-from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
+from cnnbench.variable_mgr import gradients, towers
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import Collective
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext, adding_cpus, groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, adding_cpus, groups_of
 from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient
+from cnnbench.variable_mgr.gradients import Column, Gradient, make_stages, run_through
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
-from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable
 
 
 class PerTowerVariableMgr(VariableMgr):
@@ -164,12 +163,12 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.after_restore`; the shadows get copy 0 too."""
         super().after_restore(slots)
         for name, shadow in self._shadows.items():
-            shadow.assign(tower_variable.read(self.variable(0, name)))
+            shadow.assign(towers.read(self.variable(0, name)))
 
     def _create(self, variable: VariableLike) -> TowerVariable:
         created = super()._create(variable)
         if variable.trainable:
-            value = tower_variable.read(created.primary)
+            value = towers.read(created.primary)
             with tf.device(self._place(variable.bytes)):
                 shadow = tf.Variable(value, name=f"shadow/{variable.name}")
             self._shadows[variable.name] = TowerVariable(variable.name, [shadow])
@@ -178,7 +177,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         return created
 
     def _copy_back(self, shadow: tf.Variable) -> list[Any]:
-        value = tower_variable.read(shadow)
+        value = towers.read(shadow)
         cached: dict[str | None, tf.Tensor] = {None: value, shadow.device: value}
         ops = []
         for tower, device in enumerate(self._spec.devices):

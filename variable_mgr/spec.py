@@ -1,19 +1,186 @@
-"""Configuration of a variable manager: plain data, without TensorFlow."""
+"""What a VariableMgr is made from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from cnnbench.base.jobs.devices import Chooser, cpu_of, greedy_by_bytes, round_robin
-from cnnbench.base.jobs.job import Job
+from cnnbench.base.job import Chooser, Job, cpu_of, greedy_by_bytes, round_robin
 from cnnbench.errors import FlagError
-from cnnbench.variable_mgr import registry
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr import modes
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, is_gpu, single
 from cnnbench.variable_mgr.modes import Mode
-from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
+
+# Specification of gradient aggregation: plain data, without TensorFlow.
+
+# Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
+MOST_PACKS = 500
+
+_Packing = TypeVar("_Packing", bound="Packing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Transformations of gradients before and after their reduction.
+
+    Fields are named as the flags; records of reductions hold them under these keys. A new field
+    takes ``field(default=..., metadata={"optional": True})``, since earlier records lack it.
+
+    Attributes:
+      gradient_repacking: number of flat packs into which all gradients are joined, at most 500;
+        0 for no packing.
+      agg_small_grads_max_bytes: largest gradient, in bytes, that is joined with others; 0 for none.
+      agg_small_grads_max_group: largest number of small gradients that are joined into one.
+      gradient_bucket_bytes: largest size of a bucket of joined gradients, in bytes; 0 for none.
+      compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
+      allreduce_merge_scope: number of consecutive tensors that share a name scope.
+      variable_consistency: "strong", or "relaxed" to apply gradients one step late.
+    """
+
+    gradient_repacking: int = 0
+    agg_small_grads_max_bytes: int = 0
+    agg_small_grads_max_group: int = 10
+    compact_dtype: str | None = None
+    allreduce_merge_scope: int = 1
+    variable_consistency: str = "strong"
+    gradient_bucket_bytes: int = dataclasses.field(default=0, metadata={"optional": True})
+
+    @classmethod
+    def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
+        """A packing from flag values by name; ignores other flags, missing ones have defaults."""
+        values = {**flags, **changes}
+        names = (field.name for field in dataclasses.fields(cls))
+        return cls(**{name: values[name] for name in names if name in values})
+
+    @property
+    def relaxed(self) -> bool:
+        """Whether gradients are applied one step late."""
+        return self.variable_consistency == "relaxed"
+
+    @property
+    def joins(self) -> bool:
+        """Whether gradients are joined."""
+        return bool(
+            self.gradient_repacking or self.agg_small_grads_max_bytes or self.gradient_bucket_bytes
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.agg_small_grads_max_bytes:
+            parts.append(f"small{self.agg_small_grads_max_bytes}x{self.agg_small_grads_max_group}")
+        if self.gradient_bucket_bytes:
+            parts.append(f"buckets{self.gradient_bucket_bytes}")
+        if self.gradient_repacking:
+            parts.append(f"packs{self.gradient_repacking}")
+        if self.compact_dtype:
+            parts.append(self.compact_dtype)
+        if self.allreduce_merge_scope > 1:
+            parts.append(f"scope{self.allreduce_merge_scope}")
+        if self.relaxed:
+            parts.append("relaxed")
+        return "+".join(parts) or "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregationSpec(Packing):
+    """The all-reduce, and the packing around it.
+
+    Attributes:
+      network_topology: "dgx1" or "gcp_v100", the machine whose links hierarchical copies use.
+      sparse_to_dense: whether sparse gradients are made dense before they travel.
+      group_size: devices in a group of two-level algorithms; 0 for all devices of a process.
+      shared_cards: whether several devices are parts of one GPU.
+    """
+
+    all_reduce: AllReduceSpec = single("copy")
+    network_topology: str = "dgx1"
+    sparse_to_dense: bool = False
+    group_size: int = 0
+    share_memory: bool = True
+    communication_hint: str = "auto"
+    shared_cards: bool = False
+
+    def for_one_device(self) -> AggregationSpec:
+        """The aggregation for one device, which sends nothing."""
+        return dataclasses.replace(
+            self,
+            gradient_repacking=0,
+            compact_dtype=None,
+            agg_small_grads_max_bytes=0,
+            gradient_bucket_bytes=0,
+        )
+
+
+# Reduction of a MirroredStrategy: plain data, without TensorFlow.
+
+CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")
+COLLECTIVE = ("auto", "ring")
+"""Values of `CROSS_DEVICE_OPS` that are collective operations of TensorFlow, packed by bytes."""
+BETWEEN_WORKERS = ("auto", "ring", "nccl")
+"""Values that work between processes, where all of them pack by bytes."""
+PACKED = ("hierarchical_copy", "nccl")
+"""Values that join all tensors and cut them into packs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossDeviceSpec:
+    """Cross-device operations of a strategy.
+
+    Attributes:
+      ops: one of `CROSS_DEVICE_OPS`; "auto" is a collective operation: a ring on CPUs, NCCL on
+        GPUs.
+      bytes_per_pack: bytes of the tensors that a collective operation joins; 0 joins all.
+      num_packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
+      shared_cards: whether several devices are parts of one GPU, between which "auto" is a ring.
+    """
+
+    ops: str = "auto"
+    bytes_per_pack: int = 0
+    num_packs: int = 1
+    shared_cards: bool = False
+
+    def check(self, devices: Sequence[str]) -> None:
+        """Refuses devices on which the operations fail or reduce wrongly."""
+        on_gpu = all(map(is_gpu, devices))
+        refuse_devices(self.ops, len(devices), on_gpu=on_gpu, shared_cards=self.shared_cards)
+
+    def running(self, on_gpu: bool) -> str:
+        """The operation in use, as records name it."""
+        auto = "nccl" if on_gpu and not self.shared_cards else "ring"
+        return auto if self.ops == "auto" else self.ops
+
+
+def refuse_towers(job: Job) -> None:
+    """Refuses several towers on a CPU, of which the strategy uses one per process."""
+    if job.device == "cpu" and job.towers_per_worker > 1:
+        raise FlagError(
+            "num_gpus",
+            job.towers_per_worker,
+            "must be 1 on CPUs, of which MultiWorkerMirroredStrategy takes one per process; "
+            "start more workers",
+        )
+
+
+def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = False) -> None:
+    """Refuses a number or kind of devices; with `shared_cards` several are parts of one GPU."""
+    if ops == "nccl" and not on_gpu:
+        raise FlagError("cross_device_ops", ops, "needs GPUs; use ring on CPUs")
+    if ops == "nccl" and shared_cards:
+        reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
+        raise FlagError("cross_device_ops", ops, reason)
+    if ops == "hierarchical_copy" and count > 1 and count % 2:
+        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        raise FlagError(
+            "cross_device_ops",
+            ops,
+            f"leaves out the last of {count} devices; it needs an even number",
+        )
+
+
+# Configuration of a variable manager: plain data, without TensorFlow.
 
 REDUCTIONS = ("mean", "sum")
 PARAMETER_DEVICES = ("cpu", "towers")
@@ -107,7 +274,7 @@ class VariableMgrSpec:
     @cached_property
     def mode(self) -> Mode:
         """The mode of that name."""
-        return registry.find(self.variable_update)
+        return modes.find(self.variable_update)
 
     @property
     def homes(self) -> tuple[str, ...]:

@@ -15,24 +15,22 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Row, numeric, table, terminal
-from cnnbench.base.stats.slow_steps import mean_step_seconds
-from cnnbench.base.text.numbers import integer, percent
+from cnnbench.base.document import Row, numeric, table, writers
+from cnnbench.base.slow_steps import mean_step_seconds
+from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
-from cnnbench.campaigns.launch.tasks import JobLayout, TaskCommand, command_words
+from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
 from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.question import AskedPlan, Question, identity_of
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder, identity_of
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import model_gradients
-from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
+from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan, Setup
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord
-from cnnbench.variable_mgr.all_reduce.cost import Link
+from cnnbench.variable_mgr.all_reduce.registry import Link
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -230,7 +228,7 @@ def _spec(setup: Setup, ps: int) -> AllReduceSpec:
 
 def table_text(found: Sequence[ScalingPoint]) -> str:
     """The points as text."""
-    return terminal.text_of([[table(map(_cells, found))]])
+    return writers.text_of([[table(map(_cells, found))]])
 
 
 def _cells(point: ScalingPoint) -> Row:

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from cnnbench.base import interrupts, plugins
-from cnnbench.base.text.messages import nearest
-from cnnbench.base.text.terminal import print_error, print_result, print_warning, standard_streams
+from cnnbench.base.terminal import print_error, print_result, print_warning, standard_streams
+from cnnbench.base.text import nearest
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.records.files import check_written

@@ -26,14 +26,11 @@ from cnnbench.judge.history.formats import HistoryDocument
 from cnnbench.judge.report.renderers.json import ComparisonDocument
 from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, computed_of, json_key
-from cnnbench.records.explanation import Explanation
 from cnnbench.records.metric import SUMMARY, Summary, load_metrics
-from cnnbench.records.roofline import Roofline
+from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import StepProfile
-from cnnbench.records.strategies import StrategiesDocument
-from cnnbench.records.tune import TuneDocument
 from cnnbench.testing import BaselineDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

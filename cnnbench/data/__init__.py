@@ -4,15 +4,17 @@ Importing this package does not import TensorFlow; making an input does.
 """
 
 from cnnbench.data.dataset import (
+    RESIZE_METHODS,
     Dataset,
+    InputSource,
+    InputSpec,
+    TowerBatch,
     dataset_names,
     find_dataset,
     load_plugin,
     register_dataset,
 )
 from cnnbench.data.open import CIFAR10, COCO, IMAGENET, LIBRISPEECH, RATINGS, make_input
-from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.data.spec import RESIZE_METHODS, InputSpec
 
 __all__ = [
     "CIFAR10",

@@ -6,9 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import cifar10_files
-from cnnbench.data.arrays import ArrayPipeline
-from cnnbench.data.position import uniform_int
-from cnnbench.data.spec import InputSpec
+from cnnbench.data.dataset import InputSpec
+from cnnbench.data.pipeline import ArrayPipeline, uniform_int
 from cnnbench.errors import FlagError
 
 _PAD = 4

@@ -21,10 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnnbench.base.annotations import shown
-from cnnbench.base.urls import place
-from cnnbench.data.findings import Findings, ImageFacts, ImageTally
-from cnnbench.data.folder import content_of, once_per_content, readable
+from cnnbench.base.files import place
+from cnnbench.base.plugins import shown
+from cnnbench.data.folder import (
+    Findings,
+    ImageFacts,
+    ImageTally,
+    content_of,
+    once_per_content,
+    readable,
+)
 from cnnbench.errors import DataError, FlagError
 
 SIZE = 32

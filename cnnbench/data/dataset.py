@@ -1,19 +1,25 @@
-"""Data sets: names, class counts, subset sizes, and selection by flags. No TensorFlow."""
+"""Data sets, and the specification and source of an input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import abc
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cnnbench.base import plugins
-from cnnbench.base.urls import place
-from cnnbench.data.findings import Findings
-from cnnbench.data.folder import readable
+from cnnbench.base.files import place
+from cnnbench.data.folder import Findings, readable
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.models import registry
-from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
+from cnnbench.models import model as registry
+from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, grouped, resolve
+from cnnbench.records.run import SkippedRecords
+
+# Data sets: names, class counts, subset sizes, and selection by flags. No TensorFlow.
 
 SUBSETS = ("train", "validation")
 
@@ -183,3 +189,245 @@ plugins.add_kind(
         prepare=lambda: None,  # imported with the package
     )
 )
+
+
+# Specification of an input as one frozen value; no flags, no TensorFlow.
+
+Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
+"""From an example of the data set and a seed to the delivered elements; see `Model.preprocess`."""
+
+PREPROCESSORS = ("default", "official_models_imagenet")
+RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSpec:
+    """One input of the benchmark.
+
+    Fields from ``resize_method`` on carry the name, meaning and default of the flag of that name,
+    so that `from_flags` can copy them.
+
+    Attributes:
+      data_dir: directory of the files; None means synthetic data.
+      subset: "train" (shuffled, repeated, optionally distorted) or "validation" (an exact pass in a
+        fixed order, repeated; padding of the last batch has weight 0).
+      batch_per_device: examples per tower and step.
+      image_size: height and width of the delivered images, in pixels; 0 without images.
+      num_classes: labels must be in [0, num_classes).
+      examples: parts of an example of `dataset`, sizes resolved; by default all of them.
+      elements: delivered parts, sizes resolved; by default all of them.
+      preprocess: makes the elements from an example; None where they are the same.
+      dtype: dtype of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
+      num_shards: processes that share the data; each reads its own part.
+      shard_index: the part to read. For synthetic data: which rows of the global batch of all
+        shards are made.
+      shard_files: whether training shards are whole files, which may differ in size, or equal parts
+        of all records.
+      host: full string of the CPU that reads and prepares, or "CPU:0" of this process.
+      shuffle_buffer: number of records among which a training record is drawn.
+    """
+
+    dataset: Dataset
+    subset: str
+    batch_per_device: int
+    num_devices: int
+    image_size: int = 0
+    data_dir: str | None = None
+    channels: int = 3
+    num_classes: int = 0
+    examples: tuple[Element, ...] = ()
+    elements: tuple[Element, ...] = ()
+    preprocess: Preprocess | None = None
+    seed: int = 1234
+    dtype: str = "float32"
+    num_shards: int = 1
+    shard_index: int = 0
+    shard_files: bool = False
+    host: str = "CPU:0"
+    shuffle_buffer: int = 10_000
+
+    resize_method: str = "bilinear"
+    input_preprocessor: str = "default"
+    distortions: bool = False
+    distort_color_in_yiq: bool = True
+    fuse_decode_and_crop: bool = True
+    jpeg_fancy_upscaling: bool = True
+    ml_perf: bool = False
+    datasets_use_prefetch: bool = True
+    datasets_prefetch_buffer_size: int = 1
+    multi_device_iterator_max_buffer_size: int = 1
+    datasets_num_private_threads: int | None = None
+    datasets_use_caching: bool = False
+    datasets_repeat_cached_sample: bool = False
+    datasets_parallel_interleave_cycle_length: int | None = None
+    datasets_parallel_interleave_prefetch: int | None = None
+    datasets_sloppy_parallel_interleave: bool = False
+    on_bad_record: str = "fail"
+
+    def __post_init__(self) -> None:
+        """Computes derived fields."""
+        if self.num_classes == 0:
+            object.__setattr__(self, "num_classes", self.dataset.num_classes)
+        if not self.examples:
+            examples = resolve(self.dataset.elements, self, self.num_classes)
+            object.__setattr__(self, "examples", examples)
+        if not self.elements:
+            object.__setattr__(self, "elements", self.examples)
+        if self.official:
+            settled = {"resize_method": "bilinear", "distortions": False, "ml_perf": False}
+            for name, value in settled.items():
+                object.__setattr__(self, name, value)
+
+    @property
+    def training(self) -> bool:
+        """Whether records are shuffled, repeated endlessly and distorted."""
+        return self.subset == "train"
+
+    @property
+    def official(self) -> bool:
+        """Whether images are prepared as in TensorFlow's official models."""
+        return self.input_preprocessor == "official_models_imagenet"
+
+    @property
+    def global_batch(self) -> int:
+        """Examples per step over all towers."""
+        return self.batch_per_device * self.num_devices
+
+    def dtype_of(self, element: Element) -> str:
+        """Dtype of an element in batches."""
+        by_precision = element.role == "feature" and element.dtype == "float32"
+        return self.dtype if by_precision else element.dtype
+
+    @classmethod
+    def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
+        """A spec with ``fields``, and other attributes from the data flags that ``flags`` has."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        copied = names[names.index("resize_method") :]
+        taken = {n: getattr(flags, n) for n in copied if n not in fields and hasattr(flags, n)}
+        return cls(**taken, **fields)
+
+
+# Interface of inputs to the driver: one batch per tower and step.
+
+CLOSE_SECONDS = 2.0
+
+
+def close_all(sources: Iterable[InputSource], seconds: float) -> None:
+    """Closes inputs, for so many seconds in all."""
+    end = time.monotonic() + seconds
+    for source in sources:
+        source.close(max(0.0, end - time.monotonic()))
+
+
+class TowerBatch(NamedTuple):
+    """One tower's share of a step, on the tower's device; can be an argument of a ``tf.function``.
+
+    Attributes:
+      features: the only feature among the elements, or several by name. Images are [batch,
+        height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1] (with ml_perf:
+        0..255 minus the channel means).
+      labels: the only label, or several by name; classes are int64 [batch].
+      weights: float32 [batch], 1 for an example and 0 for padding; None while training.
+    """
+
+    features: Any
+    labels: Any
+    weights: Any = None
+
+    @classmethod
+    def of(
+        cls, elements: Sequence[Element], values: Mapping[str, Any], weights: Any = None
+    ) -> TowerBatch:
+        """The batch with these values by name of element."""
+        features = grouped(elements, "feature", values)
+        return cls(features, grouped(elements, "label", values), weights)
+
+
+class InputSource(AbstractContextManager["InputSource"]):
+    """Delivers a batch per tower and step, synthetic or read from files.
+
+    `examples_per_epoch` counts all shards; `wait_seconds` is the total time blocked in `next`.
+    """
+
+    synthetic: bool = False
+
+    def __init__(self, spec: InputSpec, devices: Sequence[str], examples_per_epoch: int) -> None:
+        self.spec = spec
+        self.devices = tuple(devices)
+        self.examples_per_epoch = examples_per_epoch
+        self.wait_seconds = 0.0
+        self.batches = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one exact pass over this process's shard, the last one padded."""
+        per_shard = -(-self.examples_per_epoch // self.spec.num_shards)
+        return -(-per_shard // self.spec.global_batch)
+
+    @property
+    def element_spec(self) -> tuple[TowerBatch, ...]:
+        """Per tower a TowerBatch of ``tf.TensorSpec``, the structure that `next` returns."""
+        import tensorflow as tf
+
+        spec = self.spec
+        batch = spec.batch_per_device
+        values = {
+            one.name: tf.TensorSpec([batch, *one.sizes], tf.as_dtype(spec.dtype_of(one)))
+            for one in spec.elements
+        }
+        weights = None if spec.training else tf.TensorSpec([batch], tf.float32)
+        return (TowerBatch.of(spec.elements, values, weights),) * spec.num_devices
+
+    @property
+    def signature(self) -> tuple[TowerBatch, ...]:
+        """Argument specs of a step traced for this input."""
+        return self.element_spec
+
+    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """The batch of one tower; call it inside the traced step, under the tower's device."""
+        return batches[tower]
+
+    @abc.abstractmethod
+    def next(self) -> tuple[TowerBatch, ...]:
+        """The next step's batches, in tower order; DataError names file and record."""
+
+    def waiting(self) -> dict[int, float]:
+        """Seconds for which callers have been blocked in `next`, by number of the shard."""
+        return {}
+
+    def stages(self) -> list[Any]:
+        """The `cnnbench.data.pipeline.PipelineStage`s of the input; none for synthetic data."""
+        return []
+
+    def skipped(self) -> SkippedRecords:
+        """Records skipped so far; see `Pipeline.skipped`."""
+        return SkippedRecords()
+
+    def passed_over(self, steps: int) -> list[int]:
+        """Records that each shard read here skipped in a number of training steps.
+
+        Those of earlier runs (`resume`) are included.
+        """
+        del steps
+        return []
+
+    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
+        """Continues after this many steps of an earlier run; to be called before the first `next`.
+
+        `passed_over` counts the records skipped by then, per shard, and is ignored if the number of
+        shards differs. Returns whether it continues; otherwise `next` begins with the very first
+        batch.
+        """
+        return True
+
+    def restart(self) -> None:
+        """Starts a new exact pass; synthetic data has none."""
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Stops reading and frees the buffers; `next` or `restart` starts again.
+
+        Waits so many seconds at most for the end of the batches that are being read.
+        """
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -10,14 +10,12 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.data import imagenet_files
-from cnnbench.data.dataset import Dataset, register_dataset
-from cnnbench.data.source import InputSource
-from cnnbench.data.spec import PREPROCESSORS, InputSpec
-from cnnbench.models.elements import IMAGE, Draw, Element
+from cnnbench.data import tfrecord
+from cnnbench.data.dataset import PREPROCESSORS, Dataset, InputSource, InputSpec, register_dataset
+from cnnbench.models.spec import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
-    from cnnbench.data.distributed import InputDistribution
+    from cnnbench.data.prefetch import InputDistribution
 
 
 def make_input(
@@ -29,14 +27,14 @@ def make_input(
     holds no files of this subset, DataError for a file that cannot be read as this data set.
     """
     if spec.data_dir is None:
-        from cnnbench.data.synthetic import SyntheticInput
+        from cnnbench.data.pipeline import SyntheticInput
 
         return SyntheticInput(spec, devices)
     from cnnbench.data.prefetch import PipelineInput
 
     pipeline = spec.dataset.open(spec)
     if distribution is not None:
-        from cnnbench.data.distributed import DistributedInput
+        from cnnbench.data.prefetch import DistributedInput
 
         return DistributedInput(spec, devices, pipeline, distribution)
     return PipelineInput(spec, devices, pipeline)
@@ -56,10 +54,10 @@ def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
     """Attributes of a data set in TFRecord files ``<prefix><subset>-*-of-*``."""
     return {
         "files": f"{prefix}train-*-of-* and {prefix}validation-*-of-*",
-        "find": partial(imagenet_files.find_files, prefix=prefix),
-        "count": imagenet_files.count_examples,
-        "missing": imagenet_files.missing_shards,
-        "left_out": imagenet_files.left_out,
+        "find": partial(tfrecord.find_files, prefix=prefix),
+        "count": tfrecord.count_examples,
+        "missing": tfrecord.missing_shards,
+        "left_out": tfrecord.left_out,
         "open": _of(pipeline),
         "check": _of(f"{pipeline.partition('.')[0]}.check_files"),
         "skips_bad_records": True,
@@ -69,7 +67,7 @@ def _in_records(pipeline: str, prefix: str = "") -> dict[str, Any]:
 IMAGENET = Dataset(
     name="imagenet",
     num_classes=1001,
-    examples=imagenet_files.PUBLISHED_EXAMPLES,
+    examples=tfrecord.PUBLISHED_EXAMPLES,
     preprocessors=PREPROCESSORS,
     **_in_records("imagenet.ImageNetPipeline"),
 )

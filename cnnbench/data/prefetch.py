@@ -1,7 +1,15 @@
-"""Prefetching of batches from the host pipeline to the devices."""
+"""Inputs that are prefetched to devices, also by distributed datasets, and joined inputs.
+
+For a step that runs on any idle worker, each worker has its batches by name. TensorFlow chooses the
+worker when it runs the step, and passes the same arguments to all. A worker's own state is
+therefore a resource of its process, under the same name on all workers: a variable with its number,
+synthetic batches in variables, or a queue of batches.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import queue
 import threading
 import time
@@ -9,17 +17,20 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import is_cpu
-from cnnbench.data.copies import copied_to
-from cnnbench.data.pipeline import Pipeline, PipelineStage
-from cnnbench.data.source import CLOSE_SECONDS, InputSource, TowerBatch
-from cnnbench.data.spec import InputSpec
+from cnnbench.base.job import is_cpu
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
+from cnnbench.data.pipeline import Pipeline, PipelineStage, copied_to
 from cnnbench.errors import DataError
-from cnnbench.records.parts import SkippedRecords
+from cnnbench.models.spec import by_name
+from cnnbench.records.run import SkippedRecords
+
+# Prefetching of batches from the host pipeline to the devices.
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
@@ -334,3 +345,347 @@ class _Prefetcher(threading.Thread):
             except BaseException as error:
                 item = error
             self._ready.put(item)
+
+
+# Training input that a tf.distribute strategy shards, splits and copies to its devices.
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputDistribution:
+    """Distribution of the batches of a pipeline by a strategy.
+
+    Attributes:
+      strategy: over the towers' devices; with `per_replica` for this input alone.
+      manual: the pipeline makes the replicas' batches, of this worker's part of the data; otherwise
+        it makes global ones of all data, which TensorFlow splits.
+      per_replica: with `manual`: each replica has a pipeline and keeps every Nth of its batches.
+      auto_shard_policy: between workers: "auto", "data", "off", or "file", where each pipeline is
+        given its own files, because TensorFlow finds none behind numbered records.
+      prefetch_on_device: whether batches wait on the devices or on the host.
+    """
+
+    strategy: Any
+    manual: bool = False
+    per_replica: bool = False
+    auto_shard_policy: str = "auto"
+    prefetch_on_device: bool = True
+
+    @property
+    def by_pipeline(self) -> bool:
+        """Whether a pipeline reads a part of the data or all of it."""
+        return self.manual or self.auto_shard_policy == "file"
+
+    def examples_per_step(self, spec: InputSpec) -> int:
+        """Examples that a step of all workers takes from one pipeline."""
+        if self.by_pipeline or self.auto_shard_policy == "off":
+            return spec.global_batch
+        return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
+
+    def iterator(self, pipeline: Pipeline) -> Any:
+        """Iterator over the batches; its elements hold a value per replica."""
+        options = self._options(pipeline.spec)
+        if not self.manual:
+            dataset = self._global(pipeline)
+            return iter(self.strategy.experimental_distribute_dataset(dataset, options))
+
+        def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = _endless(pipeline.tower_batches())
+            if not self.per_replica:
+                return batches
+            return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+        return iter(self.strategy.distribute_datasets_from_function(of_pipeline, options))
+
+    def _global(self, pipeline: Pipeline) -> tf.data.Dataset:
+        options = tf.data.Options()
+        policies = tf.data.experimental.AutoShardPolicy
+        policy = "OFF" if self.by_pipeline else self.auto_shard_policy.upper()
+        options.experimental_distribute.auto_shard_policy = policies[policy]
+        batch = pipeline.spec.batch_per_device * self.strategy.num_replicas_in_sync
+        whole = pipeline.tower_batches().rebatch(batch, drop_remainder=True)
+        return _endless(whole).with_options(options)
+
+    def _options(self, spec: InputSpec) -> tf.distribute.InputOptions:
+        modes = tf.distribute.InputReplicationMode
+        ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
+        return tf.distribute.InputOptions(
+            experimental_fetch_to_device=self.prefetch_on_device,
+            experimental_replication_mode=modes.PER_REPLICA
+            if self.per_replica
+            else modes.PER_WORKER,
+            experimental_per_replica_buffer_size=ahead,
+        )
+
+
+def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Declares training batches as infinite, which saves a synchronisation of workers per batch."""
+    endless = tf.data.experimental.INFINITE_CARDINALITY
+    return batches.apply(tf.data.experimental.assert_cardinality(endless))
+
+
+class DistributedInput(PipelineInput):
+    """A `PipelineInput` whose strategy copies batches to the devices."""
+
+    def __init__(
+        self,
+        spec: InputSpec,
+        devices: Sequence[str],
+        pipeline: Pipeline,
+        distribution: InputDistribution,
+    ) -> None:
+        super().__init__(spec, devices, pipeline)
+        self._distribution = distribution
+
+    @property
+    def _examples_per_step(self) -> int:
+        return self._distribution.examples_per_step(self.spec)
+
+    def _begin(self) -> Callable[[], Copying]:
+        # It reads ahead by itself.
+        steps = _DistributedSteps(self._pipeline, self.devices, self._distribution)
+        self._steps, self._produce = steps, steps.next
+        self._fresh = True
+        return self._produce
+
+
+class _DistributedSteps(Steps):
+    def __init__(
+        self, pipeline: Pipeline, devices: Sequence[str], distribution: InputDistribution
+    ) -> None:
+        self._distribution = distribution
+        super().__init__(pipeline, devices, partial(distribution.iterator, pipeline))
+
+    def _next(self) -> Copying:
+        elements = self._pipeline.spec.elements
+        of_replicas = self._distribution.strategy.experimental_local_results
+        values = {name: of_replicas(value) for name, value in next(self._iterator).items()}
+        return tuple(
+            to_device(TowerBatch.of(elements, {n: v[tower] for n, v in values.items()}), device)
+            for tower, device in enumerate(self._devices)
+        )
+
+
+# Inputs of several workers joined; each is read and prepared on its worker.
+
+WORKER_HOST = "/device:CPU:0"
+"""The CPU of the worker that runs the step."""
+_NUMBER = "cnnbench/worker"
+_QUEUE = "cnnbench/batches"
+_SYNTHETIC = "cnnbench/synthetic"
+
+
+class JoinedInput(InputSource):
+    """One input per worker, in the order of their towers; only shards and places differ.
+
+    A batch never leaves the worker that made it: `next` returns handles of tensors there.
+    """
+
+    def __init__(self, sources: Sequence[InputSource]) -> None:
+        first = sources[0]
+        devices = [device for source in sources for device in source.devices]
+        whole = dataclasses.replace(
+            first.spec, num_devices=len(devices), num_shards=1, shard_index=0
+        )
+        super().__init__(whole, devices, first.examples_per_epoch)
+        self.synthetic = first.synthetic
+        self._sources = tuple(sources)
+        # For each tower its source and its number there; for each source its share of a step.
+        self._places = [
+            (which, tower)
+            for which, source in enumerate(sources)
+            for tower in range(len(source.devices))
+        ]
+        ends = list(itertools.accumulate(len(source.signature) for source in sources))
+        self._shares = [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
+
+    @property
+    def signature(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.signature`."""
+        return tuple(batch for source in self._sources for batch in source.signature)
+
+    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.of_tower`."""
+        which, number = self._places[tower]
+        return self._sources[which].of_tower(number, batches[self._shares[which]])
+
+    def next(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
+        start = time.perf_counter()
+        try:
+            return tuple(batch for source in self._sources for batch in source.next())
+        finally:
+            self.wait_seconds += time.perf_counter() - start
+            self.batches += 1
+
+    def waiting(self) -> dict[int, float]:
+        """See `InputSource.waiting`."""
+        return {shard: s for source in self._sources for shard, s in source.waiting().items()}
+
+    def stages(self) -> list[Any]:
+        """See `InputSource.stages`: those of the first worker."""
+        return self._sources[0].stages()
+
+    def skipped(self) -> SkippedRecords:
+        """See `InputSource.skipped`."""
+        return SkippedRecords.together(source.skipped() for source in self._sources)
+
+    def passed_over(self, steps: int) -> list[int]:
+        """See `InputSource.passed_over`."""
+        return [count for source in self._sources for count in source.passed_over(steps)]
+
+    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
+        """See `InputSource.resume`."""
+        resumed = [source.resume(steps, passed_over) for source in self._sources]
+        return all(resumed)
+
+    def restart(self) -> None:
+        """See `InputSource.restart`."""
+        for source in self._sources:
+            source.restart()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """See `InputSource.close`."""
+        close_all(self._sources, seconds)
+
+
+class CoordinatedInput(JoinedInput):
+    """Inputs of all workers; a step reads that of the worker it runs on.
+
+    There is one source per worker, with one tower each. A thread per worker keeps as many batches
+    ready in its queue as its pipeline reads ahead, and never waits for room there: a waiting
+    operation would block TensorFlow for all others. `waited` is a float64 scalar of the traced
+    step: the seconds that it waits for its batch.
+    """
+
+    def __init__(self, sources: Sequence[InputSource]) -> None:
+        super().__init__(sources)
+        spec = self.spec
+        self._types = [tf.as_dtype(spec.dtype_of(one)) for one in spec.elements]
+        self._shapes = [[spec.batch_per_device, *one.sizes] for one in spec.elements]
+        self._ahead = spec.datasets_prefetch_buffer_size if spec.datasets_use_prefetch else 0
+        self._wanted = [threading.Semaphore(1 + max(1, self._ahead)) for _ in sources]
+        self._error: Exception | None = None
+        self.waited = tf.constant(0.0, tf.float64)
+        self._began = self._closed = False
+        self._lock = threading.Lock()
+        self._queues = []
+        for number, source in enumerate(sources):
+            with tf.device(source.spec.host):
+                _assign(_NUMBER, tf.constant(number, tf.int64))
+                if self.synthetic:
+                    self._keep(source)
+                else:
+                    self._queues.append(self._queue())
+
+    @property
+    def error(self) -> Exception | None:
+        """The reason why a worker gets no more batches, or None."""
+        return self._error
+
+    @property
+    def signature(self) -> tuple[TowerBatch, ...]:
+        """See `InputSource.signature`: the step takes nothing."""
+        return ()
+
+    def worker(self) -> tf.Tensor:
+        """Number of the worker on which the traced step runs, an int64 scalar."""
+        with tf.device(WORKER_HOST):
+            return _read(_NUMBER, tf.int64, [])
+
+    def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
+        """See `InputSource.of_tower`: the next batch of the worker that runs the step."""
+        del tower, batches
+        elements = self.spec.elements
+        if self.synthetic:
+            parts = [
+                _read(f"{_SYNTHETIC}/{one.name}", kind, shape)
+                for one, kind, shape in zip(elements, self._types, self._shapes, strict=True)
+            ]
+        else:
+            with tf.device(WORKER_HOST):
+                parts = self._dequeued()
+        pairs = zip(elements, parts, self._shapes, strict=True)
+        values = {one.name: tf.ensure_shape(part, shape) for one, part, shape in pairs}
+        return TowerBatch.of(elements, values)
+
+    def _dequeued(self) -> list[tf.Tensor]:
+        before = tf.timestamp()
+        with tf.control_dependencies([before]):
+            parts = tf.raw_ops.QueueDequeueV2(handle=self._queue(), component_types=self._types)
+        with tf.control_dependencies(parts):
+            self.waited = tf.timestamp() - before
+        return list(parts)
+
+    def next(self) -> tuple[TowerBatch, ...]:
+        """Starts filling the queues at the first call; the step takes no arguments."""
+        self.batches += 1
+        with self._lock:
+            if not self._began and not self.synthetic:
+                for number in range(len(self._sources)):
+                    threading.Thread(target=self._fill, args=(number,), daemon=True).start()
+            self._began = True
+        return ()
+
+    def taken(self, worker: int) -> None:
+        """Reports that a step on this worker has ended, so that its queue has room."""
+        self._wanted[worker].release()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """See `InputSource.close`."""
+        self._closed = True
+        for wanted in self._wanted:
+            wanted.release()
+        super().close(seconds)
+
+    def _fill(self, number: int) -> None:
+        source = self._sources[number]
+        host = source.spec.host
+        while True:
+            self._wanted[number].acquire()
+            if self._closed:
+                return
+            try:
+                (batch,) = source.next()
+                parts = list(_named(source, batch).values())
+                with tf.device(host):
+                    tf.raw_ops.QueueEnqueueV2(handle=self._queues[number], components=parts)
+            except Exception as error:
+                if not isinstance(error, tf.errors.UnavailableError):  # then the worker is lost
+                    self._error = self._error or error
+                    with tf.device(host):  # no step waits for a batch any more
+                        tf.raw_ops.QueueCloseV2(handle=self._queues[number])
+                return
+
+    def _queue(self) -> tf.Tensor:
+        return tf.raw_ops.FIFOQueueV2(
+            component_types=self._types,
+            shapes=self._shapes,
+            capacity=8 + 2 * self._ahead,
+            shared_name=_QUEUE,
+        )
+
+    def _keep(self, source: InputSource) -> None:
+        with tf.device(source.devices[0]):
+            batch = source.of_tower(0, ())
+            for name, value in _named(source, batch).items():
+                _assign(f"{_SYNTHETIC}/{name}", value)
+
+
+def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
+    elements = source.spec.elements
+    features = by_name(elements, "feature", batch.features)
+    found = {**features, **by_name(elements, "label", batch.labels)}
+    return {one.name: found[one.name] for one in elements}
+
+
+def _handle(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
+    return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
+
+
+def _assign(name: str, value: tf.Tensor) -> None:
+    handle = _handle(name, value.dtype, value.shape)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _read(name: str, dtype: tf.DType, shape: Sequence[int]) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=_handle(name, dtype, shape), dtype=dtype)

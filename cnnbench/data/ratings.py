@@ -6,10 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import ratings_files
-from cnnbench.data.arrays import ArrayPipeline
-from cnnbench.data.position import uniform_int
+from cnnbench.data.dataset import InputSpec
+from cnnbench.data.pipeline import ArrayPipeline, uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
-from cnnbench.data.spec import InputSpec
 
 # Random draws for one unrated item. For a user who rated a third of all items, all draws hit rated
 # items once in seven thousand times.

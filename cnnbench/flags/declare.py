@@ -1,4 +1,6 @@
-"""Declaration of flags: one dataclass field per flag.
+"""Declarations of flags: kinds of values, roles, and checks.
+
+Declarations carry both, and lists of flags that are treated alike follow from them.
 
 `flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
 parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
@@ -7,19 +9,290 @@ parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cnnbench.base.lock import claim
-from cnnbench.base.text.numbers import Duration
+from cnnbench.base import files
+from cnnbench.base.files import claim
+from cnnbench.base.text import Duration, exact, parse_integer, parse_number, truth
 from cnnbench.errors import FlagError
-from cnnbench.flags import kinds
-from cnnbench.flags.kinds import FlagKind
-from cnnbench.flags.roles import Role, RunPart
 from cnnbench.records.files import refusing
+
+# What a flag is for: its role in the identity of a run, and the parts of a run that it feeds.
+
+
+class Counted(enum.Enum):
+    """How much of a flag's value belongs to the identity of a run."""
+
+    VALUE = "the value"
+    PRESENCE = "whether it is given"
+    NUMBER = "the number of items"
+    NOTHING = "nothing"
+
+
+class Role(enum.Enum):
+    """The role of a flag, with the reason why only a part of its value, or nothing, counts."""
+
+    IDENTITY = "decides what is computed, or how"
+    PLUGIN = "a file with code of the user; sizes of networks are compared instead"
+    PLACE = "a path or machine; every machine has places of its own"
+    PROFILE = "a file about the step; that it is written costs time, its name does not"
+    ITEMS = "addresses, or which of like devices; how many there are counts"
+    OUTPUT = "a path that is written outside of the timed steps"
+    DISPLAY = "what is shown outside of the timed steps"
+    NOTE = "a note of the user"
+    JOB = "how the processes of a job find each other, and how long they wait"
+    UNTIMED = "changes only what happens outside of the timed steps"
+    SEED = "time does not depend on it, and accuracy should be compared over seeds"
+
+    @property
+    def counted(self) -> Counted:
+        """How much of the value belongs to the identity of a run."""
+        return _COUNTED.get(self, Counted.NOTHING)
+
+
+_COUNTED = {
+    Role.IDENTITY: Counted.VALUE,
+    Role.ITEMS: Counted.NUMBER,
+    **dict.fromkeys((Role.PLUGIN, Role.PLACE, Role.PROFILE), Counted.PRESENCE),
+}
+
+
+class RunPart(enum.Flag):
+    """Parts of a run; a flag may feed several, and most feed none that is treated apart."""
+
+    NONE = 0
+    WORK = enum.auto()
+    """What to run instead of a training."""
+    LENGTH = enum.auto()
+    """Steps of the timed loop, and its early end."""
+    WARM_UP = enum.auto()
+    """Steps before the timed ones."""
+    EVALUATIONS = enum.auto()
+    """When a training pauses for an evaluation."""
+    CHECKPOINTS = enum.auto()
+    """When checkpoints are saved, and how many are kept."""
+    LOSS_SCALE = enum.auto()
+    """The loss scale of fp16."""
+    LEARNING_RATE = enum.auto()
+    """The learning rate and its schedule."""
+    UPDATE = enum.auto()
+    """The update of weights; without effect where none are updated."""
+    CLIPPING = enum.auto()
+    """Bounds of gradients."""
+    AGGREGATION = enum.auto()
+    """How gradients are joined and reduced; without effect for a single device."""
+    ALGORITHM = enum.auto()
+    """Which algorithm reduces gradients."""
+    CROSS_DEVICE = enum.auto()
+    """Reductions of the strategies of tf.distribute."""
+    DISTRIBUTION = enum.auto()
+    """Input that a strategy of tf.distribute distributes."""
+    READING = enum.auto()
+    """How the examples of a data set are read and prepared."""
+    GPU = enum.auto()
+    """Effective on GPUs only."""
+    THREADS = enum.auto()
+    """Sizes of pools of threads."""
+    TASK = enum.auto()
+    """Which process of a job this is, and the addresses of all."""
+    DISCOVERY = enum.auto()
+    """Where a process learns its task and the addresses."""
+    ROWS = enum.auto()
+    """What the rows of ``cnnbench allreduce`` measure; each has a value of its own."""
+    TUNABLE = enum.auto()
+    """Changes the speed, not what is trained."""
+
+
+# Kinds of values of flags: how text is read, which values are accepted, and what the help says.
+
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "minimum": (operator.ge, "at least"),
+    "above": (operator.gt, "greater than"),
+    "maximum": (operator.le, "at most"),
+    "below": (operator.lt, "less than"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagKind:
+    """A kind of values.
+
+    Attributes:
+      name, form: type and value in the help, such as "integer" and "N".
+      wording: what a value is, for refusals: "an integer".
+      has: whether a value is one of the kind; within which limits is up to `fault`.
+      read: the value of a text; raises LookupError or ValueError if it is none.
+      stored: a value in the form that is stored; values of other kinds unchanged.
+      text: a value as on the command line.
+      fault: the reason why a value of the kind is refused, or "".
+      accepted: the accepted values in words, or "".
+    """
+
+    name: str
+    form: str
+    wording: str
+    has: Callable[[Any], bool]
+    read: Callable[[str], Any]
+    stored: Callable[[Any], Any] = lambda value: value
+    text: Callable[[Any], str] = str
+    fault: Callable[[Any], str] = lambda value: ""
+    accepted: Callable[[], str] = lambda: ""
+
+
+def boolean() -> FlagKind:
+    """Switches."""
+    return FlagKind(
+        name="boolean",
+        form="",
+        wording="true or false",
+        has=lambda value: type(value) is bool,
+        read=lambda text: _BOOLEANS[text.lower()],
+        text=truth,
+    )
+
+
+def numeric(of: type[int] | type[float], **bounds: float) -> FlagKind:
+    """Integers or finite numbers within bounds; without a maximum within those of TensorFlow."""
+    whole = of is int
+    return FlagKind(
+        name="integer" if whole else "number",
+        form="N" if whole else "X",
+        wording="an integer" if whole else "a finite number",
+        has=lambda value: type(value) is of and (whole or math.isfinite(value)),
+        read=parse_integer if whole else parse_number,
+        stored=lambda value: of(value) if type(value) is int else value,
+        text=exact,
+        fault=lambda value: _excess(value, bounds, 2**31 - 1 if whole else 3.4028235e38),
+        accepted=lambda: _range(bounds),
+    )
+
+
+def string(choices: Collection[str] = (), lower: bool = False, path: str = "") -> FlagKind:
+    """Text, one of some names, or paths with commas between them."""
+
+    def stored(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        value = files.without_file_scheme(value) if path else value
+        return value.lower() if lower else value
+
+    def fault(value: Any) -> str:
+        if choices and value not in choices:
+            return f"must be {_one_of(choices)}"
+        return files.fault(value, "URL" in path) if path else ""
+
+    return FlagKind(
+        name="string",
+        form="TEXT",
+        wording="a string",
+        has=lambda value: type(value) is str,
+        read=str,
+        stored=stored,
+        fault=fault,
+        accepted=lambda: _one_of(choices) if choices else "a path or a URL" * ("URL" in path),
+    )
+
+
+def parsed(type: type, parser: Callable[[str], Any]) -> FlagKind:
+    """Values of a type with the attribute `source`, the text that a parser has made them of."""
+    return FlagKind(
+        name="string",
+        form="TEXT",
+        wording=f"of the type {type.__name__}",
+        has=lambda value: isinstance(value, type),
+        read=parser,
+        text=lambda value: str(value.source),
+    )
+
+
+def items(of: FlagKind, separator: str = ",") -> FlagKind:
+    """Tuples of values; in text with a separator, or without one a single value."""
+
+    def has(value: Any) -> bool:
+        return isinstance(value, tuple) and all(map(of.has, value))
+
+    def read(text: str) -> Any:
+        if not separator:
+            return (of.read(text),)
+        return tuple(of.read(part.strip()) for part in text.split(separator) if text.strip())
+
+    def stored(value: Any) -> Any:
+        return tuple(map(of.stored, value)) if isinstance(value, list | tuple) else value
+
+    return FlagKind(
+        name=f"{of.name}s",
+        form=f"{of.form},{of.form},...",
+        wording=f"a comma-separated list of {of.name}s",
+        has=has,
+        read=read,
+        stored=stored,
+        text=lambda value: separator.join(map(of.text, value)),
+        fault=lambda value: next(filter(None, map(of.fault, value)), ""),
+        accepted=of.accepted,
+    )
+
+
+def either(*kinds: FlagKind) -> FlagKind:
+    """Values of any of some kinds; a text is of the first one that can read it."""
+
+    def read(text: str) -> Any:
+        for kind in kinds[:-1]:
+            try:
+                return kind.read(text)
+            except (LookupError, ValueError):
+                continue
+        return kinds[-1].read(text)
+
+    def of(value: Any) -> FlagKind:
+        return next(kind for kind in kinds if kind.has(value))
+
+    return FlagKind(
+        name=" or ".join(kind.name for kind in kinds),
+        form="|".join(kind.form for kind in kinds),
+        wording=" or ".join(kind.wording for kind in kinds),
+        has=lambda value: any(kind.has(value) for kind in kinds),
+        read=read,
+        stored=lambda value: next((v for k in kinds if k.has(v := k.stored(value))), value),
+        text=lambda value: of(value).text(value),
+        fault=lambda value: of(value).fault(value),
+        accepted=lambda: ", or ".join(filter(None, (kind.accepted() for kind in kinds))),
+    )
+
+
+def duration() -> FlagKind:
+    """Times, written with a unit."""
+    words = "a duration such as 500ms, 10s or 2m"
+    kind = parsed(Duration, Duration.parse)
+    return replace(kind, name="duration", form="TIME", wording=words, accepted=lambda: words)
+
+
+def _excess(value: float, bounds: Mapping[str, float], largest: float) -> str:
+    if "maximum" not in bounds and abs(value) > largest:
+        return f"must not be larger than {exact(largest)}"
+    fits = all(_HOLDS[name][0](value, bound) for name, bound in bounds.items())
+    return "" if fits else f"must be {_range(bounds)}"
+
+
+def _range(bounds: Mapping[str, float]) -> str:
+    if {"minimum", "maximum"} <= bounds.keys():
+        return f"from {exact(bounds['minimum'])} to {exact(bounds['maximum'])}"
+    ordered = ((words, bounds[name]) for name, (_, words) in _HOLDS.items() if name in bounds)
+    return " and ".join(f"{words} {exact(bound)}" for words, bound in ordered)
+
+
+def _one_of(choices: Collection[str]) -> str:
+    return "one of " + ", ".join(choice or "''" for choice in choices)
+
+
+# Declaration of flags: one dataclass field per flag.
 
 T = TypeVar("T")
 
@@ -206,7 +479,7 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
     values = [_kind(one, limits) for one in of if one is not type(None)]
     return FlagSpec(
         name=field.name,
-        kind=values[0] if len(values) == 1 else kinds.either(*values),
+        kind=values[0] if len(values) == 1 else either(*values),
         optional=type(None) in of,
         default=field.default,
         **limits,
@@ -216,12 +489,12 @@ def _spec(field: dataclasses.Field[Any], annotation: Any) -> FlagSpec:
 def _kind(of: Any, limits: Mapping[str, Any]) -> FlagKind:
     """The kind of an annotated type, within those of the limits that it has."""
     if typing.get_origin(of) is tuple:
-        return kinds.items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
+        return items(_kind(typing.get_args(of)[0], limits), limits.get("separator", ","))
     if of in (int, float):
         bounds = {name: limits[name] for name in _BOUNDS if limits.get(name) is not None}
-        return kinds.numeric(of, **bounds)
+        return numeric(of, **bounds)
     if of is str:
-        return kinds.string(*(limits.get(name, "") for name in ("choices", "lower", "path")))
+        return string(*(limits.get(name, "") for name in ("choices", "lower", "path")))
     if of is Duration:
-        return kinds.duration()
-    return kinds.boolean() if of is bool else kinds.parsed(of, limits["parser"])
+        return duration()
+    return boolean() if of is bool else parsed(of, limits["parser"])

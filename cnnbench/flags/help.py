@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 from absl import flags as absl_flags
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.params import GROUPS, SPECS
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import GROUPS, OBSOLETE, SPECS
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
 """Title and flags of a part of the help."""

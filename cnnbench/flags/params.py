@@ -1,15 +1,21 @@
-"""All parameters of a run as one frozen value."""
+"""All flags of a run as one value, and flags that no longer exist.
+
+Obsolete flags have no effect; a value other than the old default causes a notice with the
+alternatives in `help`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import warnings
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cnnbench.base.jobs.job import PS
+from cnnbench.base.job import PS
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, specs_of
+from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
@@ -19,7 +25,111 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.retired import OBSOLETE, accepts_retired
+
+# Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
+
+T = TypeVar("T")
+
+_GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
+_TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
+_SHARED_GPU = "Use --allow_growth to share a GPU between processes."
+_OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_threads."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsoleteParams:
+    """Flags without meaning in TensorFlow 2; not part of ``Params``."""
+
+    batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
+    use_datasets: bool = flag(True, "Leave out --data_dir to measure without input by tf.data.")
+    single_l2_loss_op: bool = flag(False, "Use --weight_decay=0 to measure without the L2 loss.")
+    use_tf_layers: bool = flag(True, "There is one way to build a network; leave it out.")
+    use_resource_vars: bool = flag(False, "Variables always are resource variables; leave it out.")
+    use_python32_barrier: bool = flag(False, "There is no producer thread; leave it out.")
+    compute_lr_on_cpu: bool = flag(False, "The host computes the learning rate; leave it out.")
+    sync_on_finish: bool = flag(False, "Every timed step is waited for in any case; leave it out.")
+    use_numa_affinity: bool = flag(False, "Start cnnbench under numactl --cpunodebind instead.")
+    force_gpu_compatible: bool = flag(False, "Use --datasets_use_prefetch, which is on by default.")
+    gpu_memory_frac_for_testing: float = flag(0.0, _SHARED_GPU, minimum=0)
+    gpu_mem_fraction: float = flag(0.0, _SHARED_GPU, minimum=0)
+    timestamped_allocator: bool = flag(False, "Set TF_GPU_ALLOCATOR=cuda_malloc_async instead.")
+    gpu_kt_max_interval: int = flag(0, _GPU_TRACKER)
+    gpu_kt_max_bytes: int = flag(0, _GPU_TRACKER)
+    gpu_kt_max_pending: int = flag(0, _GPU_TRACKER)
+    mkl: bool = flag(False, "Set TF_ENABLE_ONEDNN_OPTS=0 or 1: oneDNN is built in.")
+    kmp_blocktime: int = flag(0, _OPENMP)
+    kmp_affinity: str = flag("granularity=fine,verbose,compact,1,0", _OPENMP)
+    kmp_settings: int = flag(1, _OPENMP)
+    rewriter_config: str | None = flag(None, "Use --noenable_optimizations to switch it off.")
+    trt_mode: str = flag("", _TENSORRT, choices=("", "FP32", "FP16", "INT8"))
+    trt_max_workspace_size_bytes: int = flag(4 << 30, _TENSORRT, maximum=2**63 - 1)
+    horovod_device: str = flag("", "Use --local_parameter_device for where gradients are reduced.")
+    flush_stdout: bool = flag(False, "Every line is flushed; leave it out.")
+    use_nccl: bool = flag(True, "Use --all_reduce_spec=nccl.")
+    use_multi_device_iterator: bool = flag(True, "Each device has its own copies; leave it out.")
+    use_data_sets: bool = flag(False, "Input always comes from tf.data; leave it out.")
+    datasets_prefetch_threadpool_size: int = flag(1, "Use --datasets_num_private_threads.")
+    enable_layout_optimizer: bool = flag(False, "Use --noenable_optimizations to switch it off.")
+    memory_optimization: str = flag("", "TensorFlow's graph optimizer decides; leave it out.")
+    gpu_pending_cap: int = flag(0, _GPU_TRACKER)
+    num_omp_threads: int = flag(0, _OPENMP)
+    result_storage: str | None = flag(None, "Use --result_json or --benchmark_log_dir.")
+    pretrain_dir: str | None = flag(None, "Use --train_dir or --backbone_model_path.")
+    debugger: str | None = flag(None, "tfdbg is gone; a non-finite loss is reported at once.")
+
+
+OBSOLETE: tuple[FlagSpec, ...] = specs_of(ObsoleteParams)
+
+RENAMED: Mapping[str, str] = {
+    "learning_rate": "init_learning_rate",
+    "checkpoint_directory": "train_dir",
+    "cache_data": "datasets_repeat_cached_sample",
+}
+"""New names by the names in early versions and forks of tf_cnn_benchmarks."""
+
+REMOVED: Mapping[str, str] = {
+    "points": "--predict takes published or measured figures of a link: --link=PRESET or "
+    "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (docs/cost_model.md)",
+}
+"""Refused flags of earlier versions, with their replacement."""
+
+
+def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """One line for every obsolete flag that differs from its old default; FlagError if invalid."""
+    values = {spec: spec.read(given[spec.name]) for spec in OBSOLETE if spec.name in given}
+    for spec, value in values.items():
+        spec.check(value)
+    return tuple(
+        f"--{spec.name}={spec.text(value)} has no meaning in TensorFlow 2. {spec.help}"
+        for spec, value in values.items()
+        if value != spec.default
+    )
+
+
+def renamed_notices(given: Container[str]) -> tuple[str, ...]:
+    """One line for every old name."""
+    return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in given)
+
+
+def accepts_retired(params: type[T]) -> type[T]:
+    """Class decorator: accepts obsolete parameters and old names, with a warning."""
+    init = params.__init__
+
+    @functools.wraps(init)
+    def accepting(self: T, **given: Any) -> None:
+        for old, new in RENAMED.items():
+            if old in given and new in given:
+                raise FlagError(old, given[old], f"is --{new} now; give one of the two")
+        for notice in obsolete_notices(given) + renamed_notices(given):
+            warnings.warn(notice, stacklevel=2)
+        obsolete = {spec.name for spec in OBSOLETE}
+        init(self, **{RENAMED.get(n, n): given[n] for n in given if n not in obsolete})
+
+    params.__init__ = accepting  # type: ignore[method-assign,assignment]
+    return params
+
+
+# All parameters of a run as one frozen value.
 
 G = TypeVar("G")
 

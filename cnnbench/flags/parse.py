@@ -12,13 +12,19 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from cnnbench.base.reading import read_text
-from cnnbench.base.text.messages import nearest
-from cnnbench.base.urls import local
+from cnnbench.base.files import local, read_text
+from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import FlagSpec, parted
-from cnnbench.flags.params import ACCEPTED, Params, check_fp16
-from cnnbench.flags.retired import REMOVED, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.flags.params import (
+    ACCEPTED,
+    REMOVED,
+    RENAMED,
+    Params,
+    check_fp16,
+    obsolete_notices,
+    renamed_notices,
+)
 
 FLAG_FILE = "flagfile"
 _MOST_NESTED = 64

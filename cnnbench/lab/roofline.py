@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from cnnbench.base.stats.descriptive import faster_half
-from cnnbench.base.text.numbers import binary
-from cnnbench.base.text.table import csv_text
+from cnnbench.base.stats import faster_half
+from cnnbench.base.terminal import csv_text
+from cnnbench.base.text import binary
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.cpu import available_cores
 from cnnbench.models.declaration import Flops
 from cnnbench.plan.run_plan import Runnable, RunPlan
 from cnnbench.records.codec import encode
-from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
-from cnnbench.records.step_profile import Part
+from cnnbench.records.profiles import Machine, Part, Roofline, RooflineRow, in_order
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.observe.work import OperationWork, flops_by_part
-from cnnbench.run.runtime import peak_flops
+from cnnbench.run.runtime import tensorflow
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
@@ -104,7 +103,7 @@ def _machine(plan: RunPlan, record: RunRecord) -> Machine:
     assert placement is not None
     dtype = plan.numerics.dtype
     devices = placement.devices
-    peak = peak_flops.peak(placement.kind, devices, dtype, plan.machine.peak_flops)
+    peak = tensorflow.peak(placement.kind, devices, dtype, plan.machine.peak_flops)
     if peak is None:
         raise BenchmarkError(
             f"the peak of the device in {dtype} is not known; give it by --peak_flops"

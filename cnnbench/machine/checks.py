@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from cnnbench.base.text.messages import nearest
+from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuView, new_processes, process_names
 
@@ -67,7 +67,7 @@ class Situation:
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
-      interval: changes in the interval, see `cnnbench.machine.sampling.changes`.
+      interval: changes in the interval, see `cnnbench.machine.watch.changes`.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: at its beginning; only used after the loop.
     """

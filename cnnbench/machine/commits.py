@@ -13,8 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from cnnbench.base.grouping import grouped
-from cnnbench.base.text.numbers import count, first_few
+from cnnbench.base.stats import grouped
+from cnnbench.base.text import count, first_few
 from cnnbench.machine.repository import GitError, git
 
 T = TypeVar("T")

@@ -1,4 +1,11 @@
-"""Facts about machine and software, for the record of a run.
+"""Facts about hardware, libraries and software that a record keeps.
+
+TensorFlow opens CUDA's libraries by name when it first needs them, NCCL at the first collective.
+Their versions may be others than those that it was built with. Nothing is loaded here.
+
+An allow-list of the variables keeps secrets out. Whole prefixes are listed only where no other
+software uses them. ``TF_`` alone is shared with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold
+passwords, and ``NVIDIA_`` with ``NVIDIA_API_KEY``.
 
 A fact that cannot be read is absent, never empty, and reading never raises. TensorFlow is not
 loaded; where a run has loaded it, its facts are included.
@@ -6,16 +13,229 @@ loaded; where a run has loaded it, its facts are included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import metadata
+from typing import Any, TypeAlias
 
-from cnnbench.machine import cpu, gpu, libraries, software
-from cnnbench.machine.host import Fact, FactGroup, Host, gather
+from cnnbench import version as own
+from cnnbench.machine import cpu, gpu, repository
+from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, gather
+
+# Versions of the GPU libraries that this process has loaded, by their own functions.
+
+_Parts: TypeAlias = tuple[int, ...]
+
+
+def _answer(library: Any, function: str, *arguments: int) -> int:
+    """What a function stores at its last argument; OSError if it returns a status other than 0."""
+    value = ctypes.c_int()
+    status = getattr(library, function)(*arguments, ctypes.byref(value))
+    if status:
+        raise OSError(f"{function}: status {status}")
+    return value.value
+
+
+def _properties(function: str, library: Any) -> _Parts:
+    """libraryPropertyType: MAJOR_VERSION, MINOR_VERSION and PATCH_LEVEL are 0, 1 and 2."""
+    return tuple(_answer(library, function, which) for which in range(3))
+
+
+def _cuda_number(function: str, library: Any) -> _Parts:
+    """13.1 is 13010 (CUDA's manual, Version Management)."""
+    number = _answer(library, function)
+    return number // 1000, number % 1000 // 10
+
+
+def _nccl_number(library: Any) -> _Parts:
+    """2.27.7 is 22707; before 2.9, 2.8.4 was 2804 (NCCL_VERSION in nccl.h)."""
+    number = _answer(library, "ncclGetVersion")
+    major = 10_000 if number >= 10_000 else 1000
+    return number // major, number % major // 100, number % 100
+
+
+_LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
+    "gpu_driver_cuda": ("libcuda", partial(_cuda_number, "cuDriverGetVersion")),
+    "loaded_cudart": ("libcudart", partial(_cuda_number, "cudaRuntimeGetVersion")),
+    # libcublas.so asks libcublasLt.so, which belongs to it, but finds TensorFlow's function of this
+    # name, which may load a library.
+    "loaded_cublas": ("libcublasLt", partial(_properties, "cublasLtGetProperty")),
+    # libcudnn.so loads libcudnn_graph.so for an answer, and aborts the process where it is missing.
+    "loaded_cudnn": ("libcudnn_graph", partial(_properties, "cudnnGetProperty")),
+    "loaded_nccl": ("libnccl", _nccl_number),
+}
+"""Facts, each with the name of a file before ".so" and the version of such a library."""
+
+
+def loaded(host: Host) -> Facts:
+    """Versions of the loaded libraries; several of a library, in the order of paths, by commas."""
+    mapped = host.text("proc/self/maps") or ""
+    lines = (line.split(maxsplit=5) for line in mapped.splitlines())
+    # The sixth column has the path of what is mapped from a file.
+    paths = sorted({fields[5].removesuffix(" (deleted)") for fields in lines if len(fields) > 5})
+    found = {}
+    for fact, (name, version) in _LIBRARIES.items():
+        own = (path for path in paths if os.path.basename(path).partition(".so")[0] == name)
+        versions = [text for path in own if (text := _text(path, version))]
+        found[fact] = ", ".join(dict.fromkeys(versions))
+    return found
+
+
+def _text(path: str, version: Callable[[Any], _Parts]) -> str | None:
+    try:
+        # Fails for a file that is mapped, but not as a library.
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+        return ".".join(map(str, version(library)))
+    except (OSError, AttributeError):  # it lacks the function, or that fails
+        return None
+
+
+# Versions of Python, TensorFlow and cnnbench, and environment variables that change speed.
+
+XLA_CACHE = "--tf_xla_persistent_cache_directory="
+"""Option of TF_XLA_FLAGS for the folder of --xla_cache_dir."""
+
+_TENSORFLOW_PACKAGES = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tf-nightly",
+    "tensorflow-rocm",
+    "intel-tensorflow",
+)
+_NAMES = frozenset(
+    (
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_CACHE_DISABLE"),
+        *("CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"),
+        *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+        *("TF_CONFIG", "TF_DETERMINISTIC_OPS", "TF_AUTOTUNE_THRESHOLD", "TF_SYNC_ON_FINISH"),
+        *("GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONOPTIMIZE"),
+    )
+)
+_PREFIXES = (
+    *("TF_CPP_", "TF_CUDNN_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
+    *("TF_LAYOUT_", "TF_MKL_", "TF_NUM_", "TF_ONEDNN_", "TF_USE_", "TF_XLA_"),
+    *("DNNL_", "GOMP_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "XLA_"),
+    *("HOROVOD_", "OMPI_"),
+)
+# The last is Open MPI's key of a job: OMPI_MCA_orte_precondition_transports.
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "TRANSPORTS")
+_MAX_LENGTH = 1000
+# Of XLA_FLAGS and others: --xla_dump_to=DIR, --xla_gpu_cuda_data_dir=DIR.
+_PLACE = re.compile(
+    r"(--?\w+_(?:to|from|dir|directory|path|file|prefix)=)(?:\"[^\"]*\"|'[^']*'|\S+)"
+)
+_PLACE_NAME = re.compile("_(FILE|FILENAME|DIR|DIRECTORY|PATH)$")
+
+
+def python(host: Host) -> Facts:
+    """Version and implementation of Python."""
+    return {
+        "python_version": platform.python_version(),
+        "python_implementation": platform.python_implementation(),
+    }
+
+
+def packages(host: Host) -> Facts:
+    """Installed versions; TensorFlow's with the name of its package."""
+    tensorflow = next(
+        ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
+        (None, None),
+    )
+    return {
+        "cnnbench_version": own.__version__,
+        "tensorflow_package": tensorflow[0],
+        "tensorflow_version": tensorflow[1],
+        "keras_version": _version("keras"),
+        "numpy_version": _version("numpy"),
+    }
+
+
+def tensorflow_build(host: Host) -> Facts:
+    """Build information of the loaded TensorFlow."""
+    tf: Any = host.modules.get("tensorflow")
+    if tf is None:
+        return {}
+    build = tf.sysconfig.get_build_info()
+    return {
+        "tensorflow_version": tf.version.VERSION,
+        "tensorflow_git_version": tf.version.GIT_VERSION,
+        "tensorflow_compiler": tf.version.COMPILER_VERSION,
+        "tensorflow_cuda_build": bool(build.get("is_cuda_build")),
+        "tensorflow_rocm_build": True if build.get("is_rocm_build") else None,
+        "tensorflow_tensorrt_build": True if build.get("is_tensorrt_build") else None,
+        "cuda_version": build.get("cuda_version"),
+        "cudnn_version": build.get("cudnn_version"),
+    }
+
+
+def tensorflow_threads(host: Host) -> Facts:
+    """Thread counts set in the loaded TensorFlow; absent where it chooses them."""
+    tf: Any = host.modules.get("tensorflow")
+    if tf is None:
+        return {}
+    return {
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads() or None,
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads() or None,
+    }
+
+
+def commit(host: Host) -> Facts:
+    """Commit of the checkout of cnnbench, and whether files differ from it and by what."""
+    found = repository.of_cnnbench()
+    return {
+        "git_commit": found.revision,
+        "git_dirty": found.dirty,
+        "git_changes": found.changes,
+        "git_unknown": found.unknown,
+    }
+
+
+def may_be_shown(variable: str) -> bool:
+    """Whether records list an environment variable: one that changes speed and is no secret."""
+    listed = variable in _NAMES or variable.startswith(_PREFIXES)
+    return listed and not any(word in variable.upper() for word in _SECRET)
+
+
+def speed_variables(host: Host) -> Facts:
+    """Allowed environment variables as facts env_NAME, without the folder of --xla_cache_dir."""
+    facts = {}
+    for name, value in sorted(host.environ.items()):
+        words = [word for word in value.split() if not word.startswith(XLA_CACHE)]
+        only_a_place = value.strip() and not words
+        if may_be_shown(name) and not only_a_place:
+            facts[f"env_{name}"] = " ".join(words)[:_MAX_LENGTH]
+    return facts
+
+
+def without_places(name: str, value: Any) -> Any:
+    """A fact as it counts: of files and folders that env_* name, only that they are given."""
+    if not name.startswith("env_") or not value:
+        return value
+    return "..." if _PLACE_NAME.search(name) else _PLACE.sub(r"\1...", str(value))
+
+
+GROUPS: tuple[FactGroup, ...] = (python, packages, tensorflow_build, tensorflow_threads, commit)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# Facts about machine and software, for the record of a run.
 
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
-    ("GPUs", (*gpu.GROUPS, libraries.loaded)),
-    ("Software", software.GROUPS),
-    ("Environment variables", (software.speed_variables,)),
+    ("GPUs", (*gpu.GROUPS, loaded)),
+    ("Software", GROUPS),
+    ("Environment variables", (speed_variables,)),
 )
 """Titles of sections, each with its groups of facts."""
 
@@ -35,4 +255,4 @@ def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
 
 def with_loaded_libraries(facts: Mapping[str, Fact]) -> dict[str, Fact]:
     """The facts, with the GPU libraries that this process has loaded since they were collected."""
-    return {**facts, **gather((libraries.loaded,), Host())}
+    return {**facts, **gather((loaded,), Host())}

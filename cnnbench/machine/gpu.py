@@ -17,8 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cnnbench.machine.cpu import Memory
-from cnnbench.machine.host import FactGroup, Facts, Host
+from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
 # Bits of the reasons why a GPU clocks lower than it could. Idleness, clocks set on
 # purpose and displays are left out: they are no disturbance, or facts of their own.

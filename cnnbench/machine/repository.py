@@ -22,8 +22,8 @@ from typing import Any
 
 from cnnbench import version
 from cnnbench.base import plugins
-from cnnbench.base.text.labels import labels_of
-from cnnbench.records.subject import Subject
+from cnnbench.base.text import labels_of
+from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
 

@@ -3,10 +3,11 @@
 from cnnbench.optimizers.registry import (
     OPTIMIZERS,
     SCHEDULES,
+    ScheduledSteps,
+    ScheduleSpec,
     register_optimizer,
     register_schedule,
 )
-from cnnbench.optimizers.schedules import ScheduledSteps, ScheduleSpec
 from cnnbench.optimizers.spec import OptimizerSpec, Slot
 
 __all__ = [

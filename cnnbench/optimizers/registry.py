@@ -1,16 +1,206 @@
-"""Optimizers and schedules by name: built-in ones, plug-in files, entry points; no TensorFlow."""
+"""Optimizers and learning-rate schedules by name."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
-from typing import Generic, Protocol, TypeVar
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
+from cnnbench.base.text import exact, number, parse_number
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.optimizers import builtin
-from cnnbench.optimizers.schedules import BUILT_IN, ScheduleSpec
 from cnnbench.optimizers.spec import Constant, OptimizerSpec
+
+# Schedules of the learning rate, in plain arithmetic; no TensorFlow.
+
+_LARGEST_EXPONENT = 88.0  # e^88 is about the largest float32
+
+Schedule: TypeAlias = Callable[[int], float]
+"""The rate of a step, counted from 0."""
+
+
+@dataclass(frozen=True)
+class ScheduledSteps:
+    """The steps of a schedule, which is not called for those of the warm-up.
+
+    Attributes:
+      base: the rate after the warm-up.
+      warmup: steps of the warm-up.
+      steps: of the whole run, from global step 0.
+      steps_per_epoch: steps per pass over the examples.
+    """
+
+    base: float
+    warmup: int
+    steps: int
+    steps_per_epoch: float
+
+    def done(self, step: int) -> float:
+        """The share of the steps after the warm-up that lie before this one, at most 1."""
+        return (step - self.warmup) / (self.steps - self.warmup) if step < self.steps else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """A value of --learning_rate_schedule.
+
+    Attributes:
+      about: how the rate falls, for the help.
+      make: makes the schedule of `ScheduledSteps` and its constants, by argument; raises FlagError.
+      constants: constants by argument.
+      needs: flags of constants without which the rate is constant.
+    """
+
+    name: str
+    about: str
+    make: Callable[..., Schedule]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plugins.check_name("a schedule", self.name)
+        object.__setattr__(self, "make", plugins.checked(self.make, Callable[[int], float]))
+
+    @property
+    def flags(self) -> dict[str, Constant]:
+        """Its constants by flag."""
+        return {one.flag: one for one in self.constants.values()}
+
+    def missing(self, params: object) -> list[str]:
+        """Those of `needs` that an object with all flags has not."""
+        return [flag for flag in self.needs if not getattr(params, flag)]
+
+    def __call__(self, run: ScheduledSteps, params: object) -> Schedule:
+        """The schedule by the values of its flags, from an object that has all flags."""
+        if self.missing(params):
+            return lambda step: run.base
+        given = {name: getattr(params, one.flag) for name, one in self.constants.items()}
+        return self.make(run, **given)
+
+
+_MINIMUM = Constant(
+    "minimum_learning_rate", 0.0, "Lower limit of a decaying learning rate", minimum=0
+)
+_FACTOR = Constant(
+    "learning_rate_decay_factor",
+    0.0,
+    "Factor on the learning rate at every decay; 0 for no decay",
+    minimum=0,
+)
+_EPOCHS = Constant(
+    "num_epochs_per_decay",
+    0.0,
+    "Epochs between two decays of --init_learning_rate; 0 for no decay",
+    minimum=0,
+)
+
+
+def _cosine(run: ScheduledSteps, floor: float) -> Schedule:
+    """Half a cosine; Loshchilov and Hutter, arXiv:1608.03983."""
+    if floor > run.base:
+        raise FlagError(
+            _MINIMUM.flag, exact(floor), f"must be at most --init_learning_rate={exact(run.base)}"
+        )
+    half = 0.5 * (run.base - floor)
+    return lambda step: floor + half * (1.0 + math.cos(math.pi * run.done(step)))
+
+
+def _periods(run: ScheduledSteps, factor: float, epochs: float) -> int:
+    """Steps of a period, after which the rate has the factor."""
+    period = int(run.steps_per_epoch * epochs)
+    if period < 1:
+        reason = f"is less than one step; an epoch has {number(run.steps_per_epoch)} steps"
+        raise FlagError(_EPOCHS.flag, epochs, reason)
+    # Factors above 1 increase the rate.
+    if math.log(factor) * (run.steps // period) > _LARGEST_EXPONENT:
+        reason = f"grows beyond all numbers within {run.steps} steps"
+        raise FlagError(_FACTOR.flag, factor, reason)
+    return period
+
+
+def _staircase(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(run, factor, epochs)
+    return lambda step: max(floor, run.base * factor ** (step // period))
+
+
+def _exponential(run: ScheduledSteps, floor: float, factor: float, epochs: float) -> Schedule:
+    period = _periods(run, factor, epochs)
+    return lambda step: max(floor, run.base * factor ** (step / period))
+
+
+_DECAY = {"epochs": _EPOCHS, "factor": _FACTOR, "floor": _MINIMUM}
+BUILT_IN = (
+    ScheduleSpec(
+        name="staircase",
+        about="by --learning_rate_decay_factor every --num_epochs_per_decay epochs, at once",
+        make=_staircase,
+        constants=_DECAY,
+        needs=(_EPOCHS.flag, _FACTOR.flag),
+    ),
+    ScheduleSpec(
+        name="exponential",
+        about="by the same factor, spread over the epochs",
+        make=_exponential,
+        constants=_DECAY,
+        needs=(_EPOCHS.flag, _FACTOR.flag),
+    ),
+    ScheduleSpec(
+        name="cosine",
+        about="along half a cosine to --minimum_learning_rate at the end of the run",
+        make=_cosine,
+        constants={"floor": _MINIMUM},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class PiecewiseSchedule:
+    """A parsed --piecewise_learning_rate_schedule; boundaries are epochs at which rates change."""
+
+    rates: tuple[float, ...]
+    boundaries: tuple[int, ...]
+    source: str = field(default="", compare=False)
+
+
+def parse_piecewise(text: str) -> PiecewiseSchedule:
+    """Parses ``LR0;E1;LR1;...;En;LRn``; FlagError names the wrong part."""
+    name = "piecewise_learning_rate_schedule"
+    pieces = [piece.strip() for piece in text.split(";")]
+    if len(pieces) % 2 == 0:
+        raise FlagError(
+            name, text, f"has {len(pieces)} parts; it takes an odd number, as in 0.3;10;0.2;25;0.1"
+        )
+    rates: list[float] = []
+    boundaries: list[int] = []
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0:
+            rates.append(_rate(name, text, piece))
+        else:
+            if not re.fullmatch("[0-9]{1,9}", piece):
+                reason = f"{piece!r} is not an epoch (a whole number of at least 0)"
+                raise FlagError(name, text, reason)
+            boundaries.append(int(piece))
+    if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
+        raise FlagError(name, text, "its epochs must increase from left to right")
+    return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
+
+
+def _rate(name: str, text: str, piece: str) -> float:
+    try:
+        rate = parse_number(piece)
+    except ValueError:
+        rate = -1.0
+    if rate < 0:
+        raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
+    return rate
+
+
+# Optimizers and schedules by name: built-in ones, plug-in files, entry points; no TensorFlow.
 
 
 class _Declared(Protocol):

@@ -1,7 +1,7 @@
 """Declaration of optimizers; no TensorFlow.
 
 Choices and help of --optimizer, flags of constants, refusals, notices, MLPerf's keys, the memory
-estimate, checkpoints and the update itself (cnnbench/run/step/optimizers.py) follow from it.
+estimate, checkpoints and the update itself (cnnbench/run/step/update.py) follow from it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OptimizerSpec:
       normal_in_fp16: flags whose values must be normal numbers in the dtype of the variables.
       mlperf_name: its name in MLPerf's logs; `name` if not given.
       mlperf: values of MLPerf's logs by key: a number, or the name of a constant's flag or of a
-        value in `cnnbench.run.driver.mlperf_log`, such as "base_rate".
+        value in `cnnbench.run.driver.observers`, such as "base_rate".
     """
 
     name: str

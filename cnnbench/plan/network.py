@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import binary
-from cnnbench.base.urls import is_url, place
-from cnnbench.data.dataset import Dataset, find_dataset
-from cnnbench.data.spec import Preprocess
+from cnnbench.base.files import is_url, place
+from cnnbench.base.text import binary
+from cnnbench.data.dataset import Dataset, Preprocess, find_dataset
 from cnnbench.errors import FlagError
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
-from cnnbench.models import registry
+from cnnbench.machine.cpu import Host, processor
+from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
-from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
-from cnnbench.models.spec import ModelSpec
-from cnnbench.plan.rules import Rule, always, needed, refuse, refused
+from cnnbench.models.spec import Element, ModelSpec, resolve
+from cnnbench.plan.place import Rule, always, needed, refuse, refused
 from cnnbench.plan.setup import Setup
-from cnnbench.records import checkpoint_folder
+from cnnbench.records import files as checkpoint_folder
 
 FILE_SYSTEMS = "cnnbench.file_systems"
 """Group of entry points that register file systems with TensorFlow."""

@@ -1,17 +1,383 @@
-"""What the flags of a run resolve to without its network and its data."""
+"""What is known of a run before its network: numerics, machine, and exchange of gradients.
+
+From the gradients g of the towers' scaled losses to a new weight w:
+
+    g / s             s: the loss scale
+    g + d w           the gradient of the L2 loss, unless decay is a part of the update
+    sum, mean         over towers, by the variable manager
+    clip              as the flags of clipping say
+    w = update(g, r)  by the optimizer, at learning rate r
+
+Scale and decay come after the reduction: that takes fewer operations, and 16-bit gradients keep
+their scale on the way. Gradients that wait for the next step are completed before it, since scale
+and weights may have changed by then.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from cnnbench.base.job import WORKER, Job
+from cnnbench.errors import FlagError
+from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.groups.output import OutputParams
-from cnnbench.flags.params import Params
-from cnnbench.plan.exchange import Exchange
-from cnnbench.plan.machine import MachinePlan
-from cnnbench.plan.numerics import Numerics
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place
-from cnnbench.plan.work import Work
-from cnnbench.variable_mgr.modes import Mode
+from cnnbench.flags.groups.variable_update import BUCKET_BYTES
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.optimizers.registry import OPTIMIZERS
+from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place, PlanPart, Work
+from cnnbench.variable_mgr.all_reduce.spec import (
+    AllReduceSpec,
+    ReduceContext,
+    adding_cpus,
+    check_spec,
+    groups_of,
+    single,
+)
+from cnnbench.variable_mgr.modes import Mode, Reduction
+from cnnbench.variable_mgr.spec import AggregationSpec, CrossDeviceSpec
+
+# Number formats, losses and optimizer of a run.
+
+DEFAULT_FP16_LOSS_SCALE = 128.0
+
+COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
+"""Compute dtype by --precision; with int8, that of everything but convolutions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics(PlanPart):
+    """Number formats, losses and optimizer; other fields are the flags of their names.
+
+    Attributes:
+      dtype: compute dtype, such as "bfloat16".
+      loss_scale: factor on the loss in the first step; 1 except for fp16.
+      scale_doubles_after: good steps after which an automatic loss scale doubles; None if the scale
+        is constant.
+      frozen: whether variables are constants of the graph.
+      optimizer: declaration of the optimizer.
+      constants: values of the optimizer's flags by name.
+    """
+
+    precision: str
+    dtype: str
+    fp16_vars: bool
+    loss_scale: float
+    scale_doubles_after: int | None
+    frozen: bool
+    data_format: str
+    xla_compile: bool
+    optimizer: OptimizerSpec
+    constants: Mapping[str, float]
+    weight_decay: float
+    label_smoothing: float
+    loss_type_to_report: str
+    print_training_accuracy: bool
+    bn_stats: str
+    tf_random_seed: int
+    allow_nonfinite: bool
+    check_replica_consistency: int
+
+    @classmethod
+    def resolved(cls, flags: Params, work: Work) -> Numerics:
+        """The numerics that the flags ask for."""
+        scaled = flags.precision == "fp16"
+        automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
+        optimizer = OPTIMIZERS.find(flags.optimizer)
+        return cls.of(
+            flags,
+            dtype=COMPUTE_DTYPES[flags.precision],
+            loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
+            scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
+            frozen=flags.forward_only and flags.freeze_when_forward_only,
+            optimizer=optimizer,
+            constants=optimizer.values(flags),
+        )
+
+
+# Devices, threads and compiler options of a process.
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinePlan(PlanPart):
+    """The flags of a run that configure TensorFlow, by their names, and those of the checks."""
+
+    device: str
+    num_gpus: int
+    gpu_indices: str
+    gpus_per_card: int
+    num_intra_threads: int | None
+    num_inter_threads: int
+    datasets_num_private_threads: int | None
+    gpu_thread_mode: str
+    per_gpu_thread_count: int
+    allow_growth: bool | None
+    use_unified_memory: bool | None
+    autotune_threshold: int | None
+    winograd_nonfused: bool
+    batchnorm_persistent: bool
+    enable_optimizations: bool
+    xla: bool
+    xla_cache_dir: str | None
+    peak_flops: float | None
+    quiet_conditions: str
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Numbers of the GPUs of the run, logical ones of divided cards, in their order."""
+        named = [int(number) for number in self.gpu_indices.split(",") if number]
+        return tuple(named or range(self.num_gpus))[: self.num_gpus]
+
+    @property
+    def cards(self) -> tuple[int, ...]:
+        """Numbers of the cards of these GPUs, among those that are visible."""
+        return tuple(dict.fromkeys(number // self.gpus_per_card for number in self.gpus))
+
+    def of_task(self, job: Job) -> MachinePlan:
+        """The settings of this process of `job`; one without towers gets one CPU device."""
+        if job.in_cluster and job.task.job != WORKER:
+            return replace(self, device="cpu", num_gpus=1, gpu_indices="")
+        return self
+
+
+# The arithmetic of an update, decided once for a run; no TensorFlow.
+
+# Gradients are added up by operations of ours, for all towers of the job.
+_BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """Scaling, reduction, weight decay and clipping of gradients, with their factors.
+
+    Attributes:
+      reduction: "mean" or "sum" over towers, made by the manager.
+      rate_factor: factor of the learning rate; 1 / towers turns an update by a sum into one by the
+        mean.
+      weight_decay: factor of the L2 loss of a tower.
+      decay: d above, adjusted to the reduction.
+      decoupled_decay: factor of the decay that the optimizer applies in place of an L2 loss.
+      clip: bounds by the flag that asks for the clipping.
+      deferred: whether updates take the gradients of the step before; each tower then removes the
+        scale and adds decay before the reduction.
+      fused: whether decay is a part of the updates (`cnnbench.run.step.update`) if all devices
+        are CPUs.
+    """
+
+    reduction: str = "mean"
+    rate_factor: float = 1.0
+    weight_decay: float = 0.0
+    decay: float = 0.0
+    decoupled_decay: float = 0.0
+    clip: Mapping[str, float] = field(default_factory=dict)
+    deferred: bool = False
+    fused: bool = False
+
+
+def plan_update(
+    mode: Mode,
+    aggregation: AggregationSpec,
+    towers: int,
+    *,
+    reduction: str,
+    weight_decay: float,
+    clip: Mapping[str, float],
+    optimizer: OptimizerSpec,
+    asynchronous: bool,
+    staged: bool,
+    narrow: bool,
+) -> UpdatePlan:
+    """Plans the arithmetic of a run's updates.
+
+    Args:
+      towers: number of towers of the whole job.
+      reduction: "mean" or "sum" of the gradients over towers.
+      asynchronous: whether workers update shared variables without waiting for each other.
+      staged: whether towers use the weights of the step before.
+      narrow: whether variables have 16 bits.
+    """
+    deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
+    # Saves one pass over all gradients. Impossible where a stage between reduction and update
+    # depends on their size, or 16 bits have to hold the sum.
+    rate_has_mean = (
+        optimizer.linear
+        and reduction == "mean"
+        and mode.reduction in _BY_OUR_SUMS
+        and not asynchronous
+        and not clip
+        and aggregation.compact_dtype is None
+        and not narrow
+    )
+    if rate_has_mean:
+        reduction = "sum"
+    decoupled_decay = weight_decay if optimizer.decoupled else 0.0
+    weight_decay -= decoupled_decay
+    # The mean of the towers' L2 gradients is that of one, their sum that of all of them.
+    summed = reduction == "sum" and mode.in_sync and not deferred
+    return UpdatePlan(
+        reduction=reduction,
+        rate_factor=1.0 / towers if rate_has_mean else 1.0,
+        weight_decay=weight_decay,
+        decay=weight_decay * towers if summed else weight_decay,
+        decoupled_decay=decoupled_decay,
+        clip=clip,
+        deferred=deferred,
+        # Only for the decay of the weights just before their update, whose number is known. A
+        # manager that reduces by itself may complete updates by itself, too.
+        fused=optimizer.linear
+        and weight_decay > 0.0
+        and not clip
+        and mode.reduction is not Reduction.OWN
+        and not (asynchronous or deferred or narrow or staged),
+    )
+
+
+# Placement of variables, and exchange of gradients, of a run.
+
+_CLIPPING = named(FLAGS, RunPart.CLIPPING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(PlanPart):
+    """Placement of variables and exchange of gradients; other fields are flags of their names.
+
+    Attributes:
+      reduces: whether gradients go through an all-reduce.
+      exchanges: whether several towers exchange gradients.
+      all_reduce: the requested all-reduce, or the default of the mode.
+      running: the all-reduce without levels that have nothing to reduce; None where nothing is
+        reduced.
+      aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+    """
+
+    mode: Mode
+    reduces: bool
+    exchanges: bool
+    all_reduce: AllReduceSpec
+    running: AllReduceSpec | None
+    aggregation: AggregationSpec
+    update: UpdatePlan
+    cross_device: CrossDeviceSpec
+    all_reduce_spec: AllReduceSpec | None
+    communication_hint: str
+    local_parameter_device: str
+    ps_strategy: str
+    variable_caching: str
+    staged_vars: bool
+
+    @classmethod
+    def resolved(cls, flags: Params, work: Work, place: Place, numerics: Numerics) -> Exchange:
+        """The exchange that the flags ask for; names of algorithms are not checked yet."""
+        mode, job = place.mode, place.job
+        exchanges = work.trains and job.num_towers > 1
+        reduces = exchanges and mode.reduction is Reduction.ALL_REDUCE
+        all_reduce = _all_reduce_of(flags, mode)
+        groups = groups_of(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
+        aggregation = _aggregation(flags, mode, work, all_reduce, numerics)
+        return cls.of(
+            flags,
+            mode=mode,
+            reduces=reduces,
+            exchanges=exchanges,
+            all_reduce=all_reduce,
+            running=all_reduce.running(groups) if reduces else None,
+            aggregation=aggregation,
+            update=plan_update(
+                mode,
+                aggregation,
+                place.towers_per_step,
+                reduction=flags.gradient_reduction,
+                weight_decay=flags.weight_decay,
+                clip={n: bound for n in _CLIPPING if (bound := getattr(flags, n)) is not None},
+                optimizer=numerics.optimizer,
+                asynchronous=place.asynchronous,
+                staged=flags.staged_vars,
+                narrow=flags.fp16_vars,
+            ),
+            cross_device=CrossDeviceSpec(
+                ops=flags.cross_device_ops,
+                shared_cards=flags.gpus_per_card > 1,
+                bytes_per_pack=flags.bytes_per_pack,
+                num_packs=flags.num_packs,
+            ),
+        )
+
+    def by_strategy(self, *, on_gpu: bool) -> str | None:
+        """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
+        if not self.exchanges:
+            return None
+        if self.mode.reduction is Reduction.CROSS_DEVICE:
+            return self.cross_device.running(on_gpu)
+        return (self.mode.algorithm or None) if self.mode.reduction is Reduction.OWN else None
+
+
+def _all_reduce_of(flags: Params, mode: Mode) -> AllReduceSpec:
+    if flags.all_reduce_spec is not None:
+        return flags.all_reduce_spec
+    default = "hierarchical_copy" if flags.hierarchical_copy else "copy"
+    return single(mode.all_reduce or default)
+
+
+def _aggregation(
+    flags: Params, mode: Mode, work: Work, all_reduce: AllReduceSpec, numerics: Numerics
+) -> AggregationSpec:
+    if work.only_forward:
+        # Without gradients there is no reduction, so an unusable algorithm such as nccl is ignored.
+        return AggregationSpec(all_reduce=single(mode.all_reduce or "copy"))
+    buckets = flags.gradient_bucket_bytes
+    if buckets is None:
+        joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
+        buckets = BUCKET_BYTES if mode.all_reduce == "collective" and not joined else 0
+    compact = flags.compact_gradient_transfer and numerics.precision != "fp32"
+    return AggregationSpec.of(
+        vars(flags),
+        all_reduce=all_reduce,
+        gradient_bucket_bytes=buckets,
+        compact_dtype=numerics.dtype if compact else None,
+        sparse_to_dense=flags.sparse_to_dense_grads,
+        group_size=flags.all_reduce_group_size,
+        share_memory=flags.all_reduce_share_memory,
+        shared_cards=flags.gpus_per_card > 1,
+    )
+
+
+def check_all_reduce(
+    spec: AllReduceSpec,
+    job: Job,
+    device: str,
+    *,
+    network_topology: str,
+    group_size: int,
+    communication_hint: str = "auto",
+    shared_cards: bool = False,
+) -> None:
+    """Refuses an all-reduce that cannot work on the devices of a job; see `check_spec`.
+
+    With "auto", refuses what works neither on "cpu" nor on "gpu". `group_size`: devices per group
+    of two-level algorithms; 0: those of one process.
+    """
+    refusals = []
+    for kind in ("cpu", "gpu") if device == "auto" else (device,):
+        on_kind = job.on(kind)
+        context = ReduceContext(
+            devices=on_kind.tower_devices,
+            cpu_devices=adding_cpus(on_kind.tower_devices, job.cpu_devices, job.cpu_device),
+            network_topology=network_topology,
+            own=on_kind.own_tower_devices if job.client_per_worker else None,
+            communication_hint=communication_hint,
+            shared_cards=shared_cards,
+        )
+        try:
+            check_spec(spec, context, groups_of(context.devices, group_size))
+        except FlagError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0]
+
+
+# What the flags of a run resolve to without its network and its data.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
+"""Records of `cnnbench allreduce`: measurements and predictions.
 
 Bandwidths are defined as in nccl-tests. With S bytes in all tensors of one device, n devices and t
 seconds per reduction, the algorithm bandwidth is S / t. The bus bandwidth is S / t * 2(n-1)/n: any
@@ -11,13 +11,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cnnbench.base.stats.descriptive import median, p99
-from cnnbench.records.amounts import is_amount
-from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, computed, one_of, started
-from cnnbench.records.parts import Conditions, ErrorInfo, RingDevices, SweepPlace
-from cnnbench.records.run import STATUSES, check_status
-from cnnbench.records.subject import Subject
-from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.base.stats import median, p99
+from cnnbench.records.codec import (
+    ABSENT,
+    OPTIONAL,
+    TIME,
+    Document,
+    computed,
+    is_amount,
+    one_of,
+    started,
+)
+from cnnbench.records.run import (
+    STATUSES,
+    Conditions,
+    ErrorInfo,
+    RingDevices,
+    Subject,
+    SweepPlace,
+    check_status,
+)
+from cnnbench.variable_mgr.spec import Packing
+
+# The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,3 +209,63 @@ class AllReduceRecord(Document):
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
                 return copy.estimated_seconds(point.bytes, point.devices) / point.median
         return None
+
+
+# Predicted speeds on other numbers of devices, as ``cnnbench allreduce --predict`` writes them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One spec on one number of devices; its fields are the columns of the table.
+
+    Attributes:
+      model: the model whose gradients are reduced.
+      bytes: bytes of the gradients of one device.
+      gradients: number of gradients.
+      dtype: dtype of the gradients.
+      packing: packing of the gradients.
+      parameters: names of the links; "fitted" in documents of versions that had --points.
+      devices: number of devices.
+      spec: all-reduce spec.
+      allreduce_seconds: seconds of the reduction; None without a prediction.
+      compute_seconds: seconds of the step without reduction; None if unknown.
+      step_seconds, efficiency, images_per_sec: figures of a step in which computing and reducing
+        do not overlap; None if unknown.
+      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: the same for full
+        overlap.
+      not_predicted: why there is no prediction; None if there is one.
+    """
+
+    model: str
+    bytes: int
+    gradients: int
+    dtype: str
+    packing: str
+    parameters: str
+    devices: int
+    spec: str
+    allreduce_seconds: float | None
+    compute_seconds: float | None
+    step_seconds: float | None
+    efficiency: float | None
+    images_per_sec: float | None
+    overlapped_step_seconds: float | None
+    overlapped_efficiency: float | None
+    overlapped_images_per_sec: float | None
+    not_predicted: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions(Document):
+    """The part of a prediction that reports read, schema 1.
+
+    Attributes:
+      model: the model whose gradients are reduced.
+      rows: predictions, for each spec on each number of devices.
+    """
+
+    kind: ClassVar[str] = "allreduce_prediction"
+    schema: ClassVar[int] = 1
+
+    model: str
+    rows: tuple[Prediction, ...]

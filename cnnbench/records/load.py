@@ -8,18 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cnnbench.base.reading import document, json_of, read_file, read_json
-from cnnbench.base.text.progress import Progress
-from cnnbench.base.text.table import natural_key
+from cnnbench.base.files import document, json_of, read_file, read_json
+from cnnbench.base.terminal import Progress, natural_key
 from cnnbench.errors import PathError
-from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.all_reduce import AllReduceRecord, Predictions
+from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import OPTIONAL
-from cnnbench.records.prediction import Predictions
-from cnnbench.records.roofline import Roofline
+from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import StepProfile
-from cnnbench.records.strategies import StrategiesDocument
-from cnnbench.records.tune import TuneDocument
 
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command on one or more processes, apart from their records."""

@@ -16,8 +16,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import NONE, hundredths, number
-from cnnbench.base.text.terminal import print_warning
+from cnnbench.base.terminal import print_warning
+from cnnbench.base.text import NONE, hundredths, number
 from cnnbench.errors import UsageError, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])

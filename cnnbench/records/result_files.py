@@ -16,10 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
 
-from cnnbench.base.lock import NO_LOCKS
-from cnnbench.base.reading import parse_json
-from cnnbench.base.text.escape import plain
-from cnnbench.base.text.table import csv_cell
+from cnnbench.base.files import NO_LOCKS, parse_json
+from cnnbench.base.terminal import csv_cell
+from cnnbench.base.text import plain
 from cnnbench.errors import FlagError
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import IMPLIED_KIND, Document, encode
@@ -35,9 +34,8 @@ from cnnbench.records.files import (
     writing_output,
 )
 from cnnbench.records.metric import SUMMARY, load_metrics
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import subject_of
-from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.records.run import RunRecord, subject_of
+from cnnbench.variable_mgr.spec import Packing
 
 _JSON, _CSV = "result_json", "result_csv"
 

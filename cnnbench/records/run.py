@@ -1,4 +1,4 @@
-"""The record of one run, schema 1: raw measurements, and statistics computed from them.
+"""The record of a run and its parts.
 
 The JSON form contains the `summary()` for readers, which is not read back. The driver collects the
 measurements in a `cnnbench.records.measurements.Measurements`.
@@ -6,42 +6,572 @@ measurements in a `cnnbench.records.measurements.Measurements`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cnnbench.base.stats.steady_state import SteadyState, steady_state
-from cnnbench.records.amounts import AMOUNTS, wrong_amount
+from cnnbench.base.text import exact, labels_of
+from cnnbench.base.time_series import SteadyState, steady_state
 from cnnbench.records.codec import (
     ABSENT,
+    AMOUNTS,
     OPTIONAL,
     TIME,
     Document,
+    check_amounts,
     computed,
+    encode,
     one_of,
     started,
+    wrong_amount,
 )
 from cnnbench.records.metric import Summary, summary_of
-from cnnbench.records.parts import (
-    AbPlace,
-    Batch,
-    Cluster,
-    Conditions,
-    ErrorInfo,
-    Evaluation,
-    InputStage,
-    LossScaling,
-    Measured,
-    ModelInfo,
-    Placement,
-    SkippedRecords,
-    StartupSeconds,
-    SweepPlace,
-    Target,
-    TurnTaking,
-)
-from cnnbench.records.subject import Subject
+
+# The subject of a record: the code that was measured.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The code that was measured.
+
+    Attributes:
+      repository: host and path without secrets, or name of the folder; None if unknown.
+      revision: commit; None if unknown.
+      dirty: whether the code differed from the commit; None if unknown.
+      changes: digest of all uncommitted changes and of plug-ins that no commit has; None without
+        any, and if unknown. Without a revision, that of plug-ins alone.
+      unknown: why the revision is unknown, although there is a repository; None elsewhere.
+      side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.
+      labels: labels of --result_label.
+    """
+
+    repository: str | None = None
+    revision: str | None = None
+    dirty: bool | None = None
+    changes: str | None = field(default=None, metadata=ABSENT)
+    unknown: str | None = field(default=None, metadata=ABSENT)
+    side: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.labels.items():
+            if not isinstance(value, str):
+                raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
+
+    @property
+    def warning(self) -> str:
+        """Says that the revision is unknown, and why; "" elsewhere."""
+        named = "--result_label=commit=... names it"
+        text = f"the commit of the measured code is unknown: {self.unknown}; {named}"
+        return text if self.unknown else ""
+
+    def labelled(self, labels: Mapping[str, str]) -> Subject | None:
+        """The subject with the user's labels applied; None if nothing is known about it.
+
+        The labels `commit` and `repository` take precedence. Where `commit` is not the found
+        revision, the code was elsewhere, and the found repository and state do not apply.
+        """
+        commit, repository = labels.get("commit"), labels.get("repository")
+        made = self
+        if commit is not None and not (self.revision or "").startswith(commit.lower()):
+            made = Subject(revision=commit, side=self.side)
+        made = replace(made, repository=repository or made.repository, labels=dict(labels))
+        return None if made == Subject() else made
+
+
+def subject_of(
+    subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
+) -> Subject:
+    """The subject of a record; of earlier versions, from its labels and place in an experiment."""
+    if subject is not None:
+        return subject
+    side = (ab or {}).get("side")
+    found = Subject(side=side if isinstance(side, str) else None)
+    return found.labelled(labels_of(config)) or Subject()
+
+
+def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
+    """A record's JSON document with its subject; the document's labels take precedence."""
+    named = found.labelled(labels_of(document["config"]))
+    rest = {key: value for key, value in document.items() if key != "subject"}
+    return rest if named is None else {**rest, "subject": encode(named)}
+
+
+# Sections of the record of a run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """Why a run failed.
+
+    Attributes:
+      type: name of the exception's class.
+      message: its text.
+    """
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affine layers.
+
+    Attributes:
+      name: value of --model.
+      parameters, trainable_parameters: numbers of weights: all, and those that are updated.
+      forward_flops_per_image: FLOPs of the forward pass of one image.
+      training_flops_per_image: FLOPs of forward and backward pass of one image.
+    """
+
+    name: str
+    parameters: int
+    trainable_parameters: int
+    forward_flops_per_image: int
+    training_flops_per_image: int
+
+    def __post_init__(self) -> None:
+        check_amounts("model", self)
+
+
+EMULATED_GPU = "emulated_gpu"
+"""Kind of device in records of emulated GPUs, which compute on the host's CPUs."""
+
+
+def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
+    """Kind of device as in records, from "cpu" or "gpu" and the facts of the environment."""
+    return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingDevices:
+    """Devices of a measurement.
+
+    Attributes:
+      device: "cpu", "gpu" or "emulated_gpu".
+      devices: names of all devices, in ring order.
+    """
+
+    device: str
+    devices: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Kind of device, "cpu" or "gpu", emulated or not."""
+        return "cpu" if self.device == "cpu" else "gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement(RingDevices):
+    """Where the run computed: kind of device, devices of all towers, aggregation.
+
+    Attributes:
+      devices: names of the devices of the towers whose step this process builds: with one step
+        per worker those of the worker, otherwise of the whole job.
+      num_towers: number of towers of the whole job.
+      num_workers: number of workers of the job.
+      variable_update: value of --variable_update.
+      all_reduce: all-reduce algorithms in use, one per range of sizes; empty without a reduction.
+      communication: implementations of TensorFlow's collectives between the devices: "ring",
+        "nccl" or both; None without collectives.
+      variables: number of variables of the network; None if the run ended before they were made.
+      variable_copies: number of copies of all variables together.
+      reduction_operations: number of operations between gradients and updates in the traced step;
+        None where nothing is trained.
+    """
+
+    num_towers: int
+    num_workers: int
+    variable_update: str
+    all_reduce: tuple[str, ...] = ()
+    variables: int | None = field(default=None, metadata=OPTIONAL)
+    variable_copies: int | None = field(default=None, metadata=OPTIONAL)
+    reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
+    communication: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Batch sizes.
+
+    Attributes:
+      per_device: images per step on one device.
+      global_: images per step of the whole job; of one worker where updates are asynchronous.
+    """
+
+    per_device: int
+    global_: int
+
+    def __post_init__(self) -> None:
+        for key, images in (("per_device", self.per_device), ("global", self.global_)):
+            if images < 1:
+                raise ValueError(f"batch.{key}: {images} is less than 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupSeconds:
+    """Durations of the start of a run; None where the run did not get that far.
+
+    Attributes:
+      import_: seconds to import TensorFlow.
+      build: seconds to create variables and input and to trace the step.
+      first_step: seconds of the first step, which is usually a warm-up step.
+    """
+
+    import_: float | None = None
+    build: float | None = None
+    first_step: float | None = None
+
+    def __post_init__(self) -> None:
+        check_amounts("startup_seconds", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation.
+
+    Attributes:
+      global_step: number of training steps behind the evaluated weights.
+      top_1, top_5: accuracies, 0..1; None for a model without them.
+      loss: mean loss over the examples; None if not computed.
+      examples: number of examples, without padding and skipped records.
+      images_per_sec: mean examples per second.
+      metrics: the model's other metrics by name.
+      loop_seconds: seconds of the timed loop before this evaluation, without other evaluations;
+        None outside training and in the warm-up.
+      wall_seconds: seconds from the start of the timed loop to the end of this evaluation's last
+        step, or of its metrics if the same process computes them; None where loop_seconds is.
+    """
+
+    global_step: int
+    top_1: float | None = None
+    top_5: float | None = None
+    loss: float | None = None
+    examples: int
+    images_per_sec: float
+    metrics: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+    loop_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    wall_seconds: float | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        try:
+            # In JSON, numbers that are not finite are words.
+            numbers = {name: float(value) for name, value in self.metrics.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
+        object.__setattr__(self, "metrics", numbers)
+
+    def value_of(self, metric: str) -> float | None:
+        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if unknown."""
+        own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
+        return own[metric] if metric in own else self.metrics.get(metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Measurements of a run besides its steps; None where unknown.
+
+    Attributes:
+      loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
+      loop_images: images that the whole job processed in the timed loop.
+      loop_user_seconds, loop_system_seconds: CPU time of the timed loop in user mode and in the
+        kernel, of all threads of this process.
+      input_wait_seconds: part of loop_seconds spent waiting for input.
+      peak_memory_bytes: largest memory use: of the fullest GPU, or on CPUs of this process.
+      peak_flops_per_sec: peak FLOP/s of all devices of the job together.
+      peak_flops_source: how peak_flops_per_sec is known.
+      cpu_energy_joules, gpu_energy_joules: energy of processors and of GPUs in the timed loop.
+      energy_source: the counters of the energy.
+      estimated_memory_bytes: estimate of peak_memory_bytes before the run.
+      replica_checks: number of comparisons of all copies of the variables; None without
+        --check_replica_consistency.
+    """
+
+    loop_seconds: float | None = None
+    loop_images: int | None = None
+    loop_user_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    loop_system_seconds: float | None = field(default=None, metadata=OPTIONAL)
+    input_wait_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_flops_per_sec: float | None = None
+    peak_flops_source: str | None = None
+    cpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
+    energy_source: str | None = field(default=None, metadata=OPTIONAL)
+    replica_checks: int | None = field(default=None, metadata=OPTIONAL)
+    estimated_memory_bytes: int | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        check_amounts("measured", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStage:
+    """Speed of the input pipeline up to one of its stages, measured alone.
+
+    Attributes:
+      name: "read", "prepare" and "batch" for files with images, "device" for the whole pipeline;
+        data sets may have others.
+      examples: number of examples that the stage delivered.
+      seconds: time in which it delivered them.
+    """
+
+    name: str
+    examples: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        check_amounts("input_stages", self)
+        if not self.seconds:
+            raise ValueError("input_stages.seconds: 0 is no time")
+
+    @property
+    def examples_per_sec(self) -> float:
+        """The rate."""
+        return self.examples / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRecords:
+    """Input records that a run left out, as --on_bad_record=skip asks for.
+
+    Attributes:
+      count: number of different skipped records.
+      first: defects of the first ones, each with file and record.
+    """
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_amounts("skipped_records", self)
+
+    @classmethod
+    def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
+        """Those of several inputs."""
+        found = list(parts)
+        first = tuple(line for one in found for line in one.first)
+        return cls(count=sum(one.count for one in found), first=first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaling:
+    """Values of an automatic loss scale, and the steps it skipped.
+
+    Attributes:
+      start: the loss scale before the first step.
+      end: the loss scale after the last step.
+      warmup_skipped_steps, skipped_steps: numbers, from 1, of the skipped warm-up steps and of the
+        skipped timed steps, whose gradients were not finite (in independent mode: on any device).
+    """
+
+    start: float
+    end: float
+    warmup_skipped_steps: tuple[int, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_amounts("loss_scaling", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionNote:
+    """A condition that may have spoiled the results.
+
+    Attributes:
+      id: name of the check, as in --quiet_conditions.
+      when: "before" the steps or "during" the timed loop.
+      text: the finding, with its numbers.
+      advice: what to do about it.
+    """
+
+    id: str
+    when: str = field(metadata=one_of(("before", "during")))
+    text: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice} (--quiet_conditions={self.id} silences this)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What happened on the machine; unknown quantities are absent.
+
+    Attributes:
+      before: quantities from the start of the run to its first step, by name.
+      during: the same over the timed loop; empty if it was not reached.
+      notes: findings of the checks, silenced ones included.
+    """
+
+    before: Mapping[str, Any]
+    during: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[ConditionNote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTaking:
+    """How the timed steps were made in turn with those of other processes.
+
+    Attributes:
+      turn_seconds: length of a turn that was asked for; the step under way ends it.
+      starts: numbers, from 1, of the timed steps that began a turn.
+      waited_seconds: wall time between turns; in no step's time, nor in that of the timed loop.
+      waited_cpu_seconds: CPU time of this process while it waited.
+    """
+
+    turn_seconds: float
+    starts: tuple[int, ...]
+    waited_seconds: float
+    waited_cpu_seconds: float
+
+    def __post_init__(self) -> None:
+        check_amounts("turns", self)
+        if list(self.starts) != sorted({*self.starts}) or any(n < 1 for n in self.starts):
+            raise ValueError(f"turns.starts: {list(self.starts)} are not numbers of steps in order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAddress:
+    """One process of a job.
+
+    Attributes:
+      task: name such as "worker:1".
+      address: host:port.
+    """
+
+    task: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShare:
+    """Contribution of one worker to the timed loop.
+
+    Attributes:
+      task: name such as "worker:1".
+      steps: timed steps in which it took part; with asynchronous workers, its own updates.
+      images: images that it processed.
+      lost: whether it failed or was lost during the run.
+    """
+
+    task: str
+    steps: int
+    images: int
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Processes of a job, and the share of each in the run.
+
+    Attributes:
+      tasks: all processes, the chief first.
+      workers: those with towers.
+      staleness: for each timed step with asynchronous workers, the number of updates by others
+        between a worker's read and its update; otherwise empty.
+      messages_per_step, bytes_per_step: messages between all processes in a step, and their bytes,
+        counted in the traced graph: gradients, values of variables, losses, the learning rate, no
+        control signals. None where nothing was traced, or where they depend on values.
+    """
+
+    tasks: tuple[TaskAddress, ...]
+    workers: tuple[WorkerShare, ...]
+    staleness: tuple[int, ...] = field(default=())
+    messages_per_step: int | None = field(default=None, metadata=OPTIONAL)
+    bytes_per_step: int | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        if any(number < 0 for number in self.staleness):
+            raise ValueError("cluster.staleness: no amount may be negative")
+        steps = sum(worker.steps for worker in self.workers)
+        if self.staleness and len(self.staleness) != steps:
+            raise ValueError(
+                f"cluster.staleness: {len(self.staleness)} values for {steps} steps of workers"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A metric of evaluations and the value at which training ends.
+
+    Attributes:
+      metric: "loss", "top_1", "top_5" or a name among `Evaluation.metrics`.
+      value: the value of the metric that ends the training.
+      lower_is_better: whether the metric must be at most `value`; otherwise at least.
+    """
+
+    metric: str
+    value: float
+    lower_is_better: bool = False
+
+    def reached(self, found: float | None) -> bool:
+        """Whether this value of the metric reaches the target; NaN and None never do."""
+        if found is None:
+            return False
+        return found <= self.value if self.lower_is_better else found >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{exact(self.value)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostProcess:
+    """A process that did not end by itself: a signal or a time-out ended it.
+
+    Attributes:
+      side: "a" or "b".
+      how: how it ended, such as "killed by SIGKILL".
+    """
+
+    side: str = field(metadata=one_of(("a", "b")))
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbPlace:
+    """A process of `cnnbench ab`.
+
+    Attributes:
+      side: "a" or "b".
+      seed: seed of the experiment.
+      pair: number of its pair, from 1; absent for burn-in.
+      position: position in the pair, 1 or 2; absent for burn-in.
+      lost: killed processes of earlier attempts at this pair; absent if it was measured once.
+    """
+
+    side: str = field(metadata=one_of(("a", "b")))
+    seed: int
+    pair: int | None = field(default=None, metadata=ABSENT)
+    position: int | None = field(default=None, metadata=ABSENT)
+    lost: tuple[LostProcess, ...] | None = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlace:
+    """A process of `cnnbench sweep`.
+
+    Attributes:
+      suite: name of the suite.
+      case: name of the configuration.
+      key: hash of the configuration, 12 hexadecimal digits.
+      repeat: number of the repeat, from 1.
+      seed: seed of the order of the runs.
+      requested_batch_size: the requested batch size where the largest was searched; else absent.
+      command: argv of the sweep; absent in earlier records.
+    """
+
+    suite: str
+    case: str
+    key: str
+    repeat: int
+    seed: int
+    requested_batch_size: int | None = field(default=None, metadata=ABSENT)
+    command: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+
+
+# The record of one run, schema 1: raw measurements, and statistics computed from them.
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext, register
-from cnnbench.variable_mgr.all_reduce.cost import (
+from cnnbench.variable_mgr.all_reduce.registry import (
     Formula,
     NodeLayout,
     ReductionPhase,

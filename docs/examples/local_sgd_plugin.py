@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import Mode, Reduction, register_mode, tower_variable
+from cnnbench.variable_mgr import Mode, Reduction, register_mode, towers
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr
 
 EVERY = 2
@@ -30,7 +30,7 @@ class LocalSgd(IndependentVariableMgr):
 
     def _average(self) -> bool:
         for variable in [self.updated(v.name) for v in self._declared if v.trainable]:
-            values = [tower_variable.read(copy) for copy in variable.copies]
+            values = [towers.read(copy) for copy in variable.copies]
             variable.assign(tf.add_n(values) / len(values))
         return True
 

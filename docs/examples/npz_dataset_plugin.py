@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cnnbench.data import Dataset, InputSpec, register_dataset
-from cnnbench.data.findings import Findings, ImageFacts, ImageTally
+from cnnbench.data.folder import Findings, ImageFacts, ImageTally
 from cnnbench.errors import DataError, FlagError
 from cnnbench.models import LearningRateSpec, Model, Network, T, register_model
 
@@ -45,7 +45,7 @@ def count(files: Sequence[Path], subset: str) -> int:
 
 def open_files(spec: InputSpec) -> Any:
     """The pipeline of a run. TensorFlow is imported here and not above: refusals stay fast."""
-    from cnnbench.data.arrays import ArrayPipeline
+    from cnnbench.data.pipeline import ArrayPipeline
 
     (path,) = find(spec.data_dir, spec.subset)
     images, labels = load(path)

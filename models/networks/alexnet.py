@@ -5,9 +5,8 @@ Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial after 
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
 from cnnbench.models.spec import LearningRateSpec
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from cnnbench.models.blocks import STDDEV, with_shortcut
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
+from cnnbench.models.model import Model, register_variants
+from cnnbench.models.network import STDDEV, Network, T, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 # Blocks and channels per stage, probability that the last block's branch is kept.

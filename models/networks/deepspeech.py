@@ -11,11 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cnnbench.models.elements import Element
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
+from cnnbench.models.spec import BatchNorm, Element, LearningRateSpec
 
 SPACE = 0
 """The letter between two words. The blank is the last class."""

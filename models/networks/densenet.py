@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 BLOCKS = 3

@@ -10,10 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cnnbench.models.blocks import squeeze_excite, with_shortcut
-from cnnbench.models.model import Model
-from cnnbench.models.network import Activation, Network, T
-from cnnbench.models.registry import register_variants
+from cnnbench.models.model import Model, register_variants
+from cnnbench.models.network import Activation, Network, T, squeeze_excite, with_shortcut
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.models.blocks import aux_head
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.model import Model, register_model
+from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 # (1 x 1), (before 3 x 3, 3 x 3), (before 5 x 5, 5 x 5), (after pooling) of each module of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
 from cnnbench.models.spec import LearningRateSpec
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Generic, Literal
 
-from cnnbench.models.blocks import aux_head
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
+from cnnbench.models.model import Model, register_variants
+from cnnbench.models.network import Network, T, aux_head
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 

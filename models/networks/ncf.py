@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cnnbench.models.elements import Element
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
-from cnnbench.models.spec import LearningRateSpec
+from cnnbench.models.spec import Element, LearningRateSpec
 
 CUTOFF = 10
 """Ranks that count in hit rate and gain."""

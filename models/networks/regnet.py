@@ -9,10 +9,8 @@ import itertools
 import math
 from typing import NamedTuple
 
-from cnnbench.models.blocks import squeeze_excite
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
+from cnnbench.models.model import Model, register_variants
+from cnnbench.models.network import Network, T, squeeze_excite
 from cnnbench.models.spec import LearningRateSpec
 
 

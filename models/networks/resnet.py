@@ -1,23 +1,35 @@
-"""ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks of v1.
+"""ResNets.
 
 ``v1`` strides in the first 1 x 1 convolution of a block, ``v1.5`` in the 3 x 3 one; ``v2``
 normalises before each convolution instead of after.
 
 Sources: He et al., arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2); Goyal et al.,
 arXiv:1706.02677 (v1.5 and the warm-up of the learning rate).
+
+Sources: He et al., arXiv:1512.03385, section 4.2 (v1), and arXiv:1603.05027 (v2).
+
+A shortcut that halves the image averages 2 x 2 pixels before its 1 x 1 convolution, which would
+ignore three quarters of them with a stride.
+
+Source: He et al., arXiv:1812.01187, section 4 (ResNet-D and, for the stem, ResNet-C).
+
+It strides in a block's first 3 x 3 convolution. The first block of every stage has a projection,
+also where the number of channels stays. v2 normalises nothing before its first pooling. Those
+models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.models.networks.resnet`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
-from cnnbench.models.window import Padding
+from cnnbench.models.model import Model, register_variants
+from cnnbench.models.network import Activation, Network, T
+from cnnbench.models.spec import BatchNorm, LearningRateSpec, Padding
+
+# ResNet for ImageNet: bottleneck blocks in three versions, and the two small networks of v1.
 
 Version = Literal["v1", "v1.5", "v2"]
 Layer = tuple[int, int, int]  # a convolution's filters, kernel and stride
@@ -129,3 +141,97 @@ class ResNet(Model):
 
 register_variants(ResNet, itertools.product(BASIC_BLOCKS, ["v1"]))
 register_variants(ResNet, itertools.product((50, 101, 152), ("v1", "v1.5", "v2")))
+
+
+# ResNet for CIFAR-10: two 3 x 3 convolutions per block, shortcuts without weights.
+
+DEPTHS = (20, 32, 44, 56, 110)
+
+
+class ResNetCifar10(ResNet):
+    """Three stages of (depth - 2) / 6 residual blocks."""
+
+    dataset = "cifar10"
+    image_size = 32
+    widths = (16, 32, 64)
+    strides = (1, 2, 2)
+    padding = "SAME"
+    learning_rate = LearningRateSpec(
+        0.1,
+        boundaries_epochs=(82.0, 123.0, 300.0),
+        factors=(1.0, 0.1, 0.01, 0.002),
+        whole_batches=True,
+    )
+
+    def __init__(self, depth: int, version: Version) -> None:
+        self.name = f"resnet{depth}" if version == "v1" else f"resnet{depth}_{version}"
+        self.batch_size = 128
+        self.basic = True
+        self.blocks = ((depth - 2) // 6,) * 3
+        self.version = version
+
+    def _stem(self, net: Network[T], images: T) -> T:
+        # No ReLU after the stem of v1, as in tf_cnn_benchmarks; the paper has one.
+        activation: Activation = "relu" if self.version == "v2" else None
+        return net.conv(images, 16, 3, batch_norm=True, activation=activation)
+
+    def _shortcut(
+        self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
+    ) -> T:
+        missing = filters - net.shape(x)[2]
+        if missing == 0:
+            return x
+        x = net.avg_pool(x, 1, stride)
+        return net.pad_channels(x, missing // 2, missing - missing // 2)
+
+
+register_variants(ResNetCifar10, itertools.product(DEPTHS, ("v1", "v2")))
+
+
+# ResNet-D for ImageNet: v1.5 with a stem of three 3 x 3 convolutions and pooled shortcuts.
+
+
+class ResNetD(ResNet):
+    """Bottleneck blocks of `ResNet` in the version D."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth, "v1.5")
+        self.name = f"resnet{depth}_d"
+
+    def _stem(self, net: Network[T], images: T) -> T:
+        x = images
+        for filters, stride in ((32, 2), (32, 1), (64, 1)):
+            x = net.conv(x, filters, 3, stride, "SAME_RESNET", batch_norm=True)
+        return net.max_pool(x, 3, 2, "SAME")
+
+    def _shortcut(
+        self, net: Network[T], x: T, active: T, filters: int, stride: int, project: bool
+    ) -> T:
+        if stride > 1:
+            active = net.avg_pool(active, stride, stride, "SAME")
+        return super()._shortcut(net, x, active, filters, 1, project or stride > 1)
+
+
+register_variants(ResNetD, [(50,), (101,), (152,)])
+
+
+# ResNet as in TensorFlow's former official models (official/r1/resnet of tensorflow/models).
+
+
+class OfficialResNet(ResNet):
+    """The networks of `ResNet`, with other batch norm and schedule."""
+
+    batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
+    preactivation = batch_norm
+    always_projects = True
+    learning_rate = dataclasses.replace(ResNet.learning_rate, base=0.1, warmup_epochs=0.0)
+
+    def __init__(self, depth: int, version: Literal["v1", "v2"]) -> None:
+        super().__init__(depth, version)
+        self.name = f"official_{self.name}"
+        self.batch_size = 128 if depth == 50 else 32
+        self.strides_inside = True
+        self.norms_stem = version == "v1"
+
+
+register_variants(OfficialResNet, itertools.product(BLOCKS, ("v1", "v2")))

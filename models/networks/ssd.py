@@ -14,13 +14,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cnnbench.models.elements import IMAGE, Element
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_model
 from cnnbench.models.network import Network, T
 from cnnbench.models.networks.resnet import ResNet
-from cnnbench.models.registry import register_model
-from cnnbench.models.spec import BatchNorm, LearningRateSpec
-from cnnbench.models.window import Padding
+from cnnbench.models.spec import IMAGE, BatchNorm, Element, LearningRateSpec, Padding
 
 IMAGE_SIZE = 300
 # Of each feature map: cells along a side, pixels from one cell to the next, and the aspect ratios

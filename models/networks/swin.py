@@ -9,10 +9,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.models.blocks import STDDEV, perceptron, self_attention, with_shortcut
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.model import Model, register_model
+from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention, with_shortcut
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5

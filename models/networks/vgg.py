@@ -5,9 +5,8 @@ Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), 
 
 from __future__ import annotations
 
-from cnnbench.models.model import Model
+from cnnbench.models.model import Model, register_variants
 from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_variants
 from cnnbench.models.spec import LearningRateSpec
 
 FILTERS = (64, 128, 256, 512, 512)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cnnbench.models.blocks import STDDEV, perceptron, self_attention
-from cnnbench.models.model import Model
-from cnnbench.models.network import Network, T
-from cnnbench.models.registry import register_model
+from cnnbench.models.model import Model, register_model
+from cnnbench.models.network import STDDEV, Network, T, perceptron, self_attention
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cnnbench.base.stats.additive import student_quantile
+from cnnbench.base.inference import student_quantile
 from peers.measurement import Key, Measurement, Reading, over
 
 MET, MISSED, OPEN, NOT_MEASURED = "met", "MISSED", "open", "not measured"

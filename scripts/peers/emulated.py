@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.table import aligned
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import aligned
 from peers.demands import Demand
 from peers.measurement import Measurement, Reading
 from peers.programs import Subject, peer

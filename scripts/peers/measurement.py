@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats import median
 
 Key: TypeAlias = tuple[str, str]
 """Subject and dtype."""

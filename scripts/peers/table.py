@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import binary, number, percent
-from cnnbench.base.text.table import aligned
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import aligned
+from cnnbench.base.text import binary, number, percent
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
 from peers.scenarios import SCENARIOS

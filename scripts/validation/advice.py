@@ -17,17 +17,8 @@ from itertools import repeat
 
 import numpy as np
 
-from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, chance
-from cnnbench.campaigns.ab.results import CLEAR
-from cnnbench.campaigns.bisect.search import (
-    BAD,
-    GOOD,
-    SKIP,
-    Step,
-    answer,
-    policy_between,
-    settling_pairs,
-)
+from cnnbench.campaigns.ab.pairs import CLEAR, SMALLEST_CHANCE, chance
+from cnnbench.campaigns.bisect import BAD, GOOD, SKIP, Step, answer, policy_between, settling_pairs
 from cnnbench.judge.compare import (
     Judgement,
     MetricResult,
@@ -36,9 +27,13 @@ from cnnbench.judge.compare import (
     judge,
     judge_all,
 )
-from cnnbench.judge.compare.sequential import Continuation, InterimAnalysis, interim_analyses
-from cnnbench.judge.compare.words import too_many
-from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.judge.compare.estimate import (
+    Continuation,
+    InterimAnalysis,
+    interim_analyses,
+    too_many,
+)
+from cnnbench.judge.metrics.measurement import THROUGHPUT
 from validation.rules import POLICY, Generator
 from validation.tables import Requirement, percent_of, table
 

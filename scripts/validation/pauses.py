@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.stats.slow_steps import mean_step_seconds
+from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.judge.compare import Verdict, judge
 from validation.rules import POLICY, Generator
 from validation.simulation import QUIET

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.models import Model, register_model
-from cnnbench.models.registry import get_model
+from cnnbench.models.model import get_model
 from cnnbench.models.spec import BatchNormLayer
 
 
@@ -207,7 +207,7 @@ def _late_batches(
     is_late: Callable[[], bool] = lambda: True,
 ) -> None:
     """Some batches come later."""
-    from cnnbench.data.synthetic import SyntheticInput
+    from cnnbench.data.pipeline import SyntheticInput
 
     usual = SyntheticInput.next
 

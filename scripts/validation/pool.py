@@ -17,18 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.slow_steps import disturbance_share
-from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import TURN_SECONDS
-from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.base.slow_steps import disturbance_share
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import Reporter
+from cnnbench.campaigns.ab.side import TURN_SECONDS, Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.judge.compare.disturbance import turn_means
-from cnnbench.judge.metrics.registry import CPU_TIME
-from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import take
+from cnnbench.judge.metrics.measurement import CPU_TIME
+from cnnbench.machine.cpu import Host
+from cnnbench.machine.watch import take
 from cnnbench.records.metrics.figures import throughput
 from validation import slowed_plugin
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cnnbench.campaigns.tune.race import ALPHA, SLOWER, Race, Round
+from cnnbench.campaigns.tune.bench import ALPHA, RACED_SLOWER, Race, Round
 from cnnbench.campaigns.tune.space import Candidate
 from validation.simulation import surely_above
 from validation.tables import Requirement, percent_of, table
@@ -75,7 +75,7 @@ def simulate(kind: str, size: int, draws: int, seed: int) -> Races:
             race.add(Round(found))
             race.drop(10**6)
             processes += len(found)
-        lost += any(one.key == _FASTEST and one.how == SLOWER for one in race.leavers)
+        lost += any(one.key == _FASTEST and one.how == RACED_SLOWER for one in race.leavers)
     return Races(kind, size, draws, lost, processes / draws)
 
 

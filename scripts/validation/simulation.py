@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from scipy.stats import binom
 
-from cnnbench.base.text.numbers import percent
+from cnnbench.base.text import percent
 from cnnbench.judge.compare import Verdict, judge
 from validation.rules import LIMIT, POLICY, RULES, Generator, Rule, Series
 

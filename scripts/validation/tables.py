@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.rank_tests import paired_shift, standard_deviation
-from cnnbench.base.text.numbers import percent
-from cnnbench.base.text.table import markdown_table
+from cnnbench.base.inference import paired_shift, standard_deviation
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import markdown_table
+from cnnbench.base.text import percent
 from cnnbench.judge.compare import Verdict, aa_spread
 from validation.gates import LIKE, WAITS, Gates, Round
 from validation.pauses import EQUAL, JUDGED, MEAN, MEDIAN, PAIRS, PauseRates

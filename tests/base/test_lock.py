@@ -13,8 +13,8 @@ import threading
 import pytest
 from forked import finished
 
-from cnnbench.base import lock
-from cnnbench.base.lock import (
+from cnnbench.base import files
+from cnnbench.base.files import (
     FILE,
     SCRATCH,
     SCRATCH_OF_PARENT,
@@ -26,7 +26,7 @@ from cnnbench.base.lock import (
 
 HOLDER = """
 import sys, time
-from cnnbench.base.lock import FolderLock
+from cnnbench.base.files import FolderLock
 held = FolderLock(sys.argv[1])
 print("held", flush=True)
 time.sleep(60)
@@ -115,7 +115,7 @@ def test_many_threads_are_never_in_it_together(tmp_path, limits):
                 most.append(len(inside))
                 inside.pop()
 
-    limits(lock, _POLL_SECONDS=0.0)
+    limits(files, _POLL_SECONDS=0.0)
     threads = [threading.Thread(target=enter) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -159,7 +159,7 @@ def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
 def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
     code = (
         "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
-        "from cnnbench.base.lock import Scratch\n"
+        "from cnnbench.base.files import Scratch\n"
         "(Scratch('cnnbench-test-').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
     )
     finished([sys.executable, "-c", code], -9, environment={"THERE": str(temporary)})

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from cnnbench.base import plugins
-from cnnbench.base.reading import parse_json, read_file, read_json, read_text
-from cnnbench.campaigns.sweep.document import load
+from cnnbench.base.files import parse_json, read_file, read_json, read_text
+from cnnbench.campaigns.suite import load
 from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.records.load import load_run
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.sweep.document import load
-from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan
-from cnnbench.campaigns.sweep.schema import Suite, check
-from cnnbench.records.parts import Batch
-from cnnbench.records.run import RunRecord
+from cnnbench.campaigns.suite import Suite, check, load
+from cnnbench.campaigns.sweep import SweepPlan, make_plan
+from cnnbench.records.run import Batch, RunRecord
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 

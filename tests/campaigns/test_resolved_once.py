@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab.flags import print_answer
+from cnnbench.campaigns.ab.side import print_answer
 from cnnbench.cli import main
 from cnnbench.cli.commands import launch, strategies
 from cnnbench.flags import Params, parse
 from cnnbench.plan import make_plan, make_setup
-from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr import modes as registry
 
 TINY = ("--model=trivial", "--device=cpu")
 JOB = "entries: [{name: a, launch: {workers: 2, ps: 1}, flags: {model: trivial, device: cpu}}]"

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.campaigns import scaling
-from cnnbench.campaigns.launch.tasks import JobLayout, task_command
+from cnnbench.campaigns.launch import JobLayout, task_command
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
-from cnnbench.variable_mgr.all_reduce.cost import Link
+from cnnbench.variable_mgr.all_reduce.registry import Link
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert 0 < found[2] < found[4]
     if seconds == "ring":
         from cnnbench.flags.groups.all_reduce import model_gradients
-        from cnnbench.lab.predict.workload import gradient_tensors, total_bytes
+        from cnnbench.lab.predict.predict import gradient_tensors, total_bytes
 
         size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)

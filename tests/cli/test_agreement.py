@@ -40,11 +40,13 @@ from forked import finished
 from made_up_campaigns import MadeUpMachine, on, run
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.base.document import Report, Section, html, markdown
-from cnnbench.base.text.table import csv_of
-from cnnbench.campaigns.bisect import session as bisect_session
-from cnnbench.campaigns.strategies import session, table
-from cnnbench.campaigns.tune import race, text
+from cnnbench.base.document import Report, Section, writers
+from cnnbench.base.terminal import csv_of
+from cnnbench.campaigns import bisect as bisect_session
+from cnnbench.campaigns import strategies as session
+from cnnbench.campaigns import strategies as table
+from cnnbench.campaigns.tune import bench
+from cnnbench.campaigns.tune import session as text
 from cnnbench.cli.commands import ab, bisect, strategies, tune
 from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import unlike_text
@@ -52,16 +54,14 @@ from cnnbench.judge.explain import explain, explanation
 from cnnbench.judge.history import HistoryEntry, all_series, formats
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
-from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report.renderers import render, wording
 from cnnbench.judge.report.renderers.json import document as comparison_document
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.records import codec
-from cnnbench.records.explanation import Explanation
-from cnnbench.records.parts import ConditionNote, Conditions, Measured, StartupSeconds
-from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import GAPS, INPUT_WAIT
-from cnnbench.records.strategies import StrategyRow
+from cnnbench.records.campaigns import StrategyRow
+from cnnbench.records.profiles import GAPS, INPUT_WAIT, Explanation
+from cnnbench.records.run import ConditionNote, Conditions, Measured, RunRecord, StartupSeconds
 from cnnbench.version import __version__
 
 pytestmark = pytest.mark.timeout(600)
@@ -210,7 +210,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
         patch.setattr(session.WeightsFolder, "compare", lambda self, of, name="": weights(draw, of))
-        patch.setattr(race, "MOST_ROUNDS", draw.choice([2, 4]))
+        patch.setattr(bench, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(tune, "_report", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)
         run(
@@ -558,8 +558,8 @@ def pages_of(section: Any, answers: Any) -> dict[str, Callable[[Any], str]]:
         )
 
     return {
-        "page": lambda one: page_text(html.render(report(one), "html")),
-        "markdown": lambda one: unescaped(markdown.render(report(one))),
+        "page": lambda one: page_text(writers.render_report(report(one), "html")),
+        "markdown": lambda one: unescaped(writers.markdown_of(report(one))),
     }
 
 
@@ -580,7 +580,7 @@ def _wide_terminal_and_plain_charts():
     """No line is broken, and charts are their values and texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "4000")
-        patch.setattr(html.draw, "svg", chart_text)
+        patch.setattr(writers.draw, "svg", chart_text)
         yield
 
 

@@ -21,7 +21,7 @@ from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.help import MOST_USED
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import OBSOLETE
 
 
 @pytest.fixture

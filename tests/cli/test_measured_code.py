@@ -15,7 +15,7 @@ import pytest
 from forked import finished
 
 from cnnbench.machine import repository
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Subject
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,7 +16,8 @@ import pytest
 from data_sets import SMALL, examples
 from short_runs import TINY, command
 
-from cnnbench.base import plugins, urls
+from cnnbench.base import files as urls
+from cnnbench.base import plugins
 from cnnbench.cli import main
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.data import make_input

@@ -10,7 +10,7 @@ import tensorflow as tf
 from data_sets import COCO_SIZES, SMALL, coco_annotations
 
 from cnnbench.data import coco, make_input
-from cnnbench.data.position import uniform_int
+from cnnbench.data.pipeline import uniform_int
 
 
 def batches(folder, subset, devices, count, **fields):

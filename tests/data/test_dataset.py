@@ -2,7 +2,8 @@ import pytest
 
 from cnnbench.data import CIFAR10, InputSpec, find_dataset
 from cnnbench.errors import FlagError
-from cnnbench.models import Model, registry
+from cnnbench.models import Model
+from cnnbench.models import model as registry
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.
 
 HEAD = """
 from cnnbench.data import Dataset, register_dataset
-from cnnbench.data.findings import Findings
+from cnnbench.data.folder import Findings
 
 def make(**parts):
     values = dict(

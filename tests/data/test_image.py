@@ -10,8 +10,8 @@ from data_sets import input_spec
 from PIL import Image
 
 from cnnbench.data import IMAGENET, RESIZE_METHODS
-from cnnbench.data import image as image_module
-from cnnbench.data.image import (
+from cnnbench.data import imagenet as image_module
+from cnnbench.data.imagenet import (
     CHANNEL_MEANS,
     distort_colour,
     eval_image,

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from cnnbench.data.image_folder import scan
+from cnnbench.data.folder import scan
 from cnnbench.errors import UsageError
 
 

@@ -6,7 +6,7 @@ import pytest
 from data_sets import SMALL, examples, write_records
 
 from cnnbench.data import IMAGENET, make_input, tfrecord
-from cnnbench.data.imagenet_files import count_examples, find_files
+from cnnbench.data.tfrecord import count_examples, find_files
 
 SPEC = SMALL["imagenet"].spec
 TRAIN = set(SMALL["imagenet"].examples["train"])

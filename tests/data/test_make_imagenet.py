@@ -10,15 +10,14 @@ import tensorflow as tf
 from data_sets import SMALL, write_records
 from forked import finished
 
-from cnnbench.base import lock
-from cnnbench.base.lock import FILE, SCRATCH, FolderLock
+from cnnbench.base import files as lock
+from cnnbench.base.files import FILE, SCRATCH, FolderLock
 from cnnbench.data import IMAGENET, imagenet, make_input
-from cnnbench.data import make_imagenet as module
+from cnnbench.data import imagenet as module
 from cnnbench.data.dataset import detect
-from cnnbench.data.image_folder import ImageClass, ImageFolder, scan
-from cnnbench.data.imagenet import ENCODED
-from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
+from cnnbench.data.folder import ImageClass, ImageFolder, scan
+from cnnbench.data.imagenet import ENCODED, make_imagenet, rgb_jpeg
+from cnnbench.data.tfrecord import find_files
 from cnnbench.errors import DataError, FlagError, UsageError
 
 
@@ -210,7 +209,7 @@ def test_what_is_being_written_does_not_look_like_a_data_set(photo, tmp_path, mo
 
 def killed_in(out):
     """The folder that a process, killed in the middle, has left there."""
-    code = "import os, pathlib, sys; from cnnbench.data.output import unfinished_folder\n"
+    code = "import os, pathlib, sys; from cnnbench.data.folder import unfinished_folder\n"
     code += "with unfinished_folder(pathlib.Path(sys.argv[1]), ()) as folder:\n"
     code += "  (folder / 'train-00000-of-00002').touch(); os.kill(os.getpid(), 9)"
     finished([sys.executable, "-c", code, out], -9)

@@ -11,20 +11,12 @@ import pytest
 import tensorflow as tf
 from data_sets import SMALL, damage, input_spec, jpeg, write_records
 
-from cnnbench.data import (
-    COCO,
-    IMAGENET,
-    RATINGS,
-    coco,
-    imagenet,
-    imagenet_files,
-    make_input,
-)
+from cnnbench.data import COCO, IMAGENET, RATINGS, coco, imagenet, make_input, tfrecord
 from cnnbench.data.coco import CocoObject
-from cnnbench.data.findings import RecordDefect
-from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.joined import JoinedInput
+from cnnbench.data.folder import RecordDefect
+from cnnbench.data.prefetch import JoinedInput
 from cnnbench.data.records import RecordPipeline
+from cnnbench.data.tfrecord import find_files
 
 GLOBAL_BATCH = 4
 FILES = (7, 5, 4, 4)  # records in them
@@ -257,8 +249,8 @@ def test_workers_share_out_uneven_files_evenly(counts, shards, tmp_path):
 
 def test_files_that_are_not_counted_are_shared_out_completely(tmp_path, monkeypatch):
     """Those of the published ImageNet count as equal ones, which they are within a record."""
-    monkeypatch.setitem(imagenet_files._PUBLISHED_FILES, "train", 4)
-    monkeypatch.setitem(imagenet_files.PUBLISHED_EXAMPLES, "train", 22)
+    monkeypatch.setitem(tfrecord._PUBLISHED_FILES, "train", 4)
+    monkeypatch.setitem(tfrecord.PUBLISHED_EXAMPLES, "train", 22)
     write_files(tmp_path, "", number, (6, 5, 5, 6))
     own_records = []
     for own in range(3):

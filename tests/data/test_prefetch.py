@@ -13,9 +13,8 @@ from data_sets import input_spec
 from forked import until
 
 from cnnbench.data import CIFAR10, make_input, prefetch
-from cnnbench.data.joined import JoinedInput
 from cnnbench.data.pipeline import Pipeline
-from cnnbench.data.prefetch import PipelineInput, Steps
+from cnnbench.data.prefetch import JoinedInput, PipelineInput, Steps
 from cnnbench.errors import DataError
 
 

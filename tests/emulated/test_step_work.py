@@ -28,7 +28,7 @@ SCALARS = 120
 
 _COUNT = """
 import ctypes, json, os
-from cnnbench.run.driver.step_timer import StepLoop
+from cnnbench.run.driver.step_loop import StepLoop
 
 counters = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"]).hostgpu_counters
 run = StepLoop.run

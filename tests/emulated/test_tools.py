@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from short_runs import NETWORKS
 
-from cnnbench.records.step_profile import COPIES, REDUCTION, REST, TO_KERNEL
+from cnnbench.records.profiles import COPIES, REDUCTION, REST, TO_KERNEL
 from cnnbench.run.runtime.supervisor import GUARDED
 
 WARM_UP, STEPS = 3, 2

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import OBSOLETE
 
 ANCESTOR = {
     row["name"]: row

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from cnnbench.flags import FLAGS
 from cnnbench.flags.help import markdown
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import OBSOLETE
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,15 +5,13 @@ import re
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.data.spec import InputSpec
+from cnnbench.data.dataset import InputSpec
 from cnnbench.flags import FLAGS
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
-from cnnbench.plan.exchange import Exchange
-from cnnbench.plan.machine import MachinePlan
-from cnnbench.plan.numerics import Numerics
 from cnnbench.plan.place import Place
-from cnnbench.run.step.clipping import CLIPPINGS
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
+from cnnbench.run.step.update import CLIPPINGS
+from cnnbench.variable_mgr.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cnnbench", "models", "variable_mgr")

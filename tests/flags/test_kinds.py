@@ -2,10 +2,10 @@
 
 import pytest
 
-from cnnbench.base.text.numbers import Duration
+from cnnbench.base.text import Duration
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.kinds import numeric
+from cnnbench.flags.declare import numeric
 from cnnbench.flags.params import SPECS
 
 EVERY = SPECS["display_every"]

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.params import SPECS
-from cnnbench.flags.retired import OBSOLETE
+from cnnbench.flags.params import OBSOLETE, SPECS
 from cnnbench.plan import parse_run
 
 

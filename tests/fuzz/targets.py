@@ -85,7 +85,7 @@ def text_of(data: bytes) -> str:
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.plan import make_plan, parse_run
-    from cnnbench.run.driver.estimates import estimate
+    from cnnbench.run.driver.preflight import estimate
 
     made = make_plan(parse_run(argv))
     estimate(made, "cpu")
@@ -98,11 +98,11 @@ def flags(generator: random.Random, folder: Path) -> None:
     """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
     del folder
     from cnnbench.flags import FLAGS
-    from cnnbench.models import registry
+    from cnnbench.models import model
 
     def value(spec: Any) -> str:
         if spec.name == "model" and generator.random() < 0.8:
-            return generator.choice(registry.model_names(generator.choice(registry.datasets())))
+            return generator.choice(model.model_names(generator.choice(model.datasets())))
         if spec.name == "all_reduce_spec":
             return spec_text(generator)
         if spec.choices and generator.random() < 0.8:
@@ -256,9 +256,8 @@ def records(generator: random.Random, folder: Path) -> None:
 
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
-    from cnnbench.campaigns.sweep.document import load
-    from cnnbench.campaigns.sweep.planning import make_plan
-    from cnnbench.campaigns.sweep.schema import check
+    from cnnbench.campaigns.suite import check, load
+    from cnnbench.campaigns.sweep import make_plan
 
     sources = sorted((ROOT / "configs").glob("*.yaml"))
     lines = generator.choice(sources).read_text().splitlines()[:60]
@@ -399,9 +398,9 @@ _ERRORS = (
 def plug_ins(generator: random.Random, folder: Path) -> None:
     """Plug-in files with every kind of mistake."""
     from cnnbench.base import plugins
-    from cnnbench.models import registry
+    from cnnbench.models import model
 
-    registry.datasets()
+    model.datasets()
 
     def filled(text: str) -> str:
         number = generator.choice(("0", "1", "-1", "3", "None", "'x'", "1e300", "2**70"))
@@ -422,21 +421,21 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
         f"        {filled(generator.choice(_BODIES))}\n\n"
         f"{filled(generator.choice(_ENDS))}\n"
     )
-    before = dict(registry._factories)
+    before = dict(model._factories)
     try:
 
         def run() -> None:
             from cnnbench.flags import Params
             from cnnbench.plan import make_plan
 
-            registry.load_plugin(str(path))
-            name = "fuzzed" if "fuzzed" in registry.model_names("imagenet") else "trivial"
+            model.load_plugin(str(path))
+            name = "fuzzed" if "fuzzed" in model.model_names("imagenet") else "trivial"
             make_plan(Params(model=name))
 
         refused(run)
     finally:
-        registry._factories.clear()
-        registry._factories.update(before)
+        model._factories.clear()
+        model._factories.update(before)
         plugins.forget(path)
 
 

@@ -25,16 +25,17 @@ from typing import Any
 
 import pytest
 
-from cnnbench.base.text import numbers, table
+from cnnbench.base import terminal
+from cnnbench.base import text as numbers
 from cnnbench.judge.compare import estimate
 from cnnbench.records import codec
 
 _FIRST, _LAST, _END = 0x20000, 0x2A000, "㐀"  # letters, which every escape leaves as they are
 _MARK = re.compile(f"([{chr(_FIRST)}-{chr(_LAST)}]|{_END})")
 
-_RESULTS = ("cnnbench.judge.", "cnnbench.records.explanation", "cnnbench.records.tune")
-_RESULTS += ("cnnbench.records.strategies", "cnnbench.campaigns.bisect.search")
-_RESULTS += ("cnnbench.campaigns.tune.final", "cnnbench.campaigns.tune.race")
+_RESULTS = ("cnnbench.judge.", "cnnbench.records.profiles", "cnnbench.records.campaigns")
+_RESULTS += ("cnnbench.records.campaigns", "cnnbench.campaigns.bisect")
+_RESULTS += ("cnnbench.campaigns.tune.session", "cnnbench.campaigns.tune.bench")
 _NO_RESULTS = ("cnnbench.judge.compare.configuration", "cnnbench.judge.compare.further")
 _MOST_ITEMS = 400
 
@@ -216,7 +217,7 @@ def tracked() -> Iterator[None]:
 
         return init
 
-    csv_cell = table.csv_cell
+    csv_cell = terminal.csv_cell
     replaced = {
         numbers.number_of: _number_of,
         estimate.unscaled: _transparent(estimate.unscaled),
@@ -230,7 +231,7 @@ def tracked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for cls in set(_result_types()):
             patch.setattr(cls, "__init__", watched(cls))
-        patch.setattr(table, "csv_cell", cell)
+        patch.setattr(terminal, "csv_cell", cell)
         for name, module in [*sys.modules.items()]:
             for function, other in replaced.items() if name.startswith("cnnbench.") else ():
                 if vars(module).get(function.__name__) is function:
@@ -308,7 +309,7 @@ def without_marks(value: Any, made: dict[int, Any] | None = None) -> Any:
         return _plain(value)
     if isinstance(value, (Enum, type)):
         return value
-    if type(value).__module__.startswith((*_RESULTS, "cnnbench.campaigns.bisect.session")):
+    if type(value).__module__.startswith((*_RESULTS, "cnnbench.campaigns.bisect")):
         if id(value) not in made:
             made[id(value)] = plain = copy.copy(value)
             for name in vars(value) if hasattr(value, "__dict__") else type(value).__slots__:

@@ -27,9 +27,9 @@ from cnnbench.data import (
     InputSpec,
     tfrecord,
 )
+from cnnbench.data.dataset import TowerBatch
 from cnnbench.data.librispeech import ALPHABET
-from cnnbench.data.source import TowerBatch
-from cnnbench.models.elements import resolve
+from cnnbench.models.spec import resolve
 
 
 def write_cifar10(directory, images, labels, *, subset="train", form="python", files=5):

@@ -152,11 +152,11 @@ def brief() -> Iterator[tuple[object, str, object]]:
 
     Most tests read none of it; a test of such a measurement itself sets nothing.
     """
-    from cnnbench.run.driver import input_only
-    from cnnbench.run.runtime import peak_flops
+    from cnnbench.run.driver import build
+    from cnnbench.run.runtime import tensorflow
 
-    yield input_only, "_WHOLE_SECONDS", 0.05
-    yield peak_flops, "_BUDGET_SECONDS", 0.01
+    yield build, "_WHOLE_SECONDS", 0.05
+    yield tensorflow, "_BUDGET_SECONDS", 0.01
 
 
 def keep_kernels() -> None:
@@ -322,11 +322,11 @@ def cnnbench_with_little_disk() -> NoReturn:
 
 def impatient() -> NoReturn:
     """The same, but a stopped process and a first update that hangs are found within seconds."""
-    from cnnbench.run.cluster.watchdog import Watchdog
-    from cnnbench.run.driver import async_loop
+    from cnnbench.run.cluster import Watchdog
+    from cnnbench.run.driver import step_loop
 
-    limit_of = async_loop.time_limit
-    async_loop.time_limit = lambda limit, longest, is_step: limit_of(
+    limit_of = step_loop.time_limit
+    step_loop.time_limit = lambda limit, longest, is_step: limit_of(
         limit if is_step else 2 * limit, longest, True
     )
 

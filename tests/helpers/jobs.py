@@ -11,9 +11,8 @@ from typing import Any
 
 from forked import Forked, cnnbench
 
-from cnnbench.base.jobs.job import Job
-from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.base.job import Job, ReservedPorts
+from cnnbench.campaigns.launch import JobLayout
 
 SECONDS = 150.0
 """In which every job of a test ends; most take ten."""

@@ -18,19 +18,18 @@ from typing import Any
 
 import pytest
 
-from cnnbench.campaigns.ab import flags as side_flags
-from cnnbench.campaigns.bisect import bench
-from cnnbench.campaigns.launch.tasks import resolve_run
-from cnnbench.campaigns.processes import campaign, question
+from cnnbench.campaigns import bisect
+from cnnbench.campaigns.ab import side as side_flags
+from cnnbench.campaigns.launch import resolve_run
+from cnnbench.campaigns.processes import campaign, results_dir
+from cnnbench.campaigns.processes.campaign import Measuring
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.cli import main
 from cnnbench.cli.commands import sides
 from cnnbench.flags import parse_args
 from cnnbench.machine import facts, repository
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import RunRecord, Subject
 
 Make = Callable[[Mapping[str, str], str, str], RunRecord | None]
 """Makes the record of a process from its flags, its folder and its name; None if it fails."""
@@ -91,9 +90,9 @@ def on(machine: MadeUpMachine, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(campaign, "execute", machine.execute)
         patch.setattr(side_flags, "ask", _answer)
-        patch.setattr(question, "source_digest", lambda *_: "0" * 32)
+        patch.setattr(results_dir, "source_digest", lambda *_: "0" * 32)
         patch.setattr(facts, "collect", lambda: dict(_MACHINE))
-        for owner in (bench, sides):
+        for owner in (bisect, sides):
             patch.setattr(owner, "worktree", worktree)
         patch.setattr(sides, "revision_of", lambda flag, text: text)
         patch.setattr(sides, "commit_of", lambda text: text)

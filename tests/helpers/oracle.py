@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 from short_runs import RATE
 
-from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
-from cnnbench.variable_mgr.all_reduce.cost import NodeLayout
+from cnnbench.lab.predict.predict import FORMULAS
+from cnnbench.models.spec import IMAGE_CLASSIFICATION, resolve
+from cnnbench.variable_mgr.all_reduce.registry import NodeLayout
 
 # The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
 LOCAL_SGD = "local_sgd"
@@ -37,7 +37,7 @@ ELEMENTS = resolve(IMAGE_CLASSIFICATION, SimpleNamespace(image_size=1, channels=
 @functools.cache
 def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     """c_t of each tower, from the synthetic images themselves."""
-    from cnnbench.data.synthetic import synthetic_rows
+    from cnnbench.data.pipeline import synthetic_rows
 
     rows = synthetic_rows(tf.range(devices * batch), seed, ELEMENTS)
     means = rows["image"].numpy().astype(np.float64).reshape(devices, -1).mean(axis=1)

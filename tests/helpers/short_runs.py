@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.base.text.progress import Messages
+from cnnbench.base.terminal import Messages
 from cnnbench.cli import main
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.console import Console

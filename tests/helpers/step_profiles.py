@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import (
+from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
     INPUT_OPERATIONS,
@@ -26,6 +25,7 @@ from cnnbench.records.step_profile import (
     ProfiledPart,
     StepProfile,
 )
+from cnnbench.records.run import RunRecord
 
 CONV = "convolution 3x3"
 

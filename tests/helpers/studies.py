@@ -7,9 +7,15 @@ from typing import Any
 
 from step_profiles import Profiles
 
-from cnnbench.records.roofline import Machine, Roofline, RooflineRow
-from cnnbench.records.run import RunRecord
-from cnnbench.records.step_profile import (
+from cnnbench.records.campaigns import (
+    RefusedCandidate,
+    StrategiesDocument,
+    StrategyProcess,
+    StrategyRow,
+    TuneDocument,
+    TuneRow,
+)
+from cnnbench.records.profiles import (
     FORWARD,
     INPUT_OPERATIONS,
     OUTSIDE,
@@ -17,14 +23,12 @@ from cnnbench.records.step_profile import (
     REST,
     TO_KERNEL,
     UPDATE,
+    Machine,
     ProfiledSpan,
+    Roofline,
+    RooflineRow,
 )
-from cnnbench.records.strategies import (
-    StrategiesDocument,
-    StrategyProcess,
-    StrategyRow,
-)
-from cnnbench.records.tune import RefusedCandidate, TuneDocument, TuneRow
+from cnnbench.records.run import RunRecord
 
 SWEEP = {
     **{"suite": "throughput", "case": "a", "key": "0" * 12, "repeat": 1, "seed": 1},

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS
-from cnnbench.run.step.optimizers import Optimizer
+from cnnbench.run.step.update import Optimizer
 from cnnbench.variable_mgr import gradients
-from cnnbench.variable_mgr.aggregation import pipeline
+from cnnbench.variable_mgr import gradients as pipeline
 from cnnbench.variable_mgr.gradients import Column
 
 

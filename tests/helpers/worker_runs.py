@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 from forked import Forked, cnnbench, keep_kernels
 
-from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.job import ReservedPorts
 
 # Rows of the global batch that have the label INFINITY of the network `poison`.
 POISONED_ROWS = (2, 3)
@@ -139,16 +139,16 @@ def labels_read(flags, steps):
 def outcome(flags):
     """What a run came to: losses, evaluations, loss scale, error; see `poisoned` for that flag."""
     from cnnbench import BenchmarkCNN, Params
-    from cnnbench.data import synthetic
+    from cnnbench.data import pipeline
     from cnnbench.errors import BenchmarkError
 
     flags = dict(flags)
-    drawn = synthetic.synthetic_rows
+    drawn = pipeline.synthetic_rows
     rows = poisoned(drawn) if flags.pop("poisoned", False) else drawn
     benchmark = BenchmarkCNN(Params.from_dict(flags))
     error = ""
     try:
-        with mock.patch.object(synthetic, "synthetic_rows", rows):
+        with mock.patch.object(pipeline, "synthetic_rows", rows):
             benchmark.run()
     except BenchmarkError as failure:
         error = str(failure)
@@ -182,7 +182,7 @@ def saved_values(folder):
 
 def bent():
     """A check of copies that finds one element changed once the timed steps have begun."""
-    from cnnbench.run.driver.replica_check import ReplicaCheck
+    from cnnbench.run.driver.scenarios import ReplicaCheck
 
     check = ReplicaCheck._check
 
@@ -204,7 +204,7 @@ def late():
     from cnnbench.run.driver import scenarios
     from cnnbench.run.driver.evaluation import Evaluator
     from cnnbench.run.step.train_step import TrainStep
-    from cnnbench.variable_mgr import tower_variable
+    from cnnbench.variable_mgr import towers
 
     peers, releases = [], []
 
@@ -228,12 +228,12 @@ def late():
         own_settle(devices)
 
     own_initialize, own_evaluate = scenarios._initialize, Evaluator.run
-    own_step, own_settle = TrainStep.__call__, tower_variable.settle
+    own_step, own_settle = TrainStep.__call__, towers.settle
     with (
         mock.patch.object(scenarios, "_initialize", initialize),
         mock.patch.object(Evaluator, "run", evaluate),
         mock.patch.object(TrainStep, "__call__", lambda self, rate: ended(own_step(self, rate))),
-        mock.patch.object(tower_variable, "settle", settle),
+        mock.patch.object(towers, "settle", settle),
     ):
         yield
 
@@ -264,10 +264,10 @@ def worker():
     Its arguments are the addresses of the workers, its number, and the address of the ps task.
     """
     from cnnbench.machine import facts
-    from cnnbench.records.parts import Target
+    from cnnbench.records.run import Target
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
-    from cnnbench.run.driver.replica_check import ReplicaCheck
+    from cnnbench.run.driver.scenarios import ReplicaCheck
     from cnnbench.run.runtime import supervisor
 
     keep_kernels()
@@ -344,7 +344,7 @@ def counts_of(cases):
       cases: flags, with the number of "workers" and of "ps" beside them.
 
     Returns:
-      For each case "graph", messages and bytes as `cnnbench.run.observe.traffic` counts them,
+      For each case "graph", messages and bytes as `cnnbench.run.observe.graphs` counts them,
       "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
       order operations, and "gradients", elements.
     """
@@ -374,8 +374,7 @@ def _counted(flags, workers, ps):
     from cnnbench.plan import make_plan
     from cnnbench.run.driver.build import Assembly
     from cnnbench.run.driver.console import Console
-    from cnnbench.run.observe.graphs import collecting_partitions
-    from cnnbench.run.observe.traffic import traffic
+    from cnnbench.run.observe.graphs import collecting_partitions, traffic
 
     params = Params.from_dict(
         {

@@ -15,15 +15,15 @@ from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
 from cnnbench.records.all_reduce import Copying
 from cnnbench.records.load import Loaded
-from cnnbench.records.parts import (
+from cnnbench.records.run import (
     ConditionNote,
     Conditions,
     Evaluation,
     Measured,
     ModelInfo,
     StartupSeconds,
+    Subject,
 )
-from cnnbench.records.subject import Subject
 
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 

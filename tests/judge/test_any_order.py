@@ -15,7 +15,7 @@ from cnnbench.judge.history.reading import contents
 from cnnbench.judge.report import gather
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.load import Loaded
-from cnnbench.records.parts import ConditionNote, Conditions, Measured, ModelInfo, StartupSeconds
+from cnnbench.records.run import ConditionNote, Conditions, Measured, ModelInfo, StartupSeconds
 
 ASKED = (
     "throughput",

@@ -7,12 +7,11 @@ import io
 
 import pytest
 
-from cnnbench.base.stats.descriptive import faster_half
+from cnnbench.base.stats import faster_half
 from cnnbench.judge.report.sections.profiles import chart, table_text
 from cnnbench.lab.roofline import rows_of, to_csv
 from cnnbench.models.declaration import Flops
-from cnnbench.records.roofline import Machine, Roofline
-from cnnbench.records.step_profile import FORWARD, OUTSIDE, TO_KERNEL, Part
+from cnnbench.records.profiles import FORWARD, OUTSIDE, TO_KERNEL, Machine, Part, Roofline
 from cnnbench.run.observe.work import OperationWork
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)

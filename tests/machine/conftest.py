@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.machine import sampling
-from cnnbench.machine.host import Host
+from cnnbench.machine import watch
+from cnnbench.machine.cpu import Host
 
 
 @dataclass
@@ -61,8 +61,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr(sampling.resource, "getrusage", made.used)
-    monkeypatch.setattr(sampling.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(watch.resource, "getrusage", made.used)
+    monkeypatch.setattr(watch.os, "sysconf", lambda name: 100)
     return made
 
 

@@ -12,8 +12,7 @@ from short_runs import TINY, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.machine import watch
-from cnnbench.machine.sampling import Counters
-from cnnbench.machine.watch import EnergyCounter
+from cnnbench.machine.watch import Counters, EnergyCounter
 from cnnbench.run.driver.membership import Membership
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import EnergyCounter, EnergyMeter, nvml_counters, rapl_counters
 
 

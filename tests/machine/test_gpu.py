@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cnnbench.machine import gpu
-from cnnbench.machine.host import Host, gather
+from cnnbench.machine.cpu import Host, gather
 
 OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forked import Forked, cnnbench
 
-from cnnbench.machine.libraries import loaded
+from cnnbench.machine.facts import loaded
 
 SOURCE = """
 #include <cstdlib>

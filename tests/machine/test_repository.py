@@ -10,13 +10,13 @@ import stat
 import pytest
 
 from cnnbench.base import plugins
-from cnnbench.campaigns.ab.checkout import worktree
-from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
+from cnnbench.campaigns.ab.side import worktree
+from cnnbench.campaigns.bisect import History, ends_of, repository_of
 from cnnbench.machine import repository
 from cnnbench.machine.commits import Commits
 from cnnbench.machine.repository import GitError, address, environment, of_folder, of_work
 from cnnbench.machine.repository import git as read_only_git
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Subject
 
 
 class Traps:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from cnnbench.machine.host import Host, pid_namespace
-from cnnbench.machine.sampling import Counters, changes, clock_mhz, cpu_seconds_of, take
+from cnnbench.machine.cpu import Host, pid_namespace
+from cnnbench.machine.watch import Counters, changes, clock_mhz, cpu_seconds_of, take
 
 
 def test_counters(machine):
@@ -96,7 +96,7 @@ print("done", flush=True)
 sys.stdin.read()
 """
 
-CHILD = "from cnnbench.machine.host import *; print(pid_namespace(Host()))"
+CHILD = "from cnnbench.machine.cpu import *; print(pid_namespace(Host()))"
 
 
 def test_own_cpu_time_is_finer_than_that_of_the_machine():

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from cnnbench import version
-from cnnbench.machine import software
+from cnnbench.machine import facts as software
+from cnnbench.machine.cpu import Host, gather
 from cnnbench.machine.facts import collect
-from cnnbench.machine.host import Host, gather
 
 
 def test_loaded_tensorflow_tells_its_build():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.text.table import with_table
+from cnnbench.base.terminal import with_table
 from cnnbench.models import Initializer, document, load_plugin, model_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"

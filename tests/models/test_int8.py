@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 from networks import convolved, cut, forward
 
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host, processor
 from cnnbench.models import BatchNorm, declare, get_model
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 

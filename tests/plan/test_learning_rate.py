@@ -7,8 +7,8 @@ from cnnbench.flags import Params
 from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers import SCHEDULES
-from cnnbench.optimizers.schedules import parse_piecewise
-from cnnbench.plan.learning_rate import make_schedule
+from cnnbench.optimizers.registry import parse_piecewise
+from cnnbench.plan.training import make_schedule
 
 IMAGENET = 1281167
 CIFAR10 = 50000

@@ -10,7 +10,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
 from cnnbench.plan.place import with_exchanged_addresses, with_job_from_env
-from cnnbench.plan.same_run import agreed_facts
+from cnnbench.plan.run_plan import agreed_facts
 from cnnbench.version import __version__
 
 

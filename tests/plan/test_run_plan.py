@@ -8,10 +8,10 @@ from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan, parse_run
-from cnnbench.plan.length import WarmUp
-from cnnbench.plan.notices import _AGGREGATING
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.plan.refusals import _AGGREGATING
+from cnnbench.plan.training import WarmUp
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import AggregationSpec
 
 
 @pytest.mark.parametrize(

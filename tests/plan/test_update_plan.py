@@ -11,7 +11,7 @@ import pytest
 
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.plan.update_plan import UpdatePlan
+from cnnbench.plan.setup import UpdatePlan
 
 DECAY = 0.25
 MEAN = {"reduction": "mean", "rate_factor": 1.0, "decay": DECAY}

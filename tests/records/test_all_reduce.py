@@ -6,9 +6,9 @@ import json
 import pytest
 
 from cnnbench.records.all_reduce import AllReduceRecord, Copying
-from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.result_files import REDUCTIONS, all_reduce_row
-from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.records.run import ErrorInfo
+from cnnbench.variable_mgr.spec import Packing
 
 TIMES = (0.004, 0.002, 0.001)
 # 4 devices copy 8 MB each in 2 ms: 16 GB/s.

@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from cnnbench.base.stats.steady_state import steady_state
+from cnnbench.base.time_series import steady_state
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import Batch, Evaluation
-from cnnbench.records.run import RunRecord, run_steady_state
+from cnnbench.records.run import Batch, Evaluation, RunRecord, run_steady_state
 
 
 def start(**config):

@@ -21,9 +21,8 @@ from cnnbench.records.files import check_written
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY
-from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles, run_row
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Batch, Conditions, Evaluation, Measured, Placement, Subject
 
 
 def a_run(**config):

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from cnnbench.records.codec import started
-from cnnbench.records.parts import (
+from cnnbench.records.run import (
     Cluster,
     Evaluation,
     InputStage,
     LossScaling,
     Measured,
+    RunRecord,
     StartupSeconds,
 )
-from cnnbench.records.run import RunRecord
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject, subject_of, with_subject
+from cnnbench.records.run import RunRecord, Subject, subject_of, with_subject
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
 FOUND = Subject(repository="github.com/o/nets", revision=HEAD, dirty=True, side="b")

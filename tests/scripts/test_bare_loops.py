@@ -14,8 +14,7 @@ import tensorflow as tf
 from short_runs import build
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.run.step.traced import TracedFunction
-from cnnbench.run.step.train_step import TrainStep
+from cnnbench.run.step.train_step import TracedFunction, TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 STEPS, WARMUP = 6, 2

@@ -31,7 +31,7 @@ for task in 0 3; do SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) "$@" || exit 
 """
 CNNBENCH = f"""#!{sys.executable}
 import json, os, sys
-from cnnbench.base.jobs.resolve import resolve
+from cnnbench.base.rendezvous import resolve
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
 job, _ = resolve(flags["cluster"], int(flags["cluster_ps"]), os.environ)
 print(json.dumps([str(job.task), job.worker_hosts, job.ps_hosts, flags]))

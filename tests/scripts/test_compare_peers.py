@@ -17,7 +17,7 @@ from peers.process import Line, Process
 from peers.scenarios import SCENARIOS, demands_of, scenario_subjects
 
 from cnnbench.records.all_reduce import AllReduceRecord, Point
-from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.spec import Packing
 
 # As python and as cnnbench. SAY holds what goes wrong: "silent", "sick", or words of a command line
 # after "fail" or "interrupt".

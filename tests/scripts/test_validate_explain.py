@@ -13,8 +13,8 @@ import validate_explain
 from short_runs import run
 from step_profiles import CONV, Profiles, changed
 
-from cnnbench.data.synthetic import SyntheticInput
-from cnnbench.records.parts import Conditions
+from cnnbench.data.pipeline import SyntheticInput
+from cnnbench.records.run import Conditions
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.run.step.update import Updater
 

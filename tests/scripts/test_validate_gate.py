@@ -24,7 +24,7 @@ from validation.rules import RULES, judge_pairs
 from validation.simulation import NOISES
 
 from cnnbench.judge.compare import TwoSamples, Verdict
-from cnnbench.judge.compare.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare.estimate import InterimAnalysis, interim_analyses
 
 SUBJECTS = (*BASES, *SLOWED)
 SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
@@ -344,7 +344,7 @@ def test_cpu_time_decides_beside_other_programs(turns):
 
 @pytest.mark.parametrize("level", [races.ALPHA, 0.9])
 def test_races_keep_the_fastest_unless_they_test_at_another_level(level, monkeypatch):
-    monkeypatch.setattr("cnnbench.campaigns.tune.race.ALPHA", level)
+    monkeypatch.setattr("cnnbench.campaigns.tune.bench.ALPHA", level)
     monkeypatch.setattr(races, "SIZES", (4,))
     _, (demanded,) = races.races(40, 1)
     assert demanded.met == (level == races.ALPHA), demanded

@@ -15,7 +15,6 @@ from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, load_plugin
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import (
     ReduceContext,
     algorithms,
@@ -23,7 +22,7 @@ from cnnbench.variable_mgr.all_reduce import (
     registry,
 )
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
+from cnnbench.variable_mgr.spec import AggregationSpec, CrossDeviceSpec
 
 
 @pytest.fixture(scope="session")

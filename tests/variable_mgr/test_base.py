@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from towers import optimizer_of, trained
 
-from cnnbench.variable_mgr import VariableMgrSpec, create, registry
+from cnnbench.variable_mgr import VariableMgrSpec, create, modes
 from cnnbench.variable_mgr.modes import Copies
-from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
 MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
@@ -30,7 +30,7 @@ def test_a_manager_does_what_the_row_of_its_mode_says(
     mode, copies, make_manager, declared, cpu_devices
 ):
     manager = make_manager(mode, 3)
-    row = registry.find(mode)
+    row = modes.find(mode)
     assert (row.copies is Copies.ONE) is (copies == 1)
     savable = manager.savable_variables()
     assert list(savable) == [v.name for v in declared]

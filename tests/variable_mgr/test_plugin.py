@@ -10,8 +10,8 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.campaigns.launch.tasks import command_words
-from cnnbench.campaigns.strategies.session import make_plan
+from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.strategies import make_plan
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS

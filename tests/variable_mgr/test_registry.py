@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.text.table import with_table
+from cnnbench.base.terminal import with_table
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
-from cnnbench.variable_mgr import (
-    Mode,
-    Processes,
-    VariableMgrSpec,
-    create,
-    document,
-    names,
-    registry,
-)
+from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, document, modes, names
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
 from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
-from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+from cnnbench.variable_mgr.strategies import StrategyVariableMgr
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
@@ -72,19 +64,19 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
 )
 def test_a_row_that_cannot_be_is_refused(fields, message):
     with pytest.raises(UsageError) as caught:
-        registry.register_mode(Mode(**{"name": "own", "manager": ReplicatedVariableMgr, **fields}))
+        modes.register_mode(Mode(**{"name": "own", "manager": ReplicatedVariableMgr, **fields}))
     assert message in str(caught.value)
     assert "own" not in names()
     with pytest.raises(UsageError, match=r"register_mode takes a .*, not 'replicated'"):
-        registry.register_mode("replicated")
+        modes.register_mode("replicated")
 
 
 @pytest.mark.parametrize(
     "row", [{"refuses": {"nosuch=1": "whose"}}, {"needs": {"nosuch": "1"}}], ids=str
 )
 def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
-    own = dataclasses.replace(registry.find("replicated"), **row)
-    monkeypatch.setitem(registry._modes, "replicated", own)
+    own = dataclasses.replace(modes.find("replicated"), **row)
+    monkeypatch.setitem(modes._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is no flag"):
         make_setup(Params(variable_update="replicated"))
 

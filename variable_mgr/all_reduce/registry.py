@@ -1,18 +1,185 @@
-"""All-reduce algorithms; algorithms/<name>.py registers <name>, so that listing imports none."""
+"""All-reduce algorithms by name, and the cost of each.
+
+A formula gives messages, bytes and additions in Hockney's terms. docs/cost_model.md has those of
+all algorithms; `cnnbench.lab.predict` computes with lists of tensors.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
-from cnnbench.variable_mgr.all_reduce import algorithms, limits
+from cnnbench.variable_mgr.all_reduce import algorithms, spec
+from cnnbench.variable_mgr.all_reduce.spec import chunk_size
 
 if TYPE_CHECKING:
-    from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-    from cnnbench.variable_mgr.all_reduce.cost import Formula
+    from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
+
+
+# Terms of the cost of an all-reduce algorithm, of one tensor, for any number of devices.
+
+# Adding reads two bytes and writes one, copying reads one and writes one.
+_COPY_TO_ADD = 2 / 3
+
+
+@dataclass(frozen=True)
+class Link:
+    """The connection of one device with the others.
+
+    Attributes:
+      name: name of the preset, or the parameters as given.
+      alpha: seconds per message.
+      beta: seconds per byte, in one direction, of one device.
+      gamma: seconds per byte added.
+    """
+
+    name: str
+    alpha: float
+    beta: float
+    gamma: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second in one direction, of one device."""
+        return math.inf if self.beta == 0 else 1 / self.beta
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: alpha {1e6 * self.alpha:.4g} us, "
+            f"bandwidth {self.bandwidth / 1e9:.4g} GB/s, gamma {1e9 * self.gamma:.3g} ns/B"
+        )
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as sent, of elements of `itemsize` bytes."""
+
+    elements: int
+    itemsize: int = 4
+
+    @property
+    def bytes(self) -> int:
+        """Size of all elements."""
+        return self.elements * self.itemsize
+
+    def chunks(self, most: int) -> tuple[int, int]:
+        """Number and bytes of the chunks, at most `most`, as the algorithms cut them.
+
+        The last one may have fewer bytes.
+        """
+        size = chunk_size(self.elements, most, self.itemsize)
+        count = max(1, math.ceil(self.elements / size))
+        return count, min(size, self.elements) * self.itemsize
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """Assignment of devices to nodes; device d is in node d // per_node.
+
+    The devices of a node have a link each; between nodes they share one link. With `per_node` 1
+    every device has a network link of its own.
+    """
+
+    devices: int
+    per_node: int = 1
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, the last of which may be smaller."""
+        return math.ceil(self.devices / self.per_node)
+
+    @property
+    def near(self) -> int:
+        """Devices of a full node."""
+        return min(self.per_node, self.devices)
+
+
+@dataclass(frozen=True)
+class ReductionPhase:
+    """Part of a reduction that waits for the part before.
+
+    Messages and bytes are those that pass the busiest device one after another, within its node
+    (near) and through the link of its node (far). Near and far bytes move at the same time,
+    latencies add up.
+
+    Attributes:
+      near_messages, far_messages: number of consecutive latencies.
+      near_bytes, far_bytes: consecutive bytes in one direction.
+      added: bytes added on the busiest device.
+      copied: bytes copied within the memory of the busiest device.
+      fixed: further seconds.
+    """
+
+    near_messages: float = 0.0
+    near_bytes: float = 0.0
+    far_messages: float = 0.0
+    far_bytes: float = 0.0
+    added: float = 0.0
+    copied: float = 0.0
+    fixed: float = 0.0
+
+    def __add__(self, other: ReductionPhase) -> ReductionPhase:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return ReductionPhase(*(one + two for one, two in pairs))
+
+    def times(self, count: float) -> ReductionPhase:
+        """Every field times a number."""
+        return ReductionPhase(*(count * value for value in vars(self).values()))
+
+    def seconds(self, near: Link, far: Link) -> float:
+        """Time of this phase."""
+        return (
+            self.near_messages * near.alpha
+            + self.far_messages * far.alpha
+            + max(self.near_bytes * near.beta, self.far_bytes * far.beta)
+            + (self.added + _COPY_TO_ADD * self.copied) * near.gamma
+            + self.fixed
+        )
+
+
+Path = Sequence[ReductionPhase]
+
+
+PathOf = Callable[[Tensor, NodeLayout, int], Path]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The cost of one algorithm.
+
+    Attributes:
+      path: phases of one tensor, of (tensor, layout, shards).
+      busy: phases for which one tensor occupies a device, where shorter than the path.
+      roots: number of devices over which successive tensors rotate, of (layout, shards).
+      or_paths: alternatives that the algorithm takes where they are faster.
+    """
+
+    path: PathOf
+    busy: PathOf | None = None
+    roots: Callable[[NodeLayout, int], int] = lambda layout, shards: 1
+    or_paths: tuple[PathOf, ...] = ()
+
+
+def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
+    """n-1 hops of `at_once` messages each; as many hops leave a node as there are nodes."""
+    hops = layout.devices - 1
+    far = min(layout.nodes, hops) if layout.nodes > 1 else 0
+    return ReductionPhase(
+        at_once * (hops - far), moved if far < hops else 0, at_once * far, moved if far else 0
+    )
+
+
+def star_of(near: int, far: int, size: float) -> ReductionPhase:
+    """One device receives from others, or sends to them: `near` in its node, `far` in others."""
+    return ReductionPhase(near, near * size, far, far * size)
+
+
+# All-reduce algorithms; algorithms/<name>.py registers <name>, so that listing imports none.
 
 
 class Algorithm(Protocol):
@@ -53,7 +220,7 @@ def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Fa
 
     Args:
       cost: for ``cnnbench allreduce --predict``; None where it has no prediction, or for those in
-        `cnnbench.lab.predict.formulas`.
+        `cnnbench.lab.predict.predict`.
     """
 
     def decorate(factory: _Factory) -> _Factory:
@@ -75,7 +242,7 @@ def names() -> tuple[str, ...]:
 
 def create(name: str, context: ReduceContext) -> Algorithm:
     """Makes the algorithm `name`; raises ValueError if it cannot work with the context."""
-    limits.check(name, context)
+    spec.check(name, context)
     factory, _ = _find(name)
     return factory(context)
 

@@ -1,6 +1,6 @@
-"""The grammar of --all_reduce_spec, as tf_cnn_benchmarks has it.
+"""The all-reduce specification, its sizes, and the limits of algorithms.
 
-    spec      = algorithm (":" limit ":" algorithm)*
+spec      = algorithm (":" limit ":" algorithm)*
     algorithm = name ["/" name] ["#" shards]
     limit     = integer ["K" | "M" | "G" | "T"]        powers of 1024, in bytes
 
@@ -11,12 +11,74 @@ slash has two levels: the first within a group of devices, the second between gr
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from cnnbench.base.text.numbers import parse_bytes
+from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
+
+# Sizes of joined and cut tensors, for aggregation and cost model; without TensorFlow.
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element, by the names of the formats that gradients are sent in."""
+
+LINE_BYTES = 64
+"""TensorFlow hands out a part of a buffer as a view if it begins and ends on a multiple."""
+
+MIN_CHUNK_BYTES = 16 * 1024
+"""Smaller chunks cost more in operations and messages than they gain in parallel work."""
+
+
+def chunk_size(elements: int, most: int, itemsize: int) -> int:
+    """Elements of a chunk, a multiple of `LINE_BYTES`; the last chunk may be shorter."""
+    unit = LINE_BYTES // itemsize
+    count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
+    return max(1, -(-elements // (count * unit))) * unit
+
+
+def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
+    """Elements of equal buffers, multiples of `line` unless smaller; the last has the rest."""
+    share = elements // buffers
+    if share >= line:
+        share -= share % line
+    return [share] * (buffers - 1) + [elements - share * (buffers - 1)]
+
+
+def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
+    """Indices in order, grouped for joining, filled from the last tensor on.
+
+    `tensors` are pairs of dtype and bytes. A bucket has one dtype and up to `most` bytes, or one
+    larger tensor.
+    """
+    buckets: list[list[int]] = []
+    filled = 0
+    for index, (dtype, size) in reversed(list(enumerate(tensors))):
+        filled += size
+        if not buckets or filled > most or dtype != tensors[buckets[0][0]][0]:
+            buckets.insert(0, [])
+            filled = size
+        buckets[0].insert(0, index)
+    return buckets
+
+
+def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
+    """Indices in order, with small tensors grouped for joining, `most` of them at a time."""
+    groups: list[list[int]] = []
+    growing = False
+    for index, is_small in enumerate(small):
+        if is_small and growing and len(groups[-1]) < most:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        growing = is_small
+    return groups
+
+
+# The grammar of --all_reduce_spec, as tf_cnn_benchmarks has it.
 
 FLAG = "all_reduce_spec"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
@@ -187,3 +249,277 @@ def _short(limit: int | None) -> str:
             break
         value, unit = value // 1024, larger
     return f"{value}{unit}"
+
+
+# Devices and parameters of one all-reduce, and groups of devices; no TensorFlow.
+
+COMMUNICATION_HINTS = ("auto", "ring", "nccl")
+"""How TensorFlow's collectives may be asked to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceContext:
+    """The devices between which one algorithm reduces, and its parameters.
+
+    Attributes:
+      devices: full device string (job, replica, task, device) of each value, in the
+        order of a ring; at least two, all different.
+      cpu_devices: CPU devices on which values may be added: one of each process, and
+        those of `devices` that are CPUs themselves.
+      shards: the number after "#" in a spec.
+      cpu_device: the CPU on which `copy` adds; None to add tensor i on device i mod N.
+      network_topology: "dgx1" or "gcp_v100", for hierarchical copies.
+      share_memory: whether CPU devices of one process pass tensors by reference, so that
+        algorithms leave out copies. False treats every device as having a memory of its own, as
+        GPUs have.
+      own: those of `devices` whose values are in this process, in the same order; None for
+        all. The other processes reduce theirs in steps of their own.
+      communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
+      shared_cards: whether several devices are parts of one GPU, which NCCL refuses.
+    """
+
+    devices: tuple[str, ...]
+    cpu_devices: tuple[str, ...] = ()
+    shards: int = 1
+    cpu_device: str | None = None
+    network_topology: str = "dgx1"
+    share_memory: bool = True
+    own: tuple[str, ...] | None = None
+    communication_hint: str = "auto"
+    shared_cards: bool = False
+
+    @property
+    def own_devices(self) -> tuple[str, ...]:
+        """Devices of this process, whose values an algorithm gets."""
+        if self.own is None:
+            return self.devices
+        return tuple(device for device in self.devices if device in self.own)
+
+    @property
+    def complete(self) -> bool:
+        """Whether this process has the values of all devices."""
+        return len(self.own_devices) == len(self.devices)
+
+    @property
+    def collective_hint(self) -> str:
+        """The attribute `communication_hint` of a collective between the devices.
+
+        TensorFlow's "auto" uses the ring through the hosts, also between GPUs. Here "auto" is NCCL
+        between GPUs, but the ring on parts of one, and if there are `shards`, which NCCL lacks.
+        """
+        on_gpus = all(is_gpu(device) for device in self.devices) and not self.shared_cards
+        auto = self.communication_hint == "auto"
+        return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
+
+    def memory_of(self, device: str) -> str:
+        """A name for the memory that a device computes in."""
+        shared = self.share_memory and ":CPU:" in device.upper()
+        return process_of(device) if shared else device
+
+    @functools.cached_property
+    def memories(self) -> int:
+        """Number of memories of the devices; more chunks of a tensor would use no more links."""
+        return len(set(map(self.memory_of, self.devices)))
+
+    def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
+        """The same parameters for other devices."""
+        return dataclasses.replace(self, devices=tuple(devices), shards=shards)
+
+    def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
+        """The context of some of the devices.
+
+        They may add on CPUs of their processes, unless these are devices of others.
+        """
+        processes = set(map(process_of, members))
+        others = {*self.devices} - {*members}
+        cpus = tuple(
+            cpu for cpu in self.cpu_devices if process_of(cpu) in processes and cpu not in others
+        )
+        cpu_device = self.cpu_device
+        if cpu_device is not None and cpus and cpu_device not in cpus:
+            cpu_device = cpus[0]
+        return dataclasses.replace(
+            self.within(members, shards), cpu_devices=cpus, cpu_device=cpu_device
+        )
+
+
+def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
+    """The CPUs on which values of towers may be added: the towers' own, where some are CPUs.
+
+    Otherwise they are `cpus`, one of every process, if given, or `cpu`, the host's.
+    """
+    towers = [device for device in devices if "/device:CPU:" in device]
+    return tuple(dict.fromkeys(towers or cpus or [cpu]))
+
+
+@functools.cache
+def process_of(device: str) -> str:
+    """Job, replica and task of a full device string."""
+    return device.rpartition("/device:")[0]
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a full device string names a GPU."""
+    return "/device:GPU:" in device
+
+
+def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
+    """Groups devices by process, or into runs within each process.
+
+    A `group_size` above 0 makes groups of that many consecutive devices of a process, of which the
+    last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts emulated
+    in one process. Groups and devices are in the order of their first device.
+    """
+    processes: dict[str, list[str]] = {}
+    for device in devices:
+        processes.setdefault(process_of(device), []).append(device)
+    return tuple(
+        tuple(members[begin : begin + (group_size or len(members))])
+        for members in processes.values()
+        for begin in range(0, len(members), group_size or len(members))
+    )
+
+
+def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
+    """The device of each group that reduces between groups in a turn, in rotation."""
+    return tuple(group[turn % len(group)] for group in groups)
+
+
+def turns_of(groups: Sequence[Sequence[str]]) -> int:
+    """Number of turns after which every device has been a leader."""
+    return max(map(len, groups))
+
+
+# Devices and parameters that algorithms refuse: one table, read before TensorFlow is loaded.
+
+# Raises ValueError with a reason for the user.
+Limit: TypeAlias = "Callable[[ReduceContext], None]"
+
+TOPOLOGIES = ("dgx1", "gcp_v100")
+
+
+def check(name: str, context: ReduceContext) -> None:
+    """Refuses a context that the algorithm `name` cannot work with."""
+    if name in LIMITS:
+        LIMITS[name](context)
+
+
+def check_spec(
+    spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
+) -> None:
+    """Raises FlagError, which points into the spec, for algorithms that refuse the devices."""
+    if len(context.devices) < 2:
+        return
+    for index, part in enumerate(spec.ranges):
+        try:
+            _check_algorithm(part.algorithm, context, groups)
+        except ValueError as error:
+            raise spec.error(index, str(error)) from error
+
+
+def _check_gather(devices: Sequence[str], shards: int) -> None:
+    """Refuses more shards than there are devices to gather them on."""
+    if shards > len(devices):
+        raise ValueError(
+            f"{shards} shards need as many different devices to gather on, and there are "
+            f"only {len(devices)}"
+        )
+
+
+def _check_algorithm(
+    algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
+) -> None:
+    *first, between = algorithm.levels
+    if not context.complete and between != "collective":
+        raise ValueError(
+            f"{between} needs the values of all processes in one; between workers that each "
+            "run a step of their own works collective, alone or as in copy/collective"
+        )
+    if not first:
+        check(between, context.within(context.devices, algorithm.shards))
+        return
+    if between == "nccl":
+        raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
+    if algorithm.shards > len(groups):
+        raise ValueError(
+            f"{algorithm.shards} shards between {len(groups)} group(s) of devices; there can be at "
+            "most as many shards as groups"
+        )
+    for group in groups:
+        if len(group) > 1:
+            check(first[0], context.part(group))
+    if len(groups) > 1:
+        for turn in range(turns_of(groups)):
+            check(between, context.part(leaders_of(groups, turn), algorithm.shards))
+
+
+def _no_shards(name: str) -> Limit:
+    def limit(context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError(f"{name} takes no shards")
+
+    return limit
+
+
+def _one_card(context: ReduceContext, instead: str) -> None:
+    if context.shared_cards:
+        raise ValueError(f"NCCL refuses two devices on one card (--gpus_per_card); use {instead}")
+
+
+def _collective(context: ReduceContext) -> None:
+    if context.shards > 2:
+        raise ValueError(f"collective has one or two rings, and not {context.shards}")
+    cpus = [device for device in context.devices if not is_gpu(device)]
+    if 0 < len(cpus) < len(context.devices):
+        raise ValueError(f"collective joins devices of one kind, and {cpus[0]} is not a GPU")
+    if context.communication_hint == "nccl" and cpus:
+        raise ValueError(f"NCCL needs GPUs, and {cpus[0]} is none; use ring")
+    if context.communication_hint == "nccl":
+        _one_card(context, "--communication_hint=ring")
+    if context.communication_hint == "nccl" and context.shards > 1:
+        raise ValueError("NCCL has no shards; leave them out, or use ring")
+
+
+def _hierarchical_copy(context: ReduceContext) -> None:
+    _no_shards("hierarchical_copy")(context)
+    topology, count = context.network_topology, len(context.devices)
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"unknown topology {topology!r}; must be one of {', '.join(TOPOLOGIES)}")
+    if topology == "gcp_v100" and count != 8:
+        raise ValueError(f"gcp_v100 is a topology of exactly 8 devices, and there are {count}")
+
+
+def _nccl(context: ReduceContext) -> None:
+    _no_shards("nccl")(context)
+    _one_card(context, "xring")
+    for device in context.devices:
+        if not is_gpu(device):
+            raise ValueError(f"nccl sums on GPUs only, and {device} is none")
+    processes = sorted(set(map(process_of, context.devices)))
+    if len(processes) > 1:
+        raise ValueError(
+            f"nccl joins the GPUs of one process, and these are in {len(processes)}: "
+            f"{', '.join(processes)}; use two levels, such as nccl/xring"
+        )
+
+
+def _xring(context: ReduceContext) -> None:
+    fewest = min(map(len, groups_of(context.devices)))
+    if context.shards > fewest:
+        raise ValueError(
+            f"{context.shards} rings need as many devices in each process, and there are "
+            f"only {fewest}"
+        )
+
+
+LIMITS: Mapping[str, Limit] = {
+    "collective": _collective,
+    "copy": _no_shards("copy"),
+    "hierarchical_copy": _hierarchical_copy,
+    "nccl": _nccl,
+    "pscpu": lambda context: _check_gather(context.cpu_devices, context.shards),
+    "psgpu": lambda context: _check_gather(context.devices, context.shards),
+    "rechd": _no_shards("rechd"),
+    "xring": _xring,
+}
+"""Checks of a context by name of the algorithm."""

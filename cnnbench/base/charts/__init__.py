@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cnnbench.base.text import numbers
+from cnnbench.base import text as numbers
 
 HIGHER = "higher is better"
 LOWER = "lower is better"

@@ -30,7 +30,7 @@ from cnnbench.base.charts.sheet import (
     x_axis,
     y_axis,
 )
-from cnnbench.base.text.escape import plain
+from cnnbench.base.text import plain
 
 FORMATS = ("svg", "png", "pdf")
 """Formats of files."""

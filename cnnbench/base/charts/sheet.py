@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 from cnnbench.base.charts import HIGHER, Axis
-from cnnbench.base.text.escape import plain
-from cnnbench.base.text.numbers import binary
+from cnnbench.base.text import binary, plain
 
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 

@@ -1,7 +1,7 @@
 """Contents of outputs, independent of their format: sections of text, tables and charts.
 
-A command makes sections of its result, which `cnnbench.base.document.terminal` writes as text; a
-whole report is written by `cnnbench.base.document.html` and `cnnbench.base.document.markdown`.
+A command makes sections of its result, which `cnnbench.base.document.writers` writes as text; a
+whole report is written by `cnnbench.base.document.writers` and `cnnbench.base.document.writers`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+from cnnbench.base import text as numbers
 from cnnbench.base.charts import Chart
-from cnnbench.base.text import numbers
 
 T = TypeVar("T")
 

@@ -11,16 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cnnbench.base.reading import read_json
-from cnnbench.campaigns.ab.results import SIDES, PairsFolder
+from cnnbench.base.files import read_json
+from cnnbench.campaigns.ab.pairs import SIDES, PairsFolder
 from cnnbench.campaigns.ab.side import Side, has_module, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
-from cnnbench.records.explanation import Explanation
-from cnnbench.records.step_profile import Primitive, StepProfile
-from cnnbench.run.observe import onednn
+from cnnbench.records.profiles import Explanation, Primitive, StepProfile
+from cnnbench.run.observe import work
 
 ROUNDS, STEPS = 3, 20
 """Processes of each side, and profiled steps of each."""
@@ -29,7 +28,7 @@ SUFFIX = ".profile"
 
 _WARM_UP = 5
 _OF_ONEDNN = "Mkl"  # in the names of TensorFlow's operations that call it
-_PROFILES = "records/step_profile.py"  # in versions that have --profile_json
+_PROFILES = ("records/profiles.py", "records/step_profile.py")  # versions with --profile_json
 
 
 class NotExplainedError(BenchmarkError):
@@ -94,7 +93,7 @@ class Profiling:
             if config.get("eval") or config.get("input_only"):
                 reason = f"side {name.upper()} has no steps to profile (--eval, --input_only)"
                 raise NotExplainedError(reason)
-            if not side.is_this_cnnbench and not has_module(side, _PROFILES):
+            if not side.is_this_cnnbench and not has_module(side, *_PROFILES):
                 reason = f"the cnnbench of side {name.upper()} is of a version without"
                 raise NotExplainedError(f"{reason} --profile_json")
 
@@ -122,13 +121,13 @@ class Profiling:
     def _logged(self, name: str) -> RunPolicy[tuple[Primitive, ...] | None]:
         """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
         label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
-        side = replace(side, variables={**side.variables, **onednn.VARIABLES})
+        side = replace(side, variables={**side.variables, **work.VARIABLES})
         left = len(SIDES) - SIDES.index(name) - 1
-        ended = yield from self._run(label, side.including(onednn.FLAGS), stem, "oneDNN", left)
+        ended = yield from self._run(label, side.including(work.FLAGS), stem, "oneDNN", left)
         found: tuple[Primitive, ...] = ()
         if not ended.message:
             with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
-                found = onednn.primitives_of_step(log)
+                found = work.primitives_of_step(log)
         return found or None
 
     def _run(

@@ -27,12 +27,11 @@ from cnnbench.base.interrupts import (
     grace,
     obey,
 )
-from cnnbench.base.text.terminal import print_notice
+from cnnbench.base.terminal import print_notice
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine import repository
-from cnnbench.machine.cpu import cgroup_folders
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host, cgroup_folders
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 

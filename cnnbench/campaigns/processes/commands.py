@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import binary
+from cnnbench.base.text import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import ParsedArgs
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
-from cnnbench.machine.software import without_places
+from cnnbench.machine.facts import without_places
 from cnnbench.plan import RunPlan
-from cnnbench.plan.same_run import KEY_LENGTH, identity_here
-from cnnbench.plan.work import Work
+from cnnbench.plan.place import Work
+from cnnbench.plan.run_plan import KEY_LENGTH, identity_here
 from cnnbench.records.codec import encode
 from cnnbench.records.files import check_outputs
-from cnnbench.run.driver import outputs
-from cnnbench.run.driver.estimates import (
+from cnnbench.run.driver import preflight
+from cnnbench.run.driver.preflight import (
     RunWork,
     batch_limits,
     computes_on_cpu,
@@ -128,8 +128,8 @@ def refuse_in_sweep(given: Mapping[str, Any]) -> None:
 
 def of_plan(plan: RunPlan) -> Resolved:
     """What campaigns need of a plan; FlagError for outputs that cannot be written."""
-    check_outputs(outputs.files(plan))
-    outputs.prepare_folders(plan)
+    check_outputs(preflight.files(plan))
+    preflight.prepare_folders(plan)
     return Resolved(
         config=plan.to_json(),
         explicit_flags=plan.explicit_flags,

@@ -1,28 +1,527 @@
-"""One search from its first process to its document."""
+"""A session of `cnnbench tune`, and its proof.
+
+The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of equal
+candidates, `ab` calls the leader faster in at most 2 % of searches, whatever the races. Then a few
+steps of both are trained, and their weights compared, with the same kernels: others round
+differently, which changes gradients near 0 by per cents.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as fields_of
+from pathlib import Path
 
-from cnnbench.base.stats.additive import Additive, fit_blocks
-from cnnbench.base.stats.descriptive import median
-from cnnbench.campaigns.launch.tasks import command_words, run_words
-from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.document import Content, Text, table, writers
+from cnnbench.base.inference import Additive, fit_blocks
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import csv_text, wrapped
+from cnnbench.base.text import count, duration, first_few, percent, selected
+from cnnbench.campaigns.ab.pairs import (
+    SIDES,
+    Begun,
+    Experiment,
+    PairFailedError,
+    Pairs,
+    PairsFolder,
+    begun,
+)
+from cnnbench.campaigns.ab.side import request
+from cnnbench.campaigns.launch import command_words, run_words
+from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
+from cnnbench.campaigns.strategies import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import (
+    BEHIND,
+    FAILED,
     FEWEST_PAIRS,
+    FINAL,
+    FINALISTS,
     MOST_PAIRS,
+    RACED_SLOWER,
+    UNTRIED,
+    Race,
     RaceBench,
+    SearchOutcome,
     TuneFolder,
     TuneQuestion,
 )
-from cnnbench.campaigns.tune.final import Final, Proof, Weights
-from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, Race, SearchOutcome
-from cnnbench.campaigns.tune.space import Candidate, Space, candidates_of
-from cnnbench.campaigns.tune.text import processes_csv
+from cnnbench.campaigns.tune.space import (
+    COMPUTING,
+    Candidate,
+    Dropped,
+    Settings,
+    Space,
+    by_reason,
+    candidates_of,
+    name_of,
+)
+from cnnbench.errors import UsageError
+from cnnbench.judge.compare import DEFAULT_METRICS
+from cnnbench.judge.compare.configuration import MODEL_SIZE, WORK
+from cnnbench.judge.compare.estimate import STEP
 from cnnbench.judge.report.results import CONFIDENCE
-from cnnbench.records.codec import gathered
-from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, TuneRow
+from cnnbench.judge.report.sections.campaigns import candidate_row, tune_verdict
+from cnnbench.machine import repository
+from cnnbench.records.campaigns import (
+    AS_GIVEN,
+    FASTER,
+    NONE,
+    OPEN,
+    SAME,
+    SLOWER,
+    RefusedCandidate,
+    TuneDocument,
+    TuneRow,
+)
+from cnnbench.records.codec import encode, gathered
+from cnnbench.variable_mgr import modes
+
+# Results of a search as a table, CSV, a flag file and a chart.
+
+NEXT = 5
+"""Candidates besides the leader in the table."""
+
+_NAMED = 6
+_REASONS = 5
+_DRAWN = 6
+_HOWS = {
+    RACED_SLOWER: "slower beyond doubt",
+    BEHIND: "left behind for lack of time",
+    FAILED: "failed",
+    UNTRIED: "not tried for lack of time",
+}
+_CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
+
+FLAG_FILE_HEAD = "# cnnbench tune"
+
+
+def table_text(found: TuneDocument) -> str:
+    """The best command line, its proof, the next candidates, and why others left."""
+    weights = f"{found.weights[:1].upper()}{found.weights[1:]}."
+    measured = [row for row in found.rows if row.processes]
+    shown = measured[: NEXT + 1]
+    shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
+    more = len(measured) - len(shown)
+    spent = f"{duration(found.seconds)} of {duration(found.budget_seconds)}"
+    contents: tuple[Sequence[Content], ...] = (
+        (Text(shlex.join(found.command), whole=True),),
+        (_answer(found), weights if found.weights else None),
+        (
+            table(
+                (candidate_row(row, long=False) for row in shown),
+                spare=("processes", "median images/sec"),
+            ),
+            f"{more} more were measured" if more else None,
+        ),
+        (
+            *_leavers(found.rows),
+            *_refused(Dropped(one.candidate, one.reason) for one in found.refused),
+            None
+            if found.scatter is None
+            else f"{spent}; processes of the same flags scattered by {percent(found.scatter)} in "
+            "the races",
+        ),
+    )
+    return writers.text_of(contents)
+
+
+def _answer(found: TuneDocument) -> str:
+    text, _ = tune_verdict(found)
+    if found.proven:
+        return f"{text}."
+    why = f": {found.reason}" if found.verdict == OPEN and found.reason else ""
+    return f"These are the flags as given: {text}{why}."
+
+
+def _leavers(rows: Sequence[TuneRow]) -> Iterator[Text]:
+    for how, title in _HOWS.items():
+        found = [row for row in rows if row.left == how]
+        if not found:
+            continue
+        named = []
+        for row in found:
+            why = "" if how == BEHIND else f": {row.reason}"
+            left = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
+            named.append(f"{row.candidate}{left}")
+        yield Text(f"{title}: {first_few(named, _NAMED)}", hanging=2)
+
+
+def _refused(dropped: Iterable[Dropped]) -> Iterator[Text]:
+    found = by_reason(dropped)
+    for reason, names in list(found.items())[:_REASONS]:
+        yield Text(f"cannot run: {reason}: {first_few(names, 2)}", hanging=2)
+    if len(found) > _REASONS:
+        more = count(len(found) - _REASONS, "other reason", "other reasons")
+        yield Text(f"cannot run for {more}: --list names all")
+
+
+def listed(space: Space, first: Candidate) -> str:
+    """The candidates of each group, and the dropped ones by reason, without measurements."""
+    lines = []
+    for name, choices in space.groups.items():
+        candidates, dropped = candidates_of(space, choices, first)
+        lines.append(f"{name}: {count(len(candidates), 'candidate', 'candidates')}")
+        for candidate in candidates:
+            marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
+            lines.append(f"  {candidate.name}{marked}")
+        for reason, names in by_reason(dropped).items():
+            lines += wrapped(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
+    return "\n".join(lines)
+
+
+def to_csv(found: TuneDocument) -> str:
+    """A line per candidate, numbers unrounded."""
+    header = [field.name for field in fields_of(TuneRow)]
+    rows = (
+        {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
+        for row in found.rows
+    )
+    return csv_text(header, (row.values() for row in rows))
+
+
+def processes_csv(found: SearchOutcome) -> str:
+    """A line per process of the races, numbers unrounded."""
+    rows = [
+        (one.name, race.group, at, math.exp(values[one.key]))
+        for race in found.races
+        for at, values in enumerate(race.rounds, start=1)
+        for one in race.candidates
+        if one.key in values
+    ]
+    return csv_text(_CSV_HEADER, rows)
+
+
+def flag_file(found: TuneDocument) -> str:
+    """The flags of the command line, as ``--flagfile`` reads them."""
+    behind = found.command.index("--") if "--" in found.command else 0  # of a job
+    flags = [word for word in found.command[behind + 1 :] if word.startswith("--")]
+    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
+
+
+def _estimates(
+    blocks: Sequence[Sequence[Mapping[str, float]]], first: str
+) -> dict[str, list[tuple[int, float]]]:
+    """Estimates of each candidate's gain against `first`, by key, as points of a curve.
+
+    A point has the number of a round (from 1) that the candidate ran in, and the gain by then.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for many in range(1, len(blocks) + 1):
+        fitted = fit_blocks(blocks[:many])
+        if first not in fitted.names:
+            continue
+        for key in (key for block in blocks[many - 1] for key in block):
+            gain = math.expm1(fitted.difference(key, first))
+            found.setdefault(key, []).append((many, gain))
+    return found
+
+
+def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
+    """Estimates of the fastest candidates after every round."""
+    curves = _estimates(found.blocks, first.key)
+    names = {one.key: one.name for one in found.candidates}
+    last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
+    drawn = [found.leader.key, *(key for key in last if key != found.leader.key)][:_DRAWN]
+    series = [
+        ChartSeries(
+            name=names[key],
+            points=tuple((float(at), gain) for at, gain in curves[key]),
+            hints=tuple(f"{names[key]}: {percent(gain, signed=True)}" for _, gain in curves[key]),
+        )
+        for key in drawn
+        if key in curves
+    ]
+    which = selected(len(series), "fastest", len(curves), "candidate", "candidates")
+    rounds = range(1, len(found.blocks) + 1)
+    return Lines(
+        title=f"{title}: {which}",
+        x=Axis(
+            label="round of the races",
+            ticks=tuple(map(float, rounds)),
+            tick_texts=tuple(map(str, rounds)),
+        ),
+        y=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
+        series=tuple(series),
+        note="A curve is an estimate from all rounds so far; it ends where its candidate left.",
+    )
+
+
+# The proof: the given flags against the leader, in pairs of `cnnbench ab`.
+
+WEIGHTS_STEPS = 3
+_PLAN, _PROOF = "final", "proof"  # events of the journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """Result of the leader in pairs with the given flags.
+
+    Attributes:
+      verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
+      reason: "" for `NONE`.
+      gain: relative speed of the leader minus 1; None without pairs.
+      low, high: confidence interval of gain; None for too few pairs.
+      p: p value of the test; None if there was none.
+      failure: error that ended it early, or "".
+      more: whether more pairs, within the maximum of a final, may decide it.
+      enough_minutes: see `TuneDocument`.
+    """
+
+    verdict: str
+    reason: str = ""
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    p: float | None = None
+    pairs: int = 0
+    failure: str = ""
+    more: bool = False
+    enough_minutes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Whether the leader trains the same weights as the flags as given.
+
+    Attributes:
+      trains_alike: None if that was not compared.
+      remark: why the weights were not, or could not be, compared; "" if they were.
+      computing: the flags for kernels, which both trainings had; "" for none.
+      weights_steps: number of steps after which they were compared.
+      weight_distance: largest difference, as a share of the largest value of its variable, or NaN.
+      weight_variable: the variable with that difference; "" if all bits are equal.
+      weights_tolerance: largest distance of weights that are called equal.
+    """
+
+    trains_alike: bool | None = None
+    remark: str = ""
+    computing: str = ""
+    weights_steps: int | None = None
+    weight_distance: float | None = None
+    weight_variable: str = ""
+    weights_tolerance: float | None = None
+
+    @property
+    def text(self) -> str:
+        """A sentence without its full stop; "" if nothing was to be compared."""
+        if self.weight_distance is None:
+            return self.remark
+        steps = f"after {self.weights_steps} steps{self.computing}"
+        if not self.trains_alike:
+            size = f"{self.weight_distance:.2g} of its largest value"
+            more = f"more than {self.weights_tolerance:g}"
+            return f"weights differ {steps}: {self.weight_variable} by {size}, {more}"
+        close = f"within {self.weight_distance:.1g} of the largest value"
+        return f"weights are the same {steps}, {close if self.weight_distance else 'all bits'}"
+
+
+class _TimedPairs(Pairs):
+    """Pairs as long as there is time; `is_late` if they ended for lack of it."""
+
+    def __init__(self, experiment: Experiment, results: PairsFolder, bench: RaceBench) -> None:
+        super().__init__(experiment, results, bench.campaign)
+        self._bench = bench
+        self.is_late = False
+
+    def measure(self, number: int, left: int = 0, burn_in: bool = False) -> RunPolicy[None]:
+        """See `Pairs.measure`; a pair for which there is no time ends the experiment."""
+        seconds = self.seconds_per_pair or 0.0
+        if number > FEWEST_PAIRS and self._bench.left < seconds:
+            self.is_late = True
+            raise PairFailedError("the time is up", lost=True)
+        yield from super().measure(number, left, burn_in)
+
+
+class Final:
+    """The end of a search, in the folder and within the time of its races."""
+
+    def __init__(self, bench: RaceBench) -> None:
+        self.bench, self.question = bench, bench.question
+        self.folder, self.campaign = bench.folder, bench.campaign
+
+    def prove(self, leader: Candidate) -> RunPolicy[Proof]:
+        """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
+        if leader.key == self.question.first.key:
+            return Proof(verdict=NONE)
+        plans = {one["leader"]: one for one in self.folder.events(_PLAN)}
+        own = plans.get(leader.key)
+        if own is not None:
+            pairs, number = own["plan"]["pairs"], own["plan"]["number"]
+        else:
+            number = 1 + len(plans)
+            pairs = self._planned(leader, number, 0)
+        if pairs < FEWEST_PAIRS:
+            return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
+        proof = yield from self._measure(leader, pairs, number)
+        is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
+        if own is not None and is_open and own["minutes"] < self.question.seconds / 60:
+            more = self._planned(leader, number, proof.pairs)
+            if more > pairs:
+                proof = yield from self._measure(leader, more, number)
+        self.folder.journal.add(
+            _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
+        )
+        return proof
+
+    def too_late(self, what: str) -> Proof:
+        """The proof without a result, for lack of time for something."""
+        return Proof(verdict=OPEN, reason=f"no time for {what}", more=True)
+
+    def proven_before(self) -> Settings | None:
+        """Settings of the leader that was last proven to be faster in an earlier session."""
+        proven = [
+            dict(one["settings"])
+            for one in self.folder.events(_PROOF)
+            if one["proof"]["verdict"] == FASTER
+        ]
+        return proven[-1] if proven else None
+
+    def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
+        with self.folder.pairs(number) as results:
+            earlier = begun(results.folder)
+            experiment = self._experiment(leader, most, self._alpha(number), earlier)
+            pairs = _TimedPairs(experiment, results, self.bench)
+            yield from pairs.policy()
+        main = next((entry.main for entry in pairs.comparison.entries), None)
+        failure = "" if pairs.is_late else pairs.failure
+        measured = len(pairs.records["a"])
+        if main is None or failure:
+            return Proof(verdict=OPEN, reason=failure, pairs=measured, failure=failure)
+        judged = main.judgement
+        word = main.verdict.value
+        needed = judged.needed if judged.low is not None else FEWEST_PAIRS
+        return Proof(
+            verdict=word if word in (FASTER, SAME, SLOWER) else OPEN,
+            reason=judged.reason,
+            gain=judged.change,
+            low=judged.low,
+            high=judged.high,
+            confidence=1 - pairs.alpha,
+            p=judged.p_adjusted,
+            pairs=measured,
+            more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
+        )
+
+    def _alpha(self, number: int) -> float:
+        """The level of all analyses of a leader, by its number from 1 in the order of the finals.
+
+        Each leader has half the level of the one before: together at most twice that of the first.
+        """
+        return self.question.policy.alpha * 0.5 ** (number - 1)
+
+    def _planned(self, leader: Candidate, number: int, there: int) -> int:
+        """Number of pairs that the time allows, with the measured ones; noted if enough."""
+        left = self.bench.left - 2 * self.bench.process_seconds  # for the weights
+        fitting = int(left / (2 * self.bench.final_seconds))
+        # A number after which the last interim analysis comes.
+        most = min(there + fitting, MOST_PAIRS)
+        most = most // STEP * STEP if most >= 2 * STEP else most
+        if most >= FEWEST_PAIRS and most > there:
+            plan = {"pairs": most, "number": number, "alpha": self._alpha(number)}
+            self.folder.journal.add(_PLAN, leader=leader.key, plan=plan)
+        return most
+
+    def _experiment(
+        self, leader: Candidate, most: int, alpha: float, earlier: Begun | None
+    ) -> Experiment:
+        sides = {}
+        for name, one in zip(SIDES, (self.question.first, leader), strict=True):
+            flags = {**one.flags, **self.bench.length_flags(one, FINAL)}
+            sides[name] = replace(
+                self.question.side(flags, one.resolved),
+                own=command_words(one.settings),
+                subject=replace(repository.of_work(one.resolved.config), side=name),
+            )
+        work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
+        return Experiment(
+            sides=sides,
+            most_pairs=most,
+            earlier=earlier,
+            seed=self.question.seed,
+            burn_in=0,
+            timeout=self.question.timeout,
+            turn_seconds=self.question.turn_seconds,
+            policy=self.question.policy.replace(alpha=alpha),
+            metrics=DEFAULT_METRICS[:1],
+            allow_different=tuple(work),
+        )
+
+    def weights(self, leader: Candidate) -> RunPolicy[Weights]:
+        """Compares the weights that both sides train, with the leader's flags for kernels."""
+        no_promise = self._no_promise(leader)
+        if no_promise:
+            return Weights(remark=no_promise)
+        computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
+        both = f" with {name_of(computing)}" if computing else ""
+        try:
+            reference = self.question.space.make(computing)
+        except UsageError as error:
+            remark = f"weights are not compared: the flags as given cannot run{both}: {error}"
+            return Weights(remark=remark)
+        if reference.key == leader.key:
+            return Weights(remark="weights are not compared: only how operations compute differs")
+        distances = self.folder.distances(leader.key)
+        if distances is None:
+            folders = {}
+            for name, one in (("as given", reference), ("tuned", leader)):
+                folders[name] = self.folder.checkpoints / name.replace(" ", "-")
+                problem = yield from self._train(name, one, folders[name])
+                if problem:
+                    self.folder.discard()
+                    remark = f"weights could not be compared: {name}: {problem}"
+                    return Weights(remark=remark, trains_alike=False)
+            distances = self.folder.compare(folders, leader.key)
+        distance, variable = distances["tuned"]
+        tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
+        return Weights(
+            trains_alike=distance <= tolerance,  # False for NaN
+            computing=both,
+            weights_steps=WEIGHTS_STEPS,
+            weight_distance=distance,
+            weight_variable=variable,
+            weights_tolerance=tolerance,
+        )
+
+    def _no_promise(self, leader: Candidate) -> str:
+        """Why the weights need not be the same; "" where they must."""
+        config = leader.resolved.config
+        if config.get("forward_only"):
+            return "nothing is trained"
+        if leader.changes:
+            return f"it trains differently: {', '.join(leader.changes)}"
+        for one in (self.question.first, leader):
+            mode = modes.find(str(one.resolved.config["variable_update"]))
+            if mode.apart or not mode.in_sync:
+                return f"weights are not compared: {mode.name} trains its towers apart"
+            if one.resolved.asynchronous:
+                return "weights are not compared: workers train asynchronously"
+        return ""
+
+    def _train(self, name: str, one: Candidate, target: Path) -> RunPolicy[str]:
+        """Trains weights to compare; returns why that failed, or ""."""
+        flags = flags_for_weights(one.flags, WEIGHTS_STEPS)
+        flags["train_dir"] = str(self.folder.unfinished(target))
+        training = request(
+            self.folder,
+            f"weights-{one.key}",
+            self.question.side(flags, replace(one.resolved, explicit_flags=())),
+            label=f"weights: {name}",
+            key="weights",
+            leaves=target,
+        )
+        (ended,) = yield RequestBatch(
+            folder=self.folder, requests=[training], timeout=self.question.timeout
+        )
+        message: str = ended.message
+        return message
+
+
+# One search from its first process to its document.
 
 _ROUNDS = 2
 """Rounds that the time of a race should be enough for; of the second, for `FINALISTS`, or a third

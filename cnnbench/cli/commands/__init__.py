@@ -7,7 +7,7 @@ import random
 from datetime import datetime
 from typing import Any
 
-from cnnbench.base.text.terminal import print_result
+from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.records.files import Output, write_text

@@ -10,37 +10,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.text.numbers import duration
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
+from cnnbench.base.text import duration
 from cnnbench.campaigns.ab.explain import ProfilesFolder, Profiling, explained
-from cnnbench.campaigns.ab.flags import LENGTHS, turn_seconds
-from cnnbench.campaigns.ab.pairs import Experiment, Pairs
-from cnnbench.campaigns.ab.results import (
+from cnnbench.campaigns.ab.pairs import (
     EXPLANATION,
     PROFILES,
     Begun,
+    Experiment,
+    Pairs,
     PairsFolder,
     begun,
     resumable,
 )
-from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.launch.tasks import command_words
+from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
+from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.question import Question
+from cnnbench.campaigns.processes.results_dir import Question
 from cnnbench.cli.commands import results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
-from cnnbench.cli.commands.settling import resumption, settling_pairs
+from cnnbench.cli.commands.sides import resumption, settling_pairs
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
 from cnnbench.judge.compare.compare import spread_lines
+from cnnbench.judge.compare.estimate import STEP
 from cnnbench.judge.compare.result import undecided
-from cnnbench.judge.compare.sequential import STEP
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
-from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]

@@ -7,19 +7,18 @@ import io
 import sys
 from collections.abc import Sequence
 
-from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.base.text.terminal import LineWriter
+from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import parted, sections_of
 from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, ALL_REDUCE_TITLES, AllReduceParams
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
-from cnnbench.flags.retired import obsolete_notices
+from cnnbench.flags.params import obsolete_notices
 from cnnbench.lab.all_reduce.plan import WITHOUT_EFFECT, make_plan
 from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.lab.predict import command
-from cnnbench.plan.same_run import agreed_facts, digest_of
+from cnnbench.plan.run_plan import agreed_facts, digest_of
 from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
 

@@ -10,16 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.explain import explained
-from cnnbench.campaigns.ab.flags import RESERVED, check_early, refuse
 from cnnbench.campaigns.ab.pairs import Experiment
-from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.bisect.bench import BisectFolder, CommitBench, Setting
-from cnnbench.campaigns.bisect.search import History, ends_of, repository_of, settling_pairs
-from cnnbench.campaigns.bisect.session import Bisection, no_difference, text_of
+from cnnbench.campaigns.ab.side import RESERVED, Side, check_early, refuse
+from cnnbench.campaigns.bisect import (
+    BisectFolder,
+    Bisection,
+    CommitBench,
+    History,
+    Setting,
+    ends_of,
+    no_difference,
+    repository_of,
+    settling_pairs,
+    text_of,
+)
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.question import AskedPlan, Question
+from cnnbench.campaigns.processes.results_dir import AskedPlan, Question
 from cnnbench.cli.commands import seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -27,9 +35,9 @@ from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.explain.explanation import table_text
-from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import facts
-from cnnbench.records.explanation import Explanation
+from cnnbench.records.profiles import Explanation
 
 _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from cnnbench.base.text.terminal import print_notice
-from cnnbench.campaigns.ab.results import Begun
+from cnnbench.base.terminal import print_notice
+from cnnbench.campaigns.ab.pairs import Begun
 from cnnbench.cli.commands.judging import JudgingFlags, load, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.settling import continued, next_experiment, with_next_step
+from cnnbench.cli.commands.sides import continued, next_experiment, with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import Comparison, compare_records
-from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.configuration import measurements
 
 
 @dataclass(frozen=True, kw_only=True)

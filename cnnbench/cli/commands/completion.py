@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from cnnbench.base.text.terminal import print_result
+from cnnbench.base.terminal import print_result
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.base.text.terminal import LineWriter
+from cnnbench.base.terminal import LineWriter
 from cnnbench.data.dataset import SUBSETS, detect, find_dataset
-from cnnbench.data.image_folder import scan
-from cnnbench.data.make_ratings import make_ratings
+from cnnbench.data.folder import scan
+from cnnbench.data.ratings_files import make_ratings
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.models.registry import datasets
-from cnnbench.run.runtime.native import filtered_stderr
+from cnnbench.models.model import datasets
+from cnnbench.run.runtime.loading import filtered_stderr
 
 _ABOUT = """\
 Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
@@ -157,7 +157,7 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     found = scan(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
-        from cnnbench.data.make_imagenet import make_imagenet
+        from cnnbench.data.imagenet import make_imagenet
 
         reencoded = make_imagenet(found, out, shards)
     line = f"{_made(out, found.subsets)} images of {len(found.classes)} classes, "
@@ -170,7 +170,7 @@ def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
 def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
-        from cnnbench.data.make_coco import make_coco, read_annotations
+        from cnnbench.data.coco import make_coco, read_annotations
 
         found = read_annotations(source)
         make_coco(found, out, shards, options.seed)
@@ -183,7 +183,7 @@ def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
 def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
-        from cnnbench.data.make_librispeech import make_librispeech, read_transcripts
+        from cnnbench.data.librispeech import make_librispeech, read_transcripts
 
         found = read_transcripts(source, options.validation)
         make_librispeech(found, out, shards, options.seed)

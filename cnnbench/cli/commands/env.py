@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cnnbench.base.text.escape import inert
-from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.base.terminal import LineWriter, print_result
+from cnnbench.base.text import inert
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import RunFlags, parse_quiet
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host
 from cnnbench.machine.watch import Watch
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.records.codec import ABSENT, encode
-from cnnbench.run.driver.estimates import computes_on_cpu
-from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.driver.preflight import computes_on_cpu
+from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.run.runtime.supervisor import supervised
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cnnbench.base.reading import document, read_json
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.files import document, read_json
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.ab.explain import SUFFIX, ProfilesFolder, Profiling
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import (
@@ -25,9 +25,8 @@ from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import table_text, to_markdown
 from cnnbench.machine import facts
-from cnnbench.records.explanation import Explanation
 from cnnbench.records.files import check_outputs
-from cnnbench.records.step_profile import StepProfile
+from cnnbench.records.profiles import Explanation, StepProfile
 
 _ABOUT = """\
 Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES

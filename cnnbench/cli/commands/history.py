@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.garbage import uncollected
-from cnnbench.base.text.numbers import count
-from cnnbench.base.text.progress import Progress
-from cnnbench.base.text.terminal import print_notice, print_warning
+from cnnbench.base.terminal import Progress, print_notice, print_warning
+from cnnbench.base.text import count
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.cli.commands.judging import exported, warn_of_skipped, warn_of_unknown
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -35,12 +33,13 @@ from cnnbench.judge.history import (
 )
 from cnnbench.judge.history.formats import figures, remarks
 from cnnbench.judge.history.page import DOCUMENTS
-from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.machine.commits import Commits
 from cnnbench.machine.repository import GitError, why_missing
-from cnnbench.models.registry import all_names
+from cnnbench.models.model import all_names
 from cnnbench.records.files import Output, check_outputs, write_bytes
+from cnnbench.records.metric import HISTORY
+from cnnbench.run.runtime.loading import uncollected
 
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]

@@ -7,21 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import count
-from cnnbench.base.text.terminal import print_notice, print_warning
+from cnnbench.base.terminal import print_notice, print_warning
+from cnnbench.base.text import count
 from cnnbench.cli.commands import output_file, output_flag, write_output
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, flag_of, words
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
-from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
+from cnnbench.judge.metrics.measurement import DEFAULT_METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import Figure, of_comparison
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour
 from cnnbench.records.files import check_outputs
-from cnnbench.records.subject import Subject
+from cnnbench.records.metric import METRICS
+from cnnbench.records.run import Subject
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 

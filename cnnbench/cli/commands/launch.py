@@ -9,16 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.jobs.job import Job
-from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.base.lock import LOGS, Scratch, hold
-from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.table import csv_of
-from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
+from cnnbench.base.files import LOGS, Scratch, hold
+from cnnbench.base.job import Job, ReservedPorts
+from cnnbench.base.terminal import (
+    LineWriter,
+    Reporter,
+    csv_of,
+    print_notice,
+    print_result,
+    print_warning,
+)
 from cnnbench.campaigns import scaling
-from cnnbench.campaigns.launch.session import JobSession
-from cnnbench.campaigns.launch.tasks import (
+from cnnbench.campaigns.launch import (
     JobLayout,
+    JobSession,
     check,
     check_files,
     chief_setup,
@@ -35,7 +39,7 @@ from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.flags.params import Params
 from cnnbench.flags.parse import split_at_dashes
-from cnnbench.lab.predict.links import parse_link
+from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cores
 from cnnbench.plan import Setup, make_plan

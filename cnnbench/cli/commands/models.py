@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base import plugins
-from cnnbench.base.document import Row, TableCell, numeric, table, terminal
-from cnnbench.base.text.table import csv_of, natural_key
-from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.base.document import Row, TableCell, numeric, table, writers
+from cnnbench.base.terminal import csv_of, natural_key, print_result, print_warning
 from cnnbench.data.dataset import find_dataset
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_flags
@@ -18,7 +17,7 @@ from cnnbench.flags.declare import flag, flag_of, specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.run import RunParams
-from cnnbench.models import registry
+from cnnbench.models import model as registry
 from cnnbench.models.declaration import bytes_per_image, declare
 from cnnbench.records.codec import encode
 
@@ -133,7 +132,7 @@ def _listed(datasets: Sequence[str]) -> Iterator[Listed]:
 def _table(models: Sequence[Listed]) -> str:
     groups = itertools.groupby(models, lambda one: one.dataset)
     tables = (table(map(_row, those), title=f"{name}:", indent=2) for name, those in groups)
-    return terminal.text_of([one] for one in tables)
+    return writers.text_of([one] for one in tables)
 
 
 def _row(one: Listed) -> Row:

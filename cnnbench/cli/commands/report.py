@@ -9,25 +9,24 @@ from itertools import chain
 from pathlib import Path
 
 from cnnbench.base.document import Answer, Section
-from cnnbench.base.text.numbers import integer
-from cnnbench.base.text.progress import Progress
-from cnnbench.base.text.terminal import LineWriter
-from cnnbench.campaigns.ab.results import begun_below
+from cnnbench.base.terminal import LineWriter, Progress
+from cnnbench.base.text import integer
+from cnnbench.campaigns.ab.pairs import begun_below
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.cli.commands.history import HistoryFlags, commits_of
 from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped, warn_of_unknown
-from cnnbench.cli.commands.settling import next_experiment
+from cnnbench.cli.commands.sides import next_experiment
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
-from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.configuration import measurements
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series, trend
 from cnnbench.judge.history.formats import remarks
 from cnnbench.judge.history.page import answers, over_commits
-from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report import FORMATS, ReportSubject, build, gather, load, render
-from cnnbench.judge.report.tables import TABLES, csv
+from cnnbench.judge.report.exports import TABLES, csv
 from cnnbench.machine.commits import Commits
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.files import Output, check_outputs, check_written

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cnnbench.base.text.numbers import count
-from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.base.text.terminal import print_warning
+from cnnbench.base.terminal import Messages, Progress, print_warning
+from cnnbench.base.text import count
 from cnnbench.cli.commands import output_flag, write_output
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command
-from cnnbench.flags.declare import flag, named, parted, specs_of
-from cnnbench.flags.roles import RunPart
+from cnnbench.flags.declare import RunPart, flag, named, parted, specs_of
 from cnnbench.judge.report.sections.profiles import chart, table_text
 from cnnbench.lab.roofline import measured, to_csv
 from cnnbench.plan import make_plan, make_setup
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
-from cnnbench.records.roofline import Roofline
+from cnnbench.records.profiles import Roofline
 from cnnbench.run.runtime.supervisor import supervised
 
 _ABOUT = """\

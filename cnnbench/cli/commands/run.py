@@ -7,14 +7,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from cnnbench.base.jobs.job import PS
-from cnnbench.base.text.numbers import duration
-from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.base.text.terminal import is_terminal
+from cnnbench.base.job import PS
+from cnnbench.base.terminal import Messages, Progress, is_terminal
+from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
-from cnnbench.plan.resolve import joined
-from cnnbench.plan.same_run import agreed_facts
+from cnnbench.plan.run_plan import agreed_facts, joined
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.supervisor import supervised
 

@@ -9,11 +9,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cnnbench.base.interrupts import restored
-from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.table import csv_of
+from cnnbench.base.terminal import Reporter, csv_of
+from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.session import (
+from cnnbench.campaigns.strategies import (
     StrategiesFolder,
     StrategiesSession,
     StrategyCase,
@@ -33,10 +32,10 @@ from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
 from cnnbench.flags.declare import flag, parted, specs_of
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.judge.report.sections.campaigns import chart
+from cnnbench.judge.report.sections.campaigns import modes_chart
 from cnnbench.machine import facts as environment
+from cnnbench.records.campaigns import StrategiesDocument, StrategyRow
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
-from cnnbench.records.strategies import StrategiesDocument, StrategyRow
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -164,7 +163,7 @@ def _run(
                 raise
             ended_early = error
         end = None if ended_early is None else str(ended_early) or "interrupted"
-        document = table.document(
+        document = strategies.document(
             session,
             found,
             tolerance,
@@ -178,18 +177,18 @@ def _run(
         folder.write(folder.folder / "strategies.json", document.to_json().encode("ascii"))
     if ended_early is not None:
         raise ended_early
-    return ExitCode.FAILED if table.failed(document.rows) else ExitCode.OK
+    return ExitCode.FAILED if strategies.failed(document.rows) else ExitCode.OK
 
 
 def _print(
     document: StrategiesDocument, cases: Sequence[StrategyCase], options: StrategiesFlags
 ) -> None:
     texts = {
-        "table": lambda: table.table_text(document, cases),
+        "table": lambda: strategies.table_text(document, cases),
         "csv": lambda: csv_of(StrategyRow, document.rows),
         "json": document.to_json,
     }
     write_output(options.output, texts[options.format]())
     if options.plot is not None:
-        drawn = chart(document)
+        drawn = modes_chart(document)
         write_plot(options.plot, [drawn], drawn.title)

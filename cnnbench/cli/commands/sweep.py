@@ -10,26 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.text.escape import inert
-from cnnbench.base.text.numbers import exact
-from cnnbench.base.text.progress import Reporter
-from cnnbench.base.text.terminal import print_result
-from cnnbench.campaigns.launch.tasks import command_words
+from cnnbench.base.terminal import Reporter, print_result
+from cnnbench.base.text import exact, inert
+from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
-from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-from cnnbench.campaigns.sweep.planning import (
+from cnnbench.campaigns.suite import BatchSizeSearch, Suite, check, find_suite, load, shipped_suites
+from cnnbench.campaigns.sweep import (
     Item,
+    Store,
+    Sweep,
     SweepCase,
     SweepPlan,
+    advice,
+    arguments,
+    exit_code,
     make_plan,
     ordered,
+    outlook,
     question_of,
+    summarise,
+    table_text,
 )
-from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
-from cnnbench.campaigns.sweep.schema import BatchSizeSearch, Suite, check
-from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
 from cnnbench.cli.commands import seed_or_random, write_output
 from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, UsageError
@@ -39,8 +42,8 @@ from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
+from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import gpu_count
-from cnnbench.machine.host import Host
 
 _ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]

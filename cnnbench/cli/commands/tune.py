@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cnnbench.base import plugins
-from cnnbench.base.text.numbers import count, duration
-from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.flags import RESERVED, takes_turns
+from cnnbench.base.terminal import Reporter
+from cnnbench.base.text import count, duration
+from cnnbench.campaigns.ab.side import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.question import Question, plan_of
-from cnnbench.campaigns.tune import text
+from cnnbench.campaigns.processes.results_dir import Question, plan_of
+from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TuneFolder, TuneQuestion
-from cnnbench.campaigns.tune.dimensions import ALLOWABLE
-from cnnbench.campaigns.tune.session import policy
-from cnnbench.campaigns.tune.space import Space, default_groups, read_groups
-from cnnbench.campaigns.tune.text import chart, listed
+from cnnbench.campaigns.tune.session import chart, listed, policy
+from cnnbench.campaigns.tune.space import ALLOWABLE, Space, default_groups, read_groups
 from cnnbench.cli.commands import (
     output_file,
     output_flag,
@@ -31,17 +29,16 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_of, parse_flags
-from cnnbench.flags.declare import flag, flag_of, named, parted, specs_of, words
+from cnnbench.flags.declare import Role, flag, flag_of, named, parted, specs_of, words
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
-from cnnbench.flags.roles import Role
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
 from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan.place import ADDRESSES
+from cnnbench.records.campaigns import OPEN, TuneDocument
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
-from cnnbench.records.tune import OPEN, TuneDocument
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -269,8 +266,8 @@ def _run(
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
     if options.write_flagfile is not None:
-        write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
-    written = {"table": text.table_text, "csv": text.to_csv, "json": TuneDocument.to_json}
+        write_text("write_flagfile", options.write_flagfile, session.flag_file(outcome))
+    written = {"table": session.table_text, "csv": session.to_csv, "json": TuneDocument.to_json}
     write_output(options.output, written[options.format](outcome))
     if outcome.failure:
         reporter.error(outcome.failure)

@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.text.numbers import parse_bytes
+from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import FlagSpec, flag, flag_of, parted, specs_of, words
+from cnnbench.flags.declare import FlagSpec, Role, RunPart, flag, flag_of, parted, specs_of, words
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.model import ModelParams
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.flags.roles import Role, RunPart
-from cnnbench.models import registry
+from cnnbench.models import model as registry
 from cnnbench.models.declaration import declare
-from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import MOST_PACKS, Packing
 
 if TYPE_CHECKING:
     from cnnbench.models.model import Model

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.jobs.job import is_address
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import Role, RunPart
+from cnnbench.base.job import is_address
+from cnnbench.flags.declare import Role, RunPart, flag
 
 _discovery = partial(flag, role=Role.JOB, part=RunPart.DISCOVERY)
 

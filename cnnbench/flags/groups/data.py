@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import Role, RunPart, flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
-from cnnbench.flags.roles import Role, RunPart
-from cnnbench.models.registry import datasets
+from cnnbench.models.model import datasets
 
 MOST_BUFFERED = 2**20
 """Largest number of batches or records; more would fill any memory."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import Role, RunPart
-from cnnbench.models.registry import all_names
+from cnnbench.flags.declare import Role, RunPart, flag
+from cnnbench.models.model import all_names
 
 _loss_scale = partial(flag, part=RunPart.LOSS_SCALE)
 

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import RunPart
-from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES, Registry
-from cnnbench.optimizers.schedules import PiecewiseSchedule, parse_piecewise
+from cnnbench.flags.declare import RunPart, flag
+from cnnbench.optimizers.registry import (
+    OPTIMIZERS,
+    SCHEDULES,
+    PiecewiseSchedule,
+    Registry,
+    parse_piecewise,
+)
 
 T = TypeVar("T")
 _update = partial(flag, part=RunPart.UPDATE)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.text import labels
-from cnnbench.base.text.numbers import Duration
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import Role, RunPart
+from cnnbench.base import text as labels
+from cnnbench.base.text import Duration
+from cnnbench.flags.declare import Role, RunPart, flag
 
 
 def _fault_of_conditions(text: str) -> str:

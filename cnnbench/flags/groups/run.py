@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from cnnbench.base.text.numbers import parse_number
+from cnnbench.base.text import parse_number
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import flag, named, specs_of
-from cnnbench.flags.roles import Role, RunPart
+from cnnbench.flags.declare import Role, RunPart, flag, named, specs_of
 
 _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import Role, RunPart
+from cnnbench.flags.declare import Role, RunPart, flag
 
 MOST_THREADS = 4096
 """Largest pool: TensorFlow starts all threads at once, and crashes if the system has too few."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.flags.declare import flag
-from cnnbench.flags.roles import RunPart
-from cnnbench.variable_mgr.strategies.spec import CROSS_DEVICE_OPS
+from cnnbench.flags.declare import RunPart, flag
+from cnnbench.variable_mgr.spec import CROSS_DEVICE_OPS
 
 _reduction = partial(flag, part=RunPart.CROSS_DEVICE | RunPart.TUNABLE)
 _distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE)

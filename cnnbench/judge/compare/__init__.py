@@ -10,9 +10,9 @@ from cnnbench.judge.compare.compare import compare_records
 from cnnbench.judge.compare.estimate import TwoSamples, aa_spread
 from cnnbench.judge.compare.judgement import Judgement, Verdict, judge, judge_all, processes_needed
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS, Metric
+from cnnbench.judge.metrics.measurement import DEFAULT_METRICS, Policy
 from cnnbench.records.load import Loaded, SkippedFile, load_records
+from cnnbench.records.metric import METRICS, Metric
 
 __all__ = [
     "DEFAULT_METRICS",

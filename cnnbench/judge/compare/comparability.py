@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
 
-from cnnbench.base.grouping import grouped
-from cnnbench.base.text.messages import nearest
+from cnnbench.base.stats import grouped
+from cnnbench.base.text import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
-from cnnbench.flags.declare import named
+from cnnbench.flags.declare import Counted, RunPart, named
 from cnnbench.flags.identity import having
-from cnnbench.flags.roles import Counted, RunPart
-from cnnbench.judge.compare.all_reduce import OWN
-from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.metrics.comparable_facts import (
+from cnnbench.judge.compare.configuration import (
     FACTS,
     FLAG,
     FLAG_PLACE,
     GROUPS,
+    OWN,
     UNKNOWN,
+    Configuration,
     Effect,
     allowed,
     fact,

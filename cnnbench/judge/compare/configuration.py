@@ -1,4 +1,13 @@
-"""Configurations: which measurements repeat each other, and their names.
+"""Which runs repeat each other, and which facts must agree.
+
+Runs repeat each other if their flags do (`cnnbench.flags.identity`). Flags are facts too: those of
+a configuration block a verdict, places are mentioned. A difference in a fact that is not in `FACTS`
+is mentioned.
+
+A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and number
+of devices, or all devices copying memory at once. It has one value per process and does not depend
+on other rows: their wrong sums, or a later failure of the process, do not affect it. Rows that a
+failed process did not reach have failed; they are known from processes with the same flags.
 
 `cnnbench.flags.identity` has the flags that count; facts that are not flags are compared in
 `cnnbench.judge.compare.comparability`.
@@ -6,24 +15,495 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from itertools import chain, product
 from typing import Any
 
-from cnnbench.base.grouping import grouped
-from cnnbench.base.text.numbers import truth
-from cnnbench.flags.declare import named
+from cnnbench.base.stats import grouped, median
+from cnnbench.base.text import truth
+from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS
 from cnnbench.flags.identity import identity
 from cnnbench.flags.params import ACCEPTED, FLAGS
-from cnnbench.flags.roles import RunPart
-from cnnbench.judge.compare import all_reduce
-from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.judge.metrics.measurement import (
+    ALL_REDUCE,
+    BUILD,
+    COPY,
+    KINDS,
+    PEER,
+    RUN,
+    MeasuredReduction,
+    Measurement,
+    process_facts,
+)
+from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.records.codec import encode
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import ErrorInfo, RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
+from cnnbench.variable_mgr.spec import Packing
+
+# Facts that must be alike for a verdict, as tables.
+
+
+class Effect(enum.Enum):
+    """Effect of a difference in a fact on a verdict."""
+
+    BLOCKS = "blocks"
+    MENTIONED = "mentioned"
+    IGNORED = "ignored"
+
+
+UNKNOWN, NOTHING = "unknown", "none"
+"""Meanings of a missing fact, and the texts that stand for it."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """The effect of a fact on verdicts.
+
+    If `absent` is UNKNOWN, a side without the fact blocks nothing, since an older version may not
+    have read it; if NOTHING, absence is a value (no limit, not set).
+    """
+
+    effect: Effect
+    reason: str
+    absent: str = UNKNOWN
+
+
+_blocks = partial(Fact, Effect.BLOCKS)
+_mentioned = partial(Fact, Effect.MENTIONED)
+_ignored = partial(Fact, Effect.IGNORED)
+
+FLAG = _blocks("another flag is another experiment", NOTHING)
+FLAG_PLACE = _mentioned("every machine has places of its own", NOTHING)
+
+_MODEL = _blocks("another size of the network is another revision of it")
+_SLICE = _blocks("how much of the machine a run may use", NOTHING)
+
+MODEL_SIZE = (
+    *("model_parameters", "model_trainable_parameters"),
+    *("model_forward_flops", "model_training_flops"),
+)
+"""Facts of the size of a network."""
+
+FACTS: dict[str, Fact] = {
+    **dict.fromkeys(MODEL_SIZE, _MODEL),
+    "global_batch": _blocks("images per second depend on the images per step"),
+    "num_workers": _blocks("more workers are more machine"),
+    "all_reduce": _blocks("another aggregation is another experiment"),
+    "rows_in_turn": _mentioned("rows of a size take turns; one more beside them moves little"),
+    "cpu_model": _blocks("another processor"),
+    "cpu_isa": _blocks("kernels are chosen by instruction set"),
+    "architecture": _blocks("another processor"),
+    **dict.fromkeys(
+        ("physical_cores", "logical_cpus", "usable_cpus"), _blocks("another number of cores")
+    ),
+    "cgroup_cpu_limit": _SLICE,
+    "cpu_smt": _blocks("two threads of a core are slower than two cores"),
+    **dict.fromkeys(
+        (
+            *("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed"),
+            *("gpu_max_clocks_mhz", "gpu_power_limits_watts"),
+        ),
+        _blocks("decides the clock frequency"),
+    ),
+    "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
+    "cpu_affinity": _mentioned("which cores; how many is a fact of its own", NOTHING),
+    "cpu_isolated": _mentioned("changes noise more than speed", NOTHING),
+    "virtual_machine": _blocks("a hypervisor takes its share", NOTHING),
+    "numa_nodes": _blocks("distance to memory"),
+    "transparent_huge_pages": _blocks("moves steps by up to 3 %"),
+    "transparent_huge_pages_defrag": _mentioned("moves the first touch of memory, not the steps"),
+    "numa_balancing": _mentioned("moves pages between nodes"),
+    "aslr": _mentioned("moves addresses, and with them single runs"),
+    "swap_bytes": _mentioned("swapping shows in the conditions of a run", NOTHING),
+    "hypervisor": _mentioned("that there is one is a fact of its own"),
+    "machine_model": _mentioned("the processor has its own fact"),
+    "cpus_online": _mentioned("which cores; how many is a fact of its own"),
+    "cpu_energy_preference": _mentioned("its effect is the clock frequency"),
+    "cpu_max_mhz": _mentioned("the processor has its own fact"),
+    "clock_source": _mentioned("a step asks for the time twice"),
+    "memory_bytes": _mentioned("kernels reserve different amounts on like machines"),
+    "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", NOTHING),
+    "memory_available_bytes": _ignored("changes by the second"),
+    "load_average_1min": _ignored("changes by the second"),
+    "hostname": _mentioned("like machines have names of their own"),
+    "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
+    "gpu_names": _blocks("other GPUs"),
+    # Named so that it is in no group of facts that may differ.
+    "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", NOTHING),
+    "gpu_compute_capabilities": _blocks("other GPUs"),
+    **dict.fromkeys(
+        ("gpu_driver", "gpu_driver_cuda"), _blocks("drivers compile and schedule kernels")
+    ),
+    "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
+    "gpu_clocks_mhz": _ignored("changes by the second"),
+    "gpu_throttle_reasons": _mentioned("of the moment; what limits the clocks is a fact"),
+    "gpu_processes": _mentioned("of the moment"),
+    "on_battery": _mentioned("of the moment; governor and turbo are facts"),
+    "tensor_float_32": _blocks("another precision"),
+    **dict.fromkeys(
+        (
+            *("tensorflow_version", "tensorflow_package", "tensorflow_git_version"),
+            *("tensorflow_compiler", "tensorflow_cuda_build", "tensorflow_rocm_build"),
+            "tensorflow_tensorrt_build",
+        ),
+        _blocks("another TensorFlow has other kernels"),
+    ),
+    **dict.fromkeys(
+        (
+            *("cuda_version", "cudnn_version"),
+            *("loaded_cublas", "loaded_cudart", "loaded_cudnn", "loaded_nccl"),
+        ),
+        _blocks("other libraries have other kernels"),
+    ),
+    "intra_op_threads": _blocks("threads decide speed", NOTHING),
+    "inter_op_threads": _blocks("threads decide speed", NOTHING),
+    "python_version": _mentioned("a step is one call from Python"),
+    "python_implementation": _mentioned("a step is one call from Python"),
+    "keras_version": _mentioned("not in a step"),
+    "numpy_version": _mentioned("not in a step"),
+    "cnnbench_version": _mentioned("mostly what is compared; the network has its own facts"),
+    **dict.fromkeys(
+        (
+            *("git_commit", "git_dirty", "git_changes", "git_unknown", "subject_repository"),
+            *("subject_revision", "subject_dirty", "subject_changes", "subject_unknown"),
+        ),
+        _mentioned("mostly what is compared"),
+    ),
+}
+"""Facts by name; those of the environment by the names they have in records."""
+
+PATTERNS: dict[str, Fact] = {
+    "env_TF_CPP_*": _mentioned("verbosity of TensorFlow", NOTHING),
+    "env_TF_CONFIG": _mentioned("addresses", NOTHING),
+    "env_HOROVOD_*": _mentioned("no Horovod reduces gradients here; workers are facts", NOTHING),
+    "env_OMPI_*": _mentioned("starts processes; their number is a fact", NOTHING),
+    "env_NCCL_DEBUG*": _mentioned("verbosity of NCCL", NOTHING),
+    "env_*_VISIBLE_DEVICES": _mentioned("which GPUs; their names are compared", NOTHING),
+    "env_PYTHONHASHSEED": _mentioned("order of sets, not in a step", NOTHING),
+    "env_PYTHONOPTIMIZE": _mentioned("a step is one call from Python", NOTHING),
+    # Set by scikit-learn, which Keras loads where it is installed and cnnbench does not.
+    "env_KMP_DUPLICATE_LIB_OK": _mentioned("of OpenMP's start, not in a step", NOTHING),
+    "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", NOTHING),
+    "env_*": _blocks("records name only variables that change speed", NOTHING),
+}
+"""Facts by pattern, for names that `FACTS` lacks; the first match counts."""
+
+_UNLISTED = _mentioned("not known to change speed")
+
+_PRECISION = ("precision", "fp16_*")
+
+REDUCING = named(FLAGS, RunPart.ALGORITHM)
+"""Flags that choose how gradients are reduced, the fact "all_reduce"."""
+
+_RATES = named(FLAGS, RunPart.LEARNING_RATE)
+UPDATING = tuple(name for name in named(FLAGS, RunPart.UPDATE) if name not in _RATES)
+"""Flags that choose the operations of an update."""
+
+_POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
+_THREADS = (*named(FLAGS, RunPart.THREADS), "intra_op_threads", "inter_op_threads")
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "tensorflow": (
+        *("tensorflow_*", "cuda_version", "cudnn_version", "keras_version", "loaded_*"),
+    ),
+    "machine": (
+        *("cpu_*", "gpu_*", "cgroup_*", "numa_*", "memory_*", "hostname", "platform"),
+        *("architecture", "physical_cores", "logical_cpus", "usable_cpus", "virtual_machine"),
+        *("transparent_huge_pages", *_THREADS),
+    ),
+    "gpu": ("gpu_*",),
+    "gpu_driver": ("gpu_driver_cuda",),
+    "model": ("model", "model_*"),
+    "device": ("device", "data_format", "gpu_*", "env_TF_GPU_*", *_THREADS),
+    # Devices on the CPU share its threads.
+    "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
+    "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
+    "num_batches": ("num_batches", "num_epochs"),
+    **{name: (name, "all_reduce") for name in REDUCING},
+    "precision": _PRECISION,
+    "use_fp16": ("use_fp16", *_PRECISION),  # old name; compared as `precision`
+    "dtype": ("dtype", "bytes", "wire_dtype"),
+    # Where several towers share the CPUs, one pool follows from the other.
+    "num_intra_threads": _POOLS,
+    "num_inter_threads": _POOLS,
+    "autotune_threshold": (
+        *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
+    ),
+    "gpu_thread_mode": ("gpu_thread_mode", "env_TF_GPU_THREAD_*"),
+    "per_gpu_thread_count": ("per_gpu_thread_count", "env_TF_GPU_THREAD_*"),
+    "use_unified_memory": ("use_unified_memory", "env_TF_FORCE_UNIFIED_MEMORY"),
+    "winograd_nonfused": ("winograd_nonfused", "env_TF_ENABLE_WINOGRAD_NONFUSED"),
+    "batchnorm_persistent": (
+        *("batchnorm_persistent", "env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
+    ),
+    "xla": ("xla", "env_TF_XLA_FLAGS"),
+    "environment_variables": ("env_*",),
+}
+"""Names in --allow_different for several facts that change together."""
+
+WORK = (*MODEL_SIZE, *GROUPS["batch_size"])
+"""Facts and flags that determine how much a step computes."""
+
+
+@lru_cache(maxsize=4096)
+def fact(name: str) -> Fact:
+    """The effect of a fact of the environment, the model or the placement."""
+    if name in FACTS:
+        return FACTS[name]
+    matching = (one for pattern, one in PATTERNS.items() if fnmatchcase(name, pattern))
+    return next(matching, _UNLISTED)
+
+
+def expand(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of facts for names of facts, groups and patterns."""
+    return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
+
+
+@lru_cache(maxsize=4096)
+def allowed(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a fact may differ, by patterns from `expand`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# All-reduce records as measurements; every row is a configuration.
+
+_FLAG_OF = {"compact_dtype": "wire_dtype"}
+"""Flags with another name than the field of `Packing`."""
+
+_PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
+"""Flags that control packing."""
+
+_OF_ROWS = (*named(ALL_REDUCE_FLAGS, RunPart.ROWS), *_PACKING)
+"""Flags that list what is measured; each row has its own values."""
+
+_REDUNDANT = ("iterations",)
+"""Another name of num_batches."""
+
+_POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
+
+OWN = ("all_reduce_spec", *_POINT, *_PACKING)
+"""Values that identify a reduction."""
+
+
+def measurements(
+    *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
+) -> list[list[Measurement]]:
+    """The measurements of the processes of every side, in the order of their records.
+
+    Rows that a failed process lacks are failed if a process with the same flags (except `patterns`)
+    has them.
+    """
+    listed = [tuple(side) for side in sides]
+    processes = [
+        [(one, reductions(one)) for one in side if not isinstance(one, RunRecord)]
+        for side in listed
+    ]
+    everything = list(chain.from_iterable(processes))
+    # Rows of all processes of some flags: of all flags, then of those that must not differ.
+    known: defaultdict[object, dict[str, MeasuredReduction]] = defaultdict(dict)
+    if any(record.status == "failed" for record, _ in everything):
+        for may, (record, rows) in product(((), patterns), everything):
+            known[may, _flags_text(record, may)].update((_identity(row), row) for row in rows)
+    found: list[list[Measurement]] = []
+    for side, of_side in zip(listed, processes, strict=True):
+        measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
+        for record, rows in of_side:
+            measured += rows
+            if record.status == "failed":
+                alike = (known[may, _flags_text(record, may)] for may in ((), patterns))
+                measured += not_reached(record, rows, next(filter(None, alike), {}))
+        found.append(measured)
+    return found
+
+
+def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
+    """Rows of a record, except those of one device, which reduce nothing."""
+    empty = _empty(record)
+    in_turn = Counter((point.workload, point.devices) for point in record.rows)
+    own = BUILD if record.config.get("build_only") else ALL_REDUCE
+    found: dict[str, MeasuredReduction] = {}
+    for kind, points in ((own, record.points), (PEER, record.peers)):
+        for point in points:
+            if point.devices > 1:
+                row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
+                # One value per process, even if a file repeats a row.
+                found.setdefault(_identity(row), row)
+    return [*found.values(), *_copies(record, empty)]
+
+
+def not_reached(
+    record: AllReduceRecord,
+    rows: Sequence[MeasuredReduction],
+    alike: Mapping[str, MeasuredReduction],
+) -> list[MeasuredReduction]:
+    """The rows that a failed process did not reach, without values.
+
+    If none are known, and no row of the process has failed, one that stands for the process.
+    """
+    had = {_identity(row) for row in rows}
+    missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
+    empty = _empty(record)
+    if not missing and not any(row.error is not None for row in rows):
+        asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
+        return [replace(empty, config={**empty.config, **asked})]
+    # The process may have failed before these were resolved.
+    late = () if record.placement is not None else ("device", "num_gpus")
+    flags = {name: value for name, value in empty.config.items() if name not in late}
+    return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
+
+
+def defaults() -> Mapping[str, Any]:
+    """Defaults of the flags that a row has."""
+    flags = {
+        spec.name: encode(spec.default)
+        for spec in ALL_REDUCE_FLAGS
+        if spec.name not in (*_OF_ROWS, *_REDUNDANT)
+    }
+    return {**flags, "model": None, **_packing_flags(Packing())}
+
+
+def reduction_label(kind: str, flags: Mapping[str, Any]) -> list[str]:
+    """A short name of a row, in parts."""
+    device = f"{flags.get('devices')} {flags.get('device')}"
+    if kind == COPY:
+        return ["memory copy", f"{flags.get('bytes')} bytes", device]
+    if "workload" not in flags:  # a process that failed before its first row
+        sizes = flags.get("sizes")
+        of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
+        return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
+    name = f"all-reduce {flags['all_reduce_spec']}"
+    of = f"{flags['workload']} {'gradients' if flags.get('model') else 'bytes'}"
+    parts = [f"building {name}" if kind == BUILD else name, of, *_packing(flags)]
+    if flags["dtype"] != "float32":
+        parts.append(str(flags["dtype"]))
+    return [*parts, device, *(["peer"] if kind == PEER else [])]
+
+
+def _packing(flags: Mapping[str, Any]) -> list[str]:
+    values = {name: flags[name] for name in _PACKING}
+    wire = values.pop("wire_dtype")
+    packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
+    return [] if packing == Packing() else [str(packing)]
+
+
+def _packing_flags(packing: Packing) -> dict[str, Any]:
+    """The flags of a packing; the group, unused without a limit, has its default."""
+    flags = asdict(packing)
+    flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
+    if not packing.agg_small_grads_max_bytes:
+        flags["agg_small_grads_max_group"] = type(packing)().agg_small_grads_max_group
+    return flags
+
+
+def _empty(record: AllReduceRecord) -> MeasuredReduction:
+    """A row without values, failed like its process; the template of other rows."""
+    config = {
+        name: value
+        for name, value in record.config.items()
+        if name not in _OF_ROWS and name not in _REDUNDANT
+    }
+    # Thread pools are for all devices that the process made.
+    if record.placement is not None:
+        config["num_gpus"] = len(record.placement.devices)
+        config["device"] = record.placement.kind
+    else:
+        asked = record.config.get("num_gpus")
+        config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
+    return MeasuredReduction(
+        kind=ALL_REDUCE,
+        run_id=record.run_id,
+        started_at=record.started_at,
+        status="failed",
+        error=record.error,
+        config=config,
+        explicit_flags=record.explicit_flags,
+        environment=record.environment,
+        facts=process_facts(record),
+        subject=record.subject,
+    )
+
+
+def _row(
+    kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
+) -> MeasuredReduction:
+    config = {
+        **empty.config,
+        "model": point.workload if point.workload == record.config.get("model") else None,
+        "all_reduce_spec": point.spec,
+        **{name: getattr(point, name) for name in _POINT},
+        **_packing_flags(point.packing),
+    }
+    error = _error(point)
+    calls = record.config.get("num_batches")
+    cut = record.status != "ok" and isinstance(calls, int) and 0 < len(point.seconds) < calls
+    good = error is None
+    return replace(
+        empty,
+        kind=kind,
+        config=config,
+        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
+        status="failed" if not good else "interrupted" if cut else "ok",
+        error=error,
+        seconds=point.median if good else None,
+        bytes_per_sec=point.bus_bandwidth if good else None,
+        build_seconds=point.build_seconds if good else None,
+    )
+
+
+def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
+    """Memory copies by size and devices; the times of workloads of equal size are joined."""
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for copy in record.copies:
+        if copy.devices > 1 and copy.seconds:
+            seconds.setdefault((copy.bytes, copy.devices), []).extend(copy.seconds)
+    return [
+        replace(
+            empty,
+            kind=COPY,
+            status="ok",
+            error=None,
+            config={**empty.config, "bytes": size, "devices": devices},
+            seconds=median(times),
+            bytes_per_sec=size * devices / median(times),
+        )
+        for (size, devices), times in seconds.items()
+    ]
+
+
+def _error(point: Point) -> ErrorInfo | None:
+    kind, colon, message = (point.error or "").partition(": ")
+    if colon and kind.isidentifier():
+        return ErrorInfo(type=kind, message=message)
+    if point.error is not None:
+        return ErrorInfo(type="Error", message=point.error)
+    wrong = f"{point.wrong} of {point.checked} elements are wrong"
+    return ErrorInfo(type="WrongSums", message=wrong) if point.wrong else None
+
+
+def _identity(row: MeasuredReduction) -> str:
+    return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
+
+
+def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
+    """Text that identifies processes with equal flags, except flags such as files."""
+    flags = {
+        name: value
+        for name, value in identity(record.config, of_places=True).items()
+        if name not in _REDUNDANT and not allowed(name, may_differ)
+    }
+    return json.dumps(flags, sort_keys=True)
+
+
+# Configurations: which measurements repeat each other, and their names.
 
 UNRESOLVED = ("device", "data_format", *named(FLAGS, RunPart.THREADS))
 """Flags whose values are not resolved in the record of a run that failed early."""
@@ -93,7 +573,7 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
     if configuration.kind == RUN:
         parts = _run_label(flags)
     else:
-        parts = all_reduce.label(configuration.kind, flags)
+        parts = reduction_label(configuration.kind, flags)
     parts += [f"{name}={_shown(flags.get(name))}" for name in distinguishing]
     return ", ".join(parts)
 
@@ -148,7 +628,7 @@ def _shown(value: Any) -> str:
 def _defaults(kind: str) -> Mapping[str, Any]:
     """Defaults of all flags, as in a record whose version had no such flag."""
     if kind != RUN:
-        return all_reduce.defaults()
+        return defaults()
     # Earlier records hold flags that have become obsolete since.
     return {spec.name: encode(spec.default) for spec in ACCEPTED.values()}
 

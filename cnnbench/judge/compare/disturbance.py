@@ -26,18 +26,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
-from cnnbench.base.text.numbers import count, percent
+from cnnbench.base.inference import paired_shift, smallest_p
+from cnnbench.base.stats import median
+from cnnbench.base.text import count, percent
 from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.estimate import TwoSamples, exceeds, gather, size, spread_of
+from cnnbench.judge.compare.estimate import TwoSamples, exceeds, gather, magnitude, size, spread_of
 from cnnbench.judge.compare.judgement import Judgement, Verdict
-from cnnbench.judge.compare.words import magnitude
-from cnnbench.judge.metrics.measurement import Measurement
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT, Metric
-from cnnbench.judge.metrics.speed import further_cost, slow_steps_of, slow_steps_text
+from cnnbench.judge.metrics.measurement import (
+    CPU_TIME,
+    THROUGHPUT,
+    Measurement,
+    Policy,
+    further_cost,
+    slow_steps_of,
+    slow_steps_text,
+)
 from cnnbench.machine.checks import CONDITIONS
+from cnnbench.records.metric import Metric
 from cnnbench.records.run import RunRecord
 
 _BUSY = 0.05

@@ -1,19 +1,156 @@
-"""Statistics of two samples: a shift, its interval and a p value."""
+"""Estimates of a change, their intervals, and how many further processes decide.
+
+A group-sequential test: every interim analysis applies the whole policy at its own level, and the
+levels add up to alpha. By the union bound the probability of any false alarm is then at most alpha,
+whatever the dependence between analyses, and their intervals together cover the true value with 1 -
+alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B 51, 1989). The level spent is a
+function of the number of pairs (Lan and DeMets, Biometrika 70, 1983). Up to the planned number it
+is a power of their share (Kim and DeMets, Biometrika 74, 1987): little early, most at the end,
+which costs hardly any power against one test after all pairs. A fifth of alpha is left for further
+pairs, of which a share of 1 - planned / pairs is spent by then, so that an experiment that is
+continued repeatedly never spends more than alpha.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from cnnbench.base.stats import rank_tests
-from cnnbench.base.stats.descriptive import median
-from cnnbench.judge.compare.sequential import Continuation
-from cnnbench.judge.metrics.measurement import Measurement
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.base import inference
+from cnnbench.base.inference import smallest_p
+from cnnbench.base.stats import median
+from cnnbench.base.text import NONE, count, number_of
+from cnnbench.judge.metrics.measurement import THROUGHPUT, Measurement, Policy
 from cnnbench.records.codec import gathered
+from cnnbench.records.metric import Metric
+
+# Interim analyses of an experiment: after which pairs, and at which level.
+
+FIRST = 8
+"""Pairs before the first interim analysis: eight can reach the level of 0.01 (p = 0.0078)."""
+
+STEP = 4
+"""Pairs between the first interim analyses; later ones are about a quarter of the pairs apart."""
+
+MOST_PROCESSES, MOST_PAIRS = 100, 200
+"""Largest numbers of further processes per side, and of pairs, that are useful advice."""
+
+_MOST = 10_000
+_GROWTH = 1.25
+_EXPONENT = 2
+_PLANNED = 0.8
+_NONE_LEFT = 1e-6
+
+
+@dataclass(frozen=True)
+class InterimAnalysis:
+    """Number of pairs measured at an interim analysis, and its two-sided level."""
+
+    pairs: int
+    alpha: float
+
+
+def spent_by(pairs: int, planned: int, alpha: float) -> float:
+    """The level that may have been spent by a number of pairs, of alpha for all analyses together.
+
+    `planned` is the number when the experiment was begun, however often it is continued.
+    """
+    if pairs <= planned:
+        return alpha * _PLANNED * (pairs / planned) ** _EXPONENT
+    return alpha * (1 - (1 - _PLANNED) * planned / pairs)
+
+
+def interim_analyses(
+    pairs: int,
+    alpha: float,
+    sequential: bool = True,
+    *,
+    planned: int | None = None,
+    made: Sequence[InterimAnalysis] = (),
+) -> tuple[InterimAnalysis, ...]:
+    """The remaining interim analyses of an experiment, the last one after all pairs.
+
+    Their levels, with those of `made`, are what may be spent by then (`spent_by`). An analysis is
+    left out, and its share goes to the next one, if not even unanimous pairs could reach its level,
+    or that of the last one after it. The last one of `made` is returned if it has no fewer pairs.
+
+    Args:
+      alpha: level of all analyses together.
+      sequential: False for one analysis, which spends all of alpha.
+      planned: pairs when the experiment was begun; None if it begins now.
+      made: the analyses of earlier sessions, by number of pairs.
+    """
+    if not sequential:
+        return (InterimAnalysis(pairs, alpha),)
+    if made and made[-1].pairs >= pairs:
+        return (made[-1],)
+    planned = planned or pairs
+    found: list[InterimAnalysis] = []
+    spent = sum(one.alpha for one in made)
+    limit = spent_by(pairs, planned, alpha)
+    last = smallest_p(pairs, pairs, paired=True)
+    number = FIRST
+    while number < pairs:
+        step = STEP * math.ceil(number / (4 * STEP))
+        if number > planned and number + step > pairs:
+            break  # so close to the end, it would only reduce the level of the last one
+        level = spent_by(number, planned, alpha) - spent
+        within_reach = level >= smallest_p(number, number, paired=True)
+        if within_reach and limit - spent - level >= last:
+            found.append(InterimAnalysis(number, level))
+            spent += level
+        number += step
+    # Experiments of earlier versions may have spent all of it.
+    return (*found, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How further pairs are judged: in an experiment that goes on, or in a new one.
+
+    Attributes:
+      alpha: level of all analyses together.
+      planned: pairs when the experiment was begun; None for a new one, in which no pair counts that
+        is already measured.
+      made: its analyses so far.
+    """
+
+    alpha: float
+    planned: int | None = None
+    made: tuple[InterimAnalysis, ...] = ()
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is a new experiment."""
+        return self.planned is None
+
+    def analyses(self, pairs: int) -> tuple[InterimAnalysis, ...]:
+        """Those to come up to a number of pairs."""
+        return interim_analyses(pairs, self.alpha, planned=self.planned, made=self.made)
+
+    def numbers(self, measured: int, share: float = 1.0) -> Iterator[int]:
+        """Numbers of pairs, ascending, with a last analysis that can reach a share of its level.
+
+        They are above `measured`, in an experiment that goes on.
+        """
+        first = FIRST if self.begins else max(FIRST, measured + 1)
+        for pairs in growing(first, STEP, MOST_PAIRS):
+            if smallest_p(pairs, pairs, paired=True) <= share * self.analyses(pairs)[-1].alpha:
+                yield pairs
+
+
+def growing(first: int, step: int, useful: int) -> Iterator[int]:
+    """Multiples of a step: all up to a useful number of further ones, then by a quarter."""
+    number = step * math.ceil(first / step)
+    while number <= _MOST:
+        yield number
+        many = number > first + useful
+        number = step * math.ceil(number * _GROWTH / step) if many else number + step
+
+
+# Statistics of two samples: a shift, its interval and a p value.
 
 # 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
 _SLACK = 1e-9
@@ -133,12 +270,12 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
         differences = case.differences
         if differences is None:
             differences = [after - before for before, after in zip(base, new, strict=True)]
-        interval = rank_tests.paired_shift(differences, confidence)
-        p = rank_tests.signed_rank_p(differences)
-        scatter = rank_tests.standard_deviation(differences) if len(differences) > 1 else None
+        interval = inference.paired_shift(differences, confidence)
+        p = inference.signed_rank_p(differences)
+        scatter = inference.standard_deviation(differences) if len(differences) > 1 else None
     else:
-        interval = rank_tests.shift(base, new, confidence)
-        p = rank_tests.mann_whitney_p(base, new)
+        interval = inference.shift(base, new, confidence)
+        p = inference.mann_whitney_p(base, new)
         scatter = _pooled(base, new)
     floor, margin = limits(case, policy)
     return gathered(
@@ -197,7 +334,7 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     """
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
-    deviation = rank_tests.standard_deviation([scaled(value, metric) for value in values])
+    deviation = inference.standard_deviation([scaled(value, metric) for value in values])
     return unscaled(policy.noise_factor * deviation, metric)
 
 
@@ -213,7 +350,7 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
     if freedom < 1:
         return None
     squares = [
-        (len(side) - 1) * rank_tests.standard_deviation(side) ** 2
+        (len(side) - 1) * inference.standard_deviation(side) ** 2
         for side in (first, second)
         if len(side) > 1
     ]
@@ -233,3 +370,112 @@ def unscaled(shift: float, metric: Metric) -> float:
         return math.expm1(shift)
     except OverflowError:
         return math.inf
+
+
+# Sentences about changes: their size, and the reasons of verdicts.
+
+
+def estimate(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+    """The change with its interval, as far as they are known: "-0.9 % (-13.9 to +15.6 %)"."""
+    if change is None:
+        return NONE
+    text = metric.change_text(change)
+    return text if low is None or high is None else f"{text} ({metric.range_text(low, high)})"
+
+
+def magnitude(metric: Metric, change: float | None, low: float | None, high: float | None) -> str:
+    """A change of a side that is worse or better: "13.2 % slower (10.1 to 16.0 %)"."""
+    assert change is not None
+    assert low is not None
+    assert high is not None
+    size = metric.change_text(abs(change), signed=False)
+    least, most = sorted((abs(low), abs(high)))
+    ends = metric.range_text(least, most, signed=False)
+    return f"{size} {_direction(change, metric)} ({ends})"
+
+
+def chance_words(p: float | None, family: int) -> str:
+    """The p value, over a number of configurations."""
+    assert p is not None
+    return f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+
+
+def within_margin(found: Evidence) -> str:
+    """Why two sides are the same."""
+    assert found.low is not None
+    assert found.high is not None
+    metric = found.metric
+    margin = metric.change_text(found.margin, signed=False)
+    return f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+
+
+def undecided_words(found: Evidence, certain: bool) -> str:
+    """Why an interval gives no verdict; `certain`: whether the test is significant."""
+    metric = found.metric
+    floor, margin = (
+        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
+    )
+    word = _direction(found.change, metric)
+    if found.wholly_beyond_floor:
+        return f"{word} by more than {floor}, but not certainly so"
+    if certain and found.beyond_floor:
+        return f"{word}, but perhaps by less than {floor}"
+    if certain and found.floor > found.margin:
+        return f"{word}, but within the A/A spread of {floor}"
+    if certain:
+        return f"{word}, but perhaps by less than {margin}, perhaps by more"
+    return f"the change may be smaller or larger than {margin}"
+
+
+def too_many(more: int, paired: bool) -> bool:
+    """Whether this many further pairs, or processes per side, are not useful advice."""
+    return more > (MOST_PAIRS if paired else MOST_PROCESSES)
+
+
+def outlook(found: Evidence, enough: int | None, more: int | None) -> str:
+    """The scatter, and how many more runs, or runs in all, give a verdict; "" without scatter."""
+    metric = found.metric
+    if enough is None or more is None or found.scatter is None:
+        return ""
+    name = "pairs" if found.paired else "processes"
+    text = f"; {name} differ by {metric.change_text(unscaled(found.scatter, metric), signed=False)}"
+    begins = found.plan is not None and found.plan.begins
+    if too_many(more, found.paired or begins):
+        return f"{text}: more {name} will not help"
+    if begins:
+        return f"{text}: a new experiment of {enough} pairs settles it"
+    one, many = ("pair", "pairs") if found.paired else ("process per side", "processes per side")
+    return f"{text}: about {count(more, f'more {one} settles', f'more {many} settle')} it"
+
+
+def at_least(case: TwoSamples, number: int) -> str:
+    """A number of pairs, or processes per side, that is needed: "at least 6 pairs"."""
+    if case.plan is not None and case.plan.begins:
+        return f"a new experiment of at least {number} pairs"
+    return f"at least {number} {'pairs' if case.paired else 'on each side'}"
+
+
+def too_few(found: Evidence, enough: int, size: float | None) -> str:
+    """That there are too few values, and how many could prove a change, of which size."""
+    counts = f"{number_of(found.base)} against {number_of(found.new)} processes"
+    text = f"{number_of(found.base)} pairs" if found.paired else counts
+    among = f" among {found.family} configurations" if found.family > 1 else ""
+    text += f" are too few to prove a change{among}, of whatever size"
+    if found.plan is not None and found.plan.begins:
+        text += f"; a new experiment of {enough} pairs could prove one"
+    else:
+        text += f"; {enough} {'pairs' if found.paired else 'on each side'} could prove one"
+    return text if size is None else f"{text} of {found.metric.change_text(size, signed=False)}"
+
+
+def disagreement(found: Evidence, of_medians: float | None) -> str:
+    """Names the estimator where the shown medians change in the opposite direction."""
+    if of_medians is None:
+        return ""
+    of = "within pairs" if found.paired else "between processes of both sides"
+    text = found.metric.change_text(of_medians)
+    return f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {text})"
+
+
+def _direction(change: float, metric: Metric) -> str:
+    return metric.better if (change > 0) == metric.higher_is_better else metric.worse

@@ -21,12 +21,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.base.stats.rank_tests import outside
-from cnnbench.judge.compare.estimate import Evidence, shift_of
-from cnnbench.judge.compare.sequential import (
+from cnnbench.base.inference import outside
+from cnnbench.judge.compare.estimate import (
     MOST_PROCESSES,
+    Evidence,
     InterimAnalysis,
     growing,
+    shift_of,
 )
 
 _CHANCE = 0.82

@@ -26,16 +26,22 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
-from cnnbench.base.grouping import grouped
-from cnnbench.base.stats import rank_tests
-from cnnbench.base.text.numbers import count, number_of
-from cnnbench.judge.compare import words
-from cnnbench.judge.compare.estimate import Evidence, TwoSamples, gather, provable, usable
+from cnnbench.base import inference
+from cnnbench.base.stats import grouped
+from cnnbench.base.text import count, number_of
+from cnnbench.judge.compare import estimate
+from cnnbench.judge.compare.estimate import (
+    Continuation,
+    Evidence,
+    TwoSamples,
+    gather,
+    provable,
+    usable,
+)
 from cnnbench.judge.compare.further import needed
-from cnnbench.judge.compare.sequential import Continuation
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.judge.metrics.measurement import THROUGHPUT, Policy
 from cnnbench.records.codec import ABSENT, OPTIONAL, gathered
+from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
 
@@ -171,7 +177,7 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Ju
         found = [gather(replace(cases[index], family=len(family)), policy) for index in family]
         # Scaled from the case's share of the level to the whole level.
         scaled = [min(1.0, one.p / one.share) if one.share else 1.0 for one in found]
-        for index, each, p in zip(family, found, rank_tests.holm(scaled), strict=True):
+        for index, each, p in zip(family, found, inference.holm(scaled), strict=True):
             judgements[index] = _judged(each, p, policy)
     return [judgement for judgement in judgements if judgement is not None]
 
@@ -186,7 +192,7 @@ def processes_needed(
     """Fewest processes per side (or pairs) that can prove one change among several tests."""
     needed = policy.min_processes
     alpha = share * policy.alpha_of(metric)
-    while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
+    while configurations * inference.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
 
@@ -221,7 +227,7 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
     if judgement.verdict_needs is None:
         sizes = f"{number_of(case.base)} values in BASE and {number_of(case.new)} in NEW"
         return _with_reason(evidence, judgement, f"{sizes} make no pairs")
-    needs = words.at_least(case, judgement.verdict_needs)
+    needs = estimate.at_least(case, judgement.verdict_needs)
     few = f"{count(fewest, 'process', 'processes')} in {side}; a verdict needs {needs}"
     return _with_reason(evidence, judgement, few)
 
@@ -242,7 +248,7 @@ def _judged(found: Evidence, p: float, policy: Policy) -> Judgement:
     metric, alpha, share = found.metric, policy.alpha_of(found.metric), found.share or 0.5
     plan, family, verdict = found.plan, found.family, Verdict.INCONCLUSIVE
     values: dict[str, Any] = {}
-    best = rank_tests.smallest_p(len(found.base), len(found.new), found.paired)
+    best = inference.smallest_p(len(found.base), len(found.new), found.paired)
     separated = family * best > found.share * alpha and math.isclose(found.p, best)
     if p <= alpha and found.wholly_beyond_floor:
         better = (found.change > 0) == metric.higher_is_better
@@ -268,16 +274,18 @@ def _judged(found: Evidence, p: float, policy: Policy) -> Judgement:
 
 def _reason(found: Evidence, judgement: Judgement, certain: bool) -> str:
     """The reason of a verdict from its values; `certain`: whether the test is significant."""
-    chance = words.chance(judgement.p_adjusted, found.family)
+    chance = estimate.chance_words(judgement.p_adjusted, found.family)
     interval = (found.metric, found.change, found.low, found.high)
     if judgement.verdict in (Verdict.FASTER, Verdict.SLOWER):
-        return f"{words.magnitude(*interval)}, {chance}"
+        return f"{estimate.magnitude(*interval)}, {chance}"
     if judgement.verdict is Verdict.SAME:
-        return words.within_margin(found)
+        return estimate.within_margin(found)
     if judgement.at_least is not None:
-        return words.too_few(found, judgement.at_least, judgement.provable_change)
-    why = words.undecided(found, certain) + words.outlook(found, judgement.needed, judgement.more)
-    return f"{words.estimate(*interval)}, {chance}: {why}"
+        return estimate.too_few(found, judgement.at_least, judgement.provable_change)
+    why = estimate.undecided_words(found, certain) + estimate.outlook(
+        found, judgement.needed, judgement.more
+    )
+    return f"{estimate.estimate(*interval)}, {chance}: {why}"
 
 
 def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
@@ -293,7 +301,7 @@ def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
 
 
 def _with_reason(found: Evidence, judgement: Judgement, reason: str) -> Judgement:
-    reason += words.disagreement(found, judgement.medians_change)
+    reason += estimate.disagreement(found, judgement.medians_change)
     return replace(judgement, reason=reason)
 
 
@@ -306,7 +314,7 @@ def processes_to_decide(configurations: int) -> int:
     count = processes_needed(_DEFAULT, configurations)
     # All values of one side except one exceed all of the other.
     while (
-        rank_tests.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count))
+        inference.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count))
         > _DEFAULT.alpha
     ):
         count += 1

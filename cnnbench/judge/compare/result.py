@@ -9,21 +9,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import count, number, number_of
+from cnnbench.base.stats import median
+from cnnbench.base.text import count, number, number_of
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import words
+from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import MedianStep, measured_again
 from cnnbench.judge.compare.estimate import TwoSamples, unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
-from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import SPEEDS, Metric
+from cnnbench.judge.metrics.measurement import CONTEXT, SPEEDS, Measurement, Policy
 from cnnbench.records.codec import OPTIONAL
-from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
+from cnnbench.records.metric import Metric
+from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord
 
 
@@ -53,13 +52,13 @@ class MetricResult(TwoSamples):
 
     @property
     def estimate(self) -> str:
-        """The change with its interval, see `cnnbench.judge.compare.words.estimate`."""
+        """The change with its interval, see `cnnbench.judge.compare.estimate.estimate`."""
         found = self.judgement
         return words.estimate(self.metric, found.change, found.low, found.high)
 
     @property
     def magnitude(self) -> str:
-        """The size of the change, see `cnnbench.judge.compare.words.magnitude`."""
+        """The size of the change, see `cnnbench.judge.compare.estimate.magnitude`."""
         found = self.judgement
         return words.magnitude(self.metric, found.change, found.low, found.high)
 

@@ -9,15 +9,13 @@ from functools import partial
 from typing import Any
 
 from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
-from cnnbench.base.document import Content, Row, Table, Text, numeric, table, terminal
-from cnnbench.base.document.markdown import table_lines
-from cnnbench.base.text.escape import code, markdown
-from cnnbench.base.text.numbers import count, number, number_of, percent
+from cnnbench.base.document import Content, Row, Table, Text, numeric, table, writers
+from cnnbench.base.document.writers import table_lines
+from cnnbench.base.text import code, count, markdown, number, number_of, percent
 from cnnbench.judge.explain.causes import causes, significant_causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides
-from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
-from cnnbench.records.step_profile import StepProfile
+from cnnbench.records.profiles import Cause, ExplainedRow, Explanation, StepProfile
 
 _ALSO = 0.1  # least share of the difference of a second cause in the answer
 _MOST_NAMED = 2
@@ -171,7 +169,7 @@ def rows_table(found: Explanation, most: int = SHOWN, **layout: Any) -> Table | 
 def table_text(found: Explanation, most: int = SHOWN) -> str:
     """The answer, the causes with their evidence, the rows, and further differences."""
     causes, *others = sections(found, most)
-    return terminal.text_of([[found.answer, *causes], *others])
+    return writers.text_of([[found.answer, *causes], *others])
 
 
 def sections(found: Explanation, most: int = SHOWN) -> list[list[Content]]:

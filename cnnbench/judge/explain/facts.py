@@ -9,16 +9,20 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from cnnbench.base.grouping import grouped
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import NONE, binary, first_few, integer, number, percent
+from cnnbench.base.stats import grouped, median
+from cnnbench.base.text import NONE, binary, first_few, integer, number, percent
 from cnnbench.judge.compare.comparability import Difference, Group, differences
-from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.metrics.comparable_facts import REDUCING, UPDATING, allowed, expand
+from cnnbench.judge.compare.configuration import REDUCING, UPDATING, Configuration, allowed, expand
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.machine.gpu import THROTTLE_REASONS
-from cnnbench.records.explanation import FactChange
-from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL, Primitive, StepProfile
+from cnnbench.records.profiles import (
+    FORWARD,
+    TO_INPUT,
+    TO_KERNEL,
+    FactChange,
+    Primitive,
+    StepProfile,
+)
 
 _OTHERS, _WITHHELD = "CPUs used by other programs", "CPU time withheld by the hypervisor"
 CPU_TIME = "CPU time of a step"
@@ -261,14 +265,14 @@ def _logged(profiles: Iterable[StepProfile]) -> dict[tuple[str, str], list[Primi
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
     """Calls of both sides by kernel, else by layout, whichever differs; None if neither does."""
     for text in (_kernel, lambda one: f"{_kernel(one)} with {one.layouts}"):
-        a, b = (_counted(side, text) for side in (before, after))
+        a, b = (_call_counts(side, text) for side in (before, after))
         if a != b:
             # Of the layouts without those that both have.
             return (_text(a), _text(b)) if text is _kernel else (_text(a - b), _text(b - a))
     return None
 
 
-def _counted(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -> Counter[str]:
+def _call_counts(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for one in calls:
         found[text(one)] += one.calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cnnbench.judge.history.noise import SeriesLevel
 from cnnbench.judge.history.reading import Contents, contents
 from cnnbench.judge.history.series import (
     HistoryEntry,
@@ -11,9 +10,9 @@ from cnnbench.judge.history.series import (
     TimeSeries,
     all_series,
 )
-from cnnbench.judge.history.steps import LevelChange, Trend, trend
-from cnnbench.judge.metrics.registry import HISTORY as METRICS
-from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.history.steps import LevelChange, SeriesLevel, Trend, trend
+from cnnbench.records.metric import HISTORY as METRICS
+from cnnbench.records.metric import Metric
 
 __all__ = [
     "METRICS",

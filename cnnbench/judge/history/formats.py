@@ -9,29 +9,30 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import ClassVar
 
-from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, terminal
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text import table as tables
-from cnnbench.base.text.numbers import count, first_few, integer, number_of
-from cnnbench.judge.history.noise import TWO_MACHINES, RecognizedNoise, SeriesLevel
+from cnnbench.base import terminal as tables
+from cnnbench.base.document import Content, Row, Section, TableCell, Text, numeric, table, writers
+from cnnbench.base.stats import median
+from cnnbench.base.text import count, first_few, integer, number_of
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     MIN_SERIES,
+    TWO_MACHINES,
     ChangedFact,
     LevelChange,
+    RecognizedNoise,
+    SeriesLevel,
     SharedStep,
     Trend,
     shared_steps,
 )
-from cnnbench.judge.metrics.measurement import readable_fact
-from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
-from cnnbench.judge.metrics.speed import slow_steps_text
+from cnnbench.judge.metrics.measurement import THROUGHPUT, readable_fact, slow_steps_text
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.machine.commits import Commits
 from cnnbench.records.codec import ABSENT, TIME, Document, gathered
 from cnnbench.records.load import SkippedFile
-from cnnbench.records.subject import Subject
+from cnnbench.records.metric import Metric
+from cnnbench.records.run import Subject
 
 OUTLIER = "outlier"
 """Kind of a point far from its level."""
@@ -56,7 +57,7 @@ def table_text(
         for one in shared
     )
     ends = [*texts, *(Text(one, hanging=2) for one in remarks)]
-    return terminal.text_of(
+    return writers.text_of(
         [[head], *(_section(found, metric, last) for found in trends), *([ends] if ends else [])]
     )
 

@@ -16,14 +16,13 @@ from cnnbench.base.document import (
     Section,
     TableCell,
     Text,
-    html,
     numeric,
     table,
+    writers,
 )
-from cnnbench.base.grouping import grouped
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import count, first_few, integer
-from cnnbench.base.text.progress import Progress
+from cnnbench.base.stats import grouped, median
+from cnnbench.base.terminal import Progress
+from cnnbench.base.text import count, first_few, integer
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.formats import is_commit, linked
 from cnnbench.judge.history.series import SeriesPoint
@@ -34,8 +33,8 @@ from cnnbench.judge.history.steps import (
     Trend,
     shared_steps,
 )
-from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.files import PICTURES
+from cnnbench.records.metric import Metric
 from cnnbench.version import __version__
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
@@ -67,7 +66,7 @@ def render(
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
         made = page(trends, metric, commit_url, remarks)
-        text = html.render(made, DOCUMENTS[suffix], progress)
+        text = writers.render_report(made, DOCUMENTS[suffix], progress)
         return text.encode("utf-8", "backslashreplace")
     charts = _charts(trends, metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")

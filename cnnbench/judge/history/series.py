@@ -9,16 +9,13 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.slow_steps import SlowSteps, shared_slow_steps, slow_steps
-from cnnbench.base.text.labels import labels_of
-from cnnbench.base.text.messages import nearest
-from cnnbench.base.text.table import natural_key
+from cnnbench.base.slow_steps import SlowSteps, shared_slow_steps, slow_steps
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import labels_of, nearest
 from cnnbench.errors import FlagError
-from cnnbench.judge.compare.all_reduce import measurements
 from cnnbench.judge.compare.comparability import home, pair_of
-from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.metrics.comparable_facts import Effect, fact
+from cnnbench.judge.compare.configuration import Configuration, Effect, fact, labels, measurements
 from cnnbench.judge.metrics.measurement import (
     Measurement,
     Origin,
@@ -28,13 +25,11 @@ from cnnbench.judge.metrics.measurement import (
     short_commit,
     titles,
 )
-from cnnbench.judge.metrics.registry import HISTORY, Metric
 from cnnbench.machine.commits import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import started
-from cnnbench.records.parts import ModelInfo
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject
+from cnnbench.records.metric import HISTORY, Metric
+from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

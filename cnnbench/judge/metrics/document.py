@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from cnnbench.base.text.numbers import binary
-from cnnbench.base.text.table import markdown_table, rewrite
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import ALL, Metric
-from cnnbench.records.metric import RUN
+from cnnbench.base.terminal import markdown_table, rewrite
+from cnnbench.base.text import binary
+from cnnbench.judge.metrics.measurement import Policy
+from cnnbench.records.metric import ALL, RUN, Metric
 
 _HEADER = ("metric", "unit", "value", "better", "counts from", "")
 

@@ -1,23 +1,44 @@
-"""The measurements of one process of one configuration, and their origins."""
+"""Metrics of records, their measurements, and the policy of decisions.
+
+Rules of one metric are in its declaration, see `cnnbench.records.metric.Metric`.
+
+`slow_steps_of` are the slow steps that the runs of a side have in common, `slow_steps_text` is
+these in words, and `median_step_text` what the median step of some runs hides.
+`cnnbench.base.slow_steps` explains both, docs/methodology.md has the error rates.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-from cnnbench.base.reading import parse_json
-from cnnbench.base.text.numbers import binary, counted, integer
-from cnnbench.machine.software import without_places
+from cnnbench.base.files import parse_json
+from cnnbench.base.slow_steps import FEWEST, SlowSteps, shared_slow_steps, slow_steps
+from cnnbench.base.stats import median
+from cnnbench.base.text import binary, counted, integer, number, percent
+from cnnbench.machine.facts import without_places
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.parts import ErrorInfo, ModelInfo
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject, subject_of
+from cnnbench.records.metric import (
+    ALL,
+    FASTER,
+    METRICS,
+    QUICKER,
+    Metric,
+    load_metrics,
+    register_metric,
+)
+from cnnbench.records.metrics.figures import throughputs
+from cnnbench.records.run import ErrorInfo, ModelInfo, RunRecord, Subject, subject_of
+
+# The measurements of one process of one configuration, and their origins.
 
 RUN = RunRecord.kind
 ALL_REDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -301,3 +322,191 @@ def part_text(part: str, text: str) -> str:
     if not text:
         return f"unknown {part}"
     return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)
+
+
+# Metrics that commands offer: those of runs (`cnnbench.records.metrics`) and of reductions.
+
+load_metrics()
+THROUGHPUT, STARTUP, CPU_TIME = (METRICS[name] for name in ("throughput", "startup", "cpu_time"))
+_GIGA = 1e9
+
+
+def _bandwidth(row: MeasuredReduction) -> float | None:
+    """Bus bandwidth in GB/s; of a copy, what all devices write together."""
+    return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
+
+
+def _speed(name: str, about: str, of: str, *others: str, **rules: Any) -> Metric:
+    """A bandwidth, by which compare judges measurements of a kind as their throughput."""
+    rules |= {"about": about, "kinds": (of, *others), "judged": {of: THROUGHPUT.name}, **FASTER}
+    register_metric("GB/s", name=name, **rules)(_bandwidth)
+    return ALL[name]
+
+
+def _build(unit: str, **rules: Any) -> None:
+    rules |= {"about": "Tracing of the reduction and its first call", **QUICKER}
+    register_metric(unit, threshold=STARTUP.threshold, **rules)(attrgetter("build_seconds"))
+
+
+BUS_BANDWIDTH = _speed(
+    "bus_bandwidth", "Bus bandwidth of the median reduction", ALL_REDUCE, PEER, gates=True
+)
+_BOTH: dict[str, Any] = {"kinds": (ALL_REDUCE, PEER), "judged": {}, **QUICKER}
+register_metric("s", name="reduction_seconds", about="The median reduction", **_BOTH)(
+    attrgetter("seconds")
+)
+_build("s", name="build_seconds", kinds=(ALL_REDUCE, BUILD, PEER), judged={})
+_build(
+    "seconds",
+    name="build",
+    kinds=(ALL_REDUCE, BUILD),
+    judged=dict.fromkeys((ALL_REDUCE, BUILD), STARTUP.name),
+    followed=False,
+)
+_speed("peer_bandwidth", "Bus bandwidth of another library", PEER, followed=False)
+_speed("copy_bandwidth", "Bytes that all devices write together", COPY)
+
+SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
+"""The main metrics of runs and all-reduces; their changes have a geometric mean."""
+
+DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if metric.by_default)
+"""The default of --metrics."""
+
+
+def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
+    """Metrics by which compare judges measurements of these kinds, by their names in --metrics.
+
+    They are in the order of `METRICS`: that of the names changes nothing.
+    """
+    places = {name: place for place, name in enumerate(METRICS)}
+    found = [
+        (min(places[name] for name in own), metric)
+        for metric in ALL.values()
+        if (
+            own := {name for kind, name in metric.judged.items() if kind in kinds and name in names}
+        )
+    ]
+    return tuple(metric for _, metric in sorted(found, key=itemgetter(0)))
+
+
+# Constants of the verdicts, each with its reason; docs/compare_reference.md has the formulas.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Constants of the verdicts. A sample is one value per process.
+
+    Attributes:
+      threshold: smallest change of throughput, and of other metrics without a threshold of their
+        own, that counts, as a share (0.03: 3 %). On a quiet machine medians of equal processes have
+        a standard deviation of about 1.3 %, so confidence intervals of 5 to 8 processes per side
+        are 1.4 to 2 % wide to each side. A lower threshold would never give "same", one above 5 %
+        would miss relevant changes.
+      alpha: two-sided level of the tests over all configurations of a comparison (Holm). A false
+        alarm is one of the two tails: with 0.04 at most 2 % of comparisons of equal sides are
+        called slower, whatever the noise, if the runs of both sides were interleaved. Confidence
+        intervals have the level 1 - alpha.
+      further_alpha: level of each metric with a threshold of its own. Their values are nearly
+        constant or their floors wide, so a low level costs little: 5 against 5 separated values
+        have p = 0.008. Memory and accuracy add at most half a per cent each to the 2 % of
+        throughput.
+      min_processes: smallest number of processes per side for a verdict. The smallest p of 4
+        against 4 is 2/70 = 0.029; that of 3 against 3 is 0.1, above any alpha in use.
+      noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
+        not divided by the number of processes, because more processes per session do not reduce
+        the difference between sessions.
+      same_limit: widest margin within which two sides may be called the same. The floor grows with
+        the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
+    """
+
+    threshold: float = 0.03
+    alpha: float = 0.04
+    further_alpha: float = 0.01
+    min_processes: int = 4
+    noise_factor: float = 2.0
+    same_limit: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):
+            if not 0 < level < 1:
+                raise ValueError(f"{name}={level}: must lie between 0 and 1")
+        if self.min_processes < 1:
+            raise ValueError(f"min_processes={self.min_processes}: must be at least 1")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{field.name}={value}: must be finite and not negative")
+
+    def threshold_of(self, metric: Metric) -> float:
+        """Smallest change of a metric that counts: a share, or a difference in its unit."""
+        return self.threshold if metric.threshold is None else metric.threshold
+
+    def alpha_of(self, metric: Metric) -> float:
+        """Two-sided level of the tests of a metric."""
+        usual = self.alpha if metric.threshold is None else self.further_alpha
+        return metric.alpha or usual
+
+    @property
+    def confidence(self) -> float:
+        """Confidence level of the intervals."""
+        return 1 - self.alpha
+
+    def replace(self, **values: Any) -> Policy:
+        """A copy with other constants."""
+        return dataclasses.replace(self, **values)
+
+
+# Slow steps of runs in words.
+
+_ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_MANY = 0.3
+"""Share of slow steps above which they have no useful mean distance."""
+
+
+def slow_steps_of(runs: Iterable[RunRecord]) -> SlowSteps | None:
+    """The slow steps that most of the successful runs of a side have; None without."""
+    return shared_slow_steps([slow_steps(run.step_seconds) for run in runs if run.status == "ok"])
+
+
+def median_step_text(runs: Sequence[RunRecord], threshold: float) -> str:
+    """The speed at the median step in words, with the slow steps that make it another one.
+
+    "" if it is not above that of the successful runs by more than the threshold, a share, or if
+    runs have too few steps to tell.
+    """
+    good = [run for run in runs if run.status == "ok" and run.batch]
+    judged = [speed for speed in throughputs(good) if speed is not None]
+    if not judged or min(len(run.step_seconds) for run in good) < FEWEST:
+        return ""
+    at_median = median(
+        run.batch.global_ / median(run.step_seconds) for run in good if run.batch is not None
+    )
+    if at_median <= (1 + threshold) * median(judged):
+        return ""
+    slow = slow_steps_of(good)
+    text = "" if slow is None else f"{slow_steps_text(slow)}; "
+    return f"{text}{number(at_median)} images/sec at the median step"
+
+
+def further_cost(before: SlowSteps | None, after: SlowSteps | None) -> float:
+    """What slow steps cost more in `after`, as a share of the time of all steps."""
+    costs = [0.0 if one is None else one.cost for one in (before, after)]
+    return costs[1] - costs[0]
+
+
+def slow_steps_text(slow: SlowSteps) -> str:
+    """Slow steps in words: "every third step takes 90 ms more (33.3 % of the steps)"."""
+    share = f"{percent(slow.share)} of the steps"
+    more = f"{number(1000 * slow.extra)} ms more"
+    if (distance := slow.distance) is not None:
+        which = _ORDINALS[distance - 2] if distance < len(_ORDINALS) + 2 else f"{distance}th"
+        return f"every {which} step takes {more} ({share})"
+    if slow.occurrences == 1:
+        steps = len(slow.indices)
+        what = "one step of a process takes"
+        if steps > 1:
+            what = f"{steps} consecutive steps of a process take"
+        return f"{what} {number(1000 * steps * slow.extra)} ms more"
+    if slow.share > _MANY:
+        return f"{share} take {more}, at irregular distances"
+    return f"one step in {1 / slow.share:.0f} takes {more}, at irregular distances ({share})"

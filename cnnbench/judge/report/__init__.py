@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.document import Answer, Report, Section
-from cnnbench.base.document.html import FORMATS, render
+from cnnbench.base.document.writers import FORMATS
+from cnnbench.base.document.writers import render_report as render
 from cnnbench.judge.report.results import ReportSubject, gather
 from cnnbench.records.load import load_records as load
 

@@ -11,26 +11,23 @@ from math import isfinite
 from typing import Any, ClassVar, TypeVar
 
 from cnnbench.base.document import TableCell, interval
-from cnnbench.base.grouping import grouped
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.stats.steady_state import Shape, SteadyState
-from cnnbench.base.text.numbers import integer
-from cnnbench.base.text.table import natural_key
+from cnnbench.base.stats import grouped, median
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import integer
+from cnnbench.base.time_series import Shape, SteadyState
 from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records
 from cnnbench.judge.compare.comparability import groups
 from cnnbench.judge.compare.compare import PlanOf
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
-from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.machine.commits import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
 from cnnbench.records.codec import gathered, started
 from cnnbench.records.load import Loaded, Study
-from cnnbench.records.roofline import Roofline
+from cnnbench.records.metric import HISTORY
+from cnnbench.records.profiles import Roofline, StepProfile
 from cnnbench.records.run import RunRecord, run_steady_state
-from cnnbench.records.step_profile import StepProfile
-from cnnbench.records.strategies import StrategiesDocument
-from cnnbench.records.tune import TuneDocument
 
 CONFIDENCE = 0.95
 """Least confidence of the intervals."""

@@ -1,4 +1,6 @@
-"""The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow.
+"""What `cnnbench allreduce` measures, and the peers beside it.
+
+TensorFlow's default, the collective ring, is missing: it is the algorithm `collective`.
 
 The grammar of --sizes:
 
@@ -16,16 +18,17 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cnnbench.base import plugins
-from cnnbench.base.jobs.job import Job
-from cnnbench.base.text.numbers import parse_bytes
+from cnnbench.base.job import Job
+from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, named, specs_of, words
+from cnnbench.flags.declare import FlagSpec, RunPart, named, specs_of, words
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -36,17 +39,80 @@ from cnnbench.flags.groups.all_reduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.flags.roles import RunPart
-from cnnbench.lab.all_reduce import peers
 from cnnbench.plan import Setup, make_setup
-from cnnbench.plan.exchange import check_all_reduce
-from cnnbench.plan.notices import INDIFFERENT_TO_MEMORY
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames
-from cnnbench.plan.rules import Rule, always, idle
-from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
-from cnnbench.variable_mgr.all_reduce.context import groups_of
-from cnnbench.variable_mgr.sizes import DTYPE_BYTES
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, idle
+from cnnbench.plan.refusals import INDIFFERENT_TO_MEMORY
+from cnnbench.plan.setup import check_all_reduce
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, registry, single
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of, process_of
+from cnnbench.variable_mgr.spec import CrossDeviceSpec, Packing
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+# Reductions of other projects: the cross-device ops of tf.distribute, to compare with ours.
+
+TowerTensors: TypeAlias = "Sequence[Sequence[tf.Tensor]]"
+
+# The name here and that of --cross_device_ops.
+_OPS = {
+    "reduction_to_one_device": "reduction_to_one_device",
+    "hierarchical_copy_all_reduce": "hierarchical_copy",
+    "nccl_all_reduce": "nccl",
+}
+NAMES = tuple(_OPS)
+
+
+def reduction_of(name: str, devices: Sequence[str]) -> Callable[[TowerTensors], Any]:
+    """A reduction of tf.distribute in the form of ours: tensors [tower][i] in, sums [tower][i] out.
+
+    It is called while a tf.function is traced, on tensors made on each device, and adds to that
+    function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole list under a
+    `MirroredStrategy` of the same devices. So the timed part is that of our algorithms: the same
+    tensors on the same devices, in the same function, until every device has every sum. Options are
+    TensorFlow's defaults: the hierarchical copy and NCCL join all tensors into one pack,
+    ReductionToOneDevice reduces each by itself on the first device. The replica context adds one
+    IdentityN per device, which copies nothing.
+
+    `devices` are full device strings of one process, all different.
+    """
+    check_peer(name, devices)
+    import tensorflow as tf
+
+    from cnnbench.variable_mgr import strategies
+
+    strategy: Any = strategies.mirrored(tuple(devices), CrossDeviceSpec(ops=_OPS[name]))
+
+    def reduce(tower_tensors: TowerTensors) -> list[list[tf.Tensor]]:
+        def replica() -> Any:
+            context = tf.distribute.get_replica_context()
+            number = int(tf.get_static_value(context.replica_id_in_sync_group))
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tower_tensors[number]))
+
+        by_tensor = [
+            strategy.experimental_local_results(of_devices) for of_devices in strategy.run(replica)
+        ]
+        return [list(sums) for sums in zip(*by_tensor, strict=True)]
+
+    return reduce
+
+
+def check_peer(name: str, devices: Sequence[str]) -> None:
+    """Refuses devices on which a peer does not reduce, or returns wrong sums."""
+    if len({process_of(device) for device in devices}) > 1:
+        raise ValueError("a MirroredStrategy reduces between the devices of one process")
+    if name == "hierarchical_copy_all_reduce" and len(devices) % 2:
+        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        raise ValueError(
+            f"tf.distribute.HierarchicalCopyAllReduce leaves out the last of {len(devices)} "
+            "devices: its halves are equal, so it needs an even number"
+        )
+    if name == "nccl_all_reduce":
+        registry.create("nccl", ReduceContext(devices=tuple(devices)))
+
+
+# The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow.
 
 WITHOUT_EFFECT: tuple[FlagSpec, ...] = tuple(
     spec
@@ -127,8 +193,8 @@ def make_plan(
         raise FlagError("num_gpus", "", "must name at least one number of devices")
     named = words(params.peers)
     for peer in named:
-        if peer not in peers.NAMES:
-            reason = f"there is no {peer!r}; must be of {', '.join(peers.NAMES)}"
+        if peer not in NAMES:
+            reason = f"there is no {peer!r}; must be of {', '.join(NAMES)}"
             raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
     run = _run(params, max(counts), specs, names)

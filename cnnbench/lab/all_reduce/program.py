@@ -1,4 +1,20 @@
-"""Reductions as TensorFlow runs them: traced, chained, synchronised, between buffers.
+"""Programs that reduce alone.
+
+The values of a device repeat with a period that is a prime, so that a few hundred kilobytes
+describe tensors of any size, and parts that an algorithm could confuse (they are cut at multiples
+of powers of two) differ.
+
+There are two sets. Integers that are added without rounding, in any order, must be exact; they show
+a device that was left out or counted twice. Numbers of mixed magnitudes and signs round differently
+in every order; each sum must lie within
+
+    ((n-1) eps + cast eps) * sum |x_i|
+
+of the exact one: n-1 additions, of which each rounds by at most eps/2 of a partial sum that is at
+most sum |x_i|, the second eps/2 being room for the growth of the partial sums by rounding; and
+eps/2 for the rounding of each value to 16 bits if it is sent so (cast 1, else 0). eps is the
+distance from 1 to the next number of the format of the additions. See N. Higham, Accuracy and
+Stability of Numerical Algorithms, section 4.2.
 
 Tensors and sums are in staging areas, one per device, not in variables. An area returns all its
 tensors in one operation and takes all sums in one, by reference. Reading and assigning a variable
@@ -10,32 +26,120 @@ tensors.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import itertools
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
+import ml_dtypes
+import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.interrupts import restored
+from cnnbench.base.interrupts import obey, restored
+from cnnbench.base.terminal import Progress
 from cnnbench.errors import FlagError, first_line
-from cnnbench.lab.all_reduce import peers
-from cnnbench.lab.all_reduce.data import Array, DataSet
-from cnnbench.lab.all_reduce.plan import ReductionCase
-from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.all_reduce import (
-    AllReduceSpec,
-    ReduceContext,
-    names,
-    registry,
-    single,
-)
-from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.flags.groups.all_reduce import AllReduceParams
+from cnnbench.lab.all_reduce import plan
+from cnnbench.lab.all_reduce.plan import ReductionCase, Workload
+from cnnbench.records.all_reduce import Copying, Point
+from cnnbench.run.runtime.loading import uncollected
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, names, registry, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.gradients import transposed
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of
+from cnnbench.variable_mgr.base import WorkerGroup
+from cnnbench.variable_mgr.gradients import make_stages, run_through, transposed
+from cnnbench.variable_mgr.spec import AggregationSpec, Packing
+
+# Reduced data, and the check of the sums.
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+PERIOD = 65521
+SETS = ("integers", "floats")
+
+_MAGNITUDES = (-4.0, 4.0)
+_LARGEST_INTEGER = 100
+
+
+def _eps(dtype: str) -> float:
+    """Distance from 1 to the next number of float32, float16 or bfloat16."""
+    return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One period of the values of every device, in the reduced dtype, and of their sums.
+
+    `total` has the exact sums, `magnitude` the sums of the absolute values, both float64.
+    """
+
+    name: str
+    values: tuple[Array, ...]
+    total: Array
+    magnitude: Array
+
+    def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
+        """A tensor of a device's values, from the element `begin` on."""
+        count = int(np.prod(shape, dtype=np.int64))
+        start = np.roll(self.values[device], -(begin % PERIOD))
+        return np.resize(start, count).reshape(shape)
+
+    def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
+        """Number of wrong elements of a device's sum, of any shape.
+
+        `added_in` is the dtype of the additions; `cast` is whether the values were rounded to it
+        first.
+        """
+        roundings = len(self.values) - 1 + int(cast)
+        tolerance = roundings * _eps(added_in) * self.magnitude
+        if self.name == "integers":
+            tolerance = np.zeros_like(self.total)
+        total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
+        flat = result.reshape(-1)
+        wrong = 0
+        for first in range(0, len(flat), PERIOD):
+            part = flat[first : first + PERIOD].astype(np.float64)
+            error = np.abs(part - total[: len(part)])
+            # Written so that NaN, which compares as false, is wrong.
+            wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
+        return wrong
+
+
+def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
+    """Draws one of `SETS`; integers are so small that sums in `added_in` dtypes are exact."""
+    streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
+    generators = [np.random.default_rng(stream) for stream in streams]
+    if name == "integers":
+        # Integers of as many bits as the significand has are exact.
+        exact = min(round(2 / _eps(name)) for name in (dtype, *added_in))
+        values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
+    else:
+        values = [
+            g.choice([-1.0, 1.0], PERIOD) * np.exp2(g.uniform(*_MAGNITUDES, PERIOD))
+            for g in generators
+        ]
+    rounded = [value.astype(np.dtype(dtype)) for value in values]
+    exactly = np.stack([value.astype(np.float64) for value in rounded])
+    return DataSet(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
+
+
+def _integers(generator: np.random.Generator, device: int, devices: int, exact: int) -> Array:
+    """Values of one device, so small that the sum of all does not exceed `exact`."""
+    largest = min(_LARGEST_INTEGER, max(1, exact // devices))
+    values = generator.integers(-largest, largest, PERIOD, endpoint=True)
+    # With more devices than the format counts, some are zero, others at every element.
+    used = (device + np.arange(PERIOD)) % devices < exact
+    return np.where(used, values, 0)
+
+
+# Reductions as TensorFlow runs them: traced, chained, synchronised, between buffers.
 
 # [device][index]
 DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
@@ -228,7 +332,7 @@ def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Calla
     """
     if case.peer is not None:
         # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
-        reduction = peers.reduction_of(case.peer, place.devices)
+        reduction = plan.reduction_of(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
     groups = groups_of(place.devices, group_size)
@@ -278,6 +382,193 @@ def check(
         Reducer(spec, place, groups_of(place.devices, group_size))
     for name in peer_names:
         try:
-            peers.check(name, place.devices)
+            plan.check_peer(name, place.devices)
         except ValueError as error:
             raise FlagError("peers", name, first_line(error)) from error
+
+
+# Measurement and check of all cases on the tensors of one size.
+
+_COPIED = "float32"
+
+
+@dataclass
+class _Trial:
+    """One case, or the memory copy: its row so far, and the seconds of its timed calls."""
+
+    case: ReductionCase
+    point: Point
+    program: Program | None = None
+    seconds: list[float] = field(default_factory=list)
+
+    def note(self, **parts: Any) -> None:
+        self.point = replace(self.point, **parts)
+
+
+class SizeBench:
+    """Measures every case on one workload.
+
+    In every round each case, and a memory copy, is called once, in a random order, so that
+    disturbances of the machine affect all alike.
+    """
+
+    def __init__(
+        self,
+        place: ReduceContext,
+        workload: Workload,
+        cases: Sequence[ReductionCase],
+        params: AllReduceParams,
+        workers: WorkerGroup | None = None,
+    ) -> None:
+        self._workers = workers
+        self._place = place
+        self._workload = workload
+        self._params = params
+        self._dtype = params.dtype
+        self._bytes = workload.elements * DTYPE_BYTES[params.dtype]
+        row = partial(
+            Point,
+            workload=workload.name,
+            dtype=params.dtype,
+            bytes=self._bytes,
+            tensors=len(workload.shapes),
+            elements=workload.elements,
+            devices=len(place.devices),
+        )
+        self._trials = [_Trial(case, row(spec=str(case), packing=case.packing)) for case in cases]
+        self._copy = _Trial(ReductionCase(), row(spec="memory copy", packing=Packing()))
+
+    def run(self, progress: Progress) -> None:
+        """Measures; results remain available after an interruption."""
+        own = self._place.own_devices
+        first = self._place.devices.index(own[0])
+        buffers = copied = Buffers(own, self._workload.shapes, self._dtype, first)
+        if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
+            # One tensor of all bytes, because memory is copied fastest in one piece.
+            elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
+            copied = Buffers(own, [(elements,)], _COPIED, first)
+        try:
+            self._measure(buffers, copied, progress)
+        finally:
+            progress.finish()
+            for trial in (*self._trials, self._copy):
+                trial.program = None
+            for each in {buffers, copied}:
+                each.close()
+            gc.collect()
+
+    @property
+    def points(self) -> list[Point]:
+        """A row for every case that was timed, or built, or failed."""
+        return [
+            replace(trial.point, seconds=tuple(trial.seconds))
+            for trial in self._trials
+            if trial.seconds
+            or trial.point.error
+            or (self._params.build_only and trial.point.build_seconds)
+        ]
+
+    @property
+    def copying(self) -> Copying | None:
+        """The memory copy; None before it was timed."""
+        if not self._copy.seconds:
+            return None
+        devices, seconds = len(self._place.devices), tuple(self._copy.seconds)
+        return Copying(bytes=self._bytes, devices=devices, seconds=seconds)
+
+    @property
+    def copy_error(self) -> str | None:
+        """Error of the memory copy that was measured for comparison; None without one."""
+        return self._copy.point.error
+
+    def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:
+        integers, floats = (self._data(name) for name in SETS)
+        buffers.load(integers)
+        label = f"{self._workload.name} on {len(self._place.devices)} devices"
+        progress.start(f"{label}: building", len(self._trials))
+        for number, trial in enumerate(self._trials, start=1):
+            self._build(trial, buffers)
+            progress.update(number)
+        if self._params.build_only:
+            return
+        self._check(integers, buffers)
+        buffers.load(floats)
+        self._check(floats, buffers)
+        if copied is not buffers:
+            copied.load(floats if self._dtype == _COPIED else self._data("floats", _COPIED))
+        with self._attempt(self._copy):
+            self._copy.program = Program(copied, lambda: copy_all, self._params.iters_per_step)
+        progress.start(label, self._params.num_warmup_batches + self._params.num_batches)
+        self._time(progress)
+
+    def _build(self, trial: _Trial, buffers: Buffers) -> None:
+        with self._attempt(trial):
+            make = factory(trial.case, self._place, self._params.all_reduce_group_size)
+            program = Program(buffers, make, self._params.iters_per_step)
+            trial.note(trace_seconds=program.trace_seconds, operations=program.operations)
+            program.run()
+            trial.note(build_seconds=program.build_seconds)
+            trial.program = program
+
+    def _check(self, data: DataSet, buffers: Buffers) -> None:
+        for trial in self._trials:
+            if trial.program is None:
+                continue
+            packing = trial.case.packing
+            with self._attempt(trial):
+                # The first call reduces the tensors that were loaded before.
+                for _ in range(2 if packing.relaxed else 1):
+                    buffers.clear_sums()
+                    trial.program.run()
+                wire = packing.compact_dtype
+                wrong = buffers.count_wrong(data, wire or self._dtype, wire is not None)
+                if self._workers is not None:
+                    wrong = int(self._workers.total(wrong))
+                checked = self._workload.elements * len(self._place.devices)
+                so_far = trial.point
+                trial.note(wrong=so_far.wrong + wrong, checked=so_far.checked + checked)
+
+    def _time(self, progress: Progress) -> None:
+        order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
+        # The same in all processes.
+        where = self._place.devices
+        generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
+        gc.collect()
+        with uncollected():
+            for number in range(self._params.num_warmup_batches + self._params.num_batches):
+                generator.shuffle(order)
+                for trial in order:
+                    if trial.program is None:
+                        continue
+                    with self._attempt(trial):
+                        seconds = trial.program.run() / trial.program.chain
+                        if number >= self._params.num_warmup_batches:
+                            trial.seconds.append(seconds)
+                obey()
+                progress.update(number + 1)
+
+    @contextlib.contextmanager
+    def _attempt(self, trial: _Trial) -> Iterator[None]:
+        """Records an error; raises it where workers wait for one another."""
+        try:
+            with restored():
+                yield
+        except Exception as error:  # an algorithm may raise anything
+            if self._workers is not None:
+                raise
+            trial.note(error=f"{type(error).__name__}: {first_line(error)}")
+            trial.program = None
+
+    def _data(self, name: str, dtype: str | None = None) -> DataSet:
+        wires = (trial.case.packing.compact_dtype for trial in self._trials)
+        added_in = [wire for wire in wires if wire is not None]
+        devices = len(self._place.devices)
+        return make_data(name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed)
+
+
+def warm_up(place: ReduceContext) -> None:
+    """Traces and runs a copy, so that no case includes one-time costs of the process."""
+    buffers = Buffers(place.own_devices, [(1,)], _COPIED)
+    buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
+    Program(buffers, lambda: copy_all, 1).run()
+    buffers.close()

@@ -12,10 +12,9 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
-from cnnbench.base.document import Content, Table, TableCell, Text, terminal
-from cnnbench.base.text.numbers import NONE, binary, number, percent
-from cnnbench.base.text.table import parts
-from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.base.document import Content, Table, TableCell, Text, writers
+from cnnbench.base.terminal import parts, print_result, print_warning
+from cnnbench.base.text import NONE, binary, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
@@ -25,31 +24,29 @@ from cnnbench.flags.groups.all_reduce import (
     parse_specs,
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
-from cnnbench.lab.predict.formulas import formulas
-from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.lab.predict.predict import (
     COLUMNS,
+    LARGEST_DOMAIN,
     FastestByDevices,
+    Interconnect,
+    NotPredictedError,
     PredictionDocument,
+    TrainingStep,
     fastest,
     fastest_by_size,
-    predict,
-)
-from cnnbench.lab.predict.workload import (
-    NotPredictedError,
-    TrainingStep,
+    formulas,
     gradient_tensors,
     packing_text,
+    parse_link,
+    predict,
 )
+from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, Output, write_plot
 from cnnbench.records.load import load_run
-from cnnbench.records.prediction import Prediction
 from cnnbench.records.result_files import CsvTable, ResultFiles
-from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
-from cnnbench.variable_mgr.sizes import DTYPE_BYTES
+from cnnbench.variable_mgr.all_reduce.registry import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import Packing
 
 _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
@@ -197,7 +194,7 @@ def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) 
         step_table(result.rows) if step.step_seconds is not None else (),
         [fastest_table(result.fastest)],
     ]
-    print_result(terminal.text_of(sections, mark="# "))
+    print_result(writers.text_of(sections, mark="# "))
 
 
 _SMALLEST, _LARGEST = 1024, 1024**3

@@ -1,18 +1,670 @@
-"""Predictions for one model: time of the reduction and of the step, fastest algorithms."""
+"""Predictions of the cost model.
+
+Every formula returns the path of one tensor of s bytes: the sequence of messages, bytes and
+additions (see `ReductionPhase`). In Hockney's terms the cost is then messages * alpha + bytes *
+beta + added * gamma. ``n`` devices, ``k`` shards. Every algorithm but copying cuts a tensor into
+chunks of 16 KiB or more, so a small tensor is one chunk, and joins them with a copy in the end.
+
+Of several tensors:
+
+* Where a tensor is added on one device, the devices add tensors in turn, and the cost is that of
+the busiest device (`Formula.roots`).
+* Elsewhere tensors follow each other closely: the cost is the path of the slowest one, and for the
+others the time that they occupy a device (`Formula.busy`): the messages and bytes of all devices
+over n, as every tensor begins on another device.
+
+Whole lists of tensors and specs: `cnnbench.lab.predict.predict`.
+
+A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m others ``gamma *
+m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives one message at a
+time, both directions at once.
+
+Presets: alpha is a step of a reduction from GPU to GPU with its software, beta the usable rate,
+gamma the memory traffic of the contemporary GPU. docs/cost_model.md has the sources of all figures.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import ClassVar
 
-from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.workload import NotPredictedError, TrainingStep, packing_text
-from cnnbench.records.prediction import Prediction, Predictions
-from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
+from cnnbench.base.text import nearest, parse_number
+from cnnbench.errors import FlagError
+from cnnbench.records.all_reduce import Prediction, Predictions
+from cnnbench.records.codec import one_of
+from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce.registry import (
+    Formula,
+    Link,
+    NodeLayout,
+    Path,
+    PathOf,
+    ReductionPhase,
+    Tensor,
+    ring_lap,
+    star_of,
+)
+from cnnbench.variable_mgr.all_reduce.spec import (
+    DTYPE_BYTES,
+    LINE_BYTES,
+    AlgorithmSpec,
+    AllReduceSpec,
+    buckets_of,
+    buffer_sizes,
+    groups_of_small,
+)
+from cnnbench.variable_mgr.spec import Packing
+
+# Cost formulas of all-reduce algorithms, per tensor, for any number of devices.
+
+# NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
+# its protocol for large messages ("Simple", whose latencies the presets of links have).
+# Its protocol for small ones ("LL") costs 6.6 us, has a fifth of the latency (NVLink 0.6 of
+# 3.4 us, PCIe 1.0 of 5.7, network 2.7 of 14) and moves four bytes for each of the tensor.
+_NCCL_CALL = 8.4e-6
+_NCCL_CALL_LL = 6.6e-6
+_LL_LATENCY = 0.19
+_LL_BYTES = 4
+
+
+def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Every other device sends to the root, which adds and sends the sum to each of them."""
+    star = star_of(layout.near - 1, layout.devices - layout.near, tensor.bytes)
+    return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
+
+
+def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Two halves add on a device each; these two exchange and serve their halves."""
+    size = tensor.bytes
+    half = math.ceil(layout.devices / 2)
+    near = min(layout.near, half)
+    gather = star_of(near - 1, half - near, size)
+    across = _message(layout.nodes > 1, size)
+    return (
+        gather + ReductionPhase(added=(half - 1) * size),
+        across + ReductionPhase(added=size),
+        across,
+        gather,
+    )
+
+
+def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """n-1 hops that add, n-1 that distribute the sums; k rings at once.
+
+    A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a node as
+    there are nodes.
+    """
+    count, size = tensor.chunks(layout.devices * shards)
+    at_once = max(1.0, count / layout.devices)
+    moved = (layout.devices - 1) * at_once * size
+    lap = ring_lap(layout, at_once, moved)
+    return _there_and_back(lap, moved, tensor, count)
+
+
+def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
+    share = (layout.devices - 1) / layout.devices
+    chunks, _ = tensor.chunks(layout.devices * shards)
+    lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
+    return _there_and_back(lap, share * tensor.bytes, tensor, chunks)
+
+
+def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """log2 p exchanges of half, a quarter, ... and back, p the largest power of two up to n.
+
+    Partners are half of the devices apart first, neighbours last. Each device beyond p first shares
+    its additions with a partner, half of the tensor each, and receives the result in the end. The
+    partner continues with its own half, unless there are more than p/2 such devices.
+    """
+    steps = layout.devices.bit_length() - 1
+    power = 2**steps
+    extra = layout.devices - power
+    count, size = tensor.chunks(power)
+    halving, doubling = [], []
+    for step in range(1, steps + 1):
+        distance = power >> step
+        piece = min(tensor.bytes, distance * size)
+        far = layout.nodes > 1 and distance >= layout.near
+        message = _message(far, piece, layout.near)
+        halving.append(message + ReductionPhase(added=piece))
+        doubling.append(message + ReductionPhase(copied=piece if step < steps else 0))
+    before: tuple[ReductionPhase, ...] = ()
+    after: tuple[ReductionPhase, ...] = ()
+    if extra:
+        sharing = min(extra, layout.near)
+        half = min(tensor.bytes, power // 2 * size)
+        shared = _message(layout.nodes > 1, half, sharing)
+        fetched = shared if extra > power // 2 else ReductionPhase()
+        before = (shared + ReductionPhase(added=half), fetched)
+        after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
+    return (*before, *halving, *reversed(doubling), *after, _join(tensor, count))
+
+
+def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """The messages of all devices over n: in a round, a device takes part if it has a chunk.
+
+    As every tensor's ranks begin at another device, partners d apart are in two nodes of m devices
+    in d of m cases.
+    """
+    steps = layout.devices.bit_length() - 1
+    power = 2**steps
+    chunks, _ = tensor.chunks(power)
+    rounds, added = ReductionPhase(), 0.0
+    for step in range(1, steps + 1):
+        block = power >> step
+        messages = block * math.ceil(chunks / block) / layout.devices
+        size = block * tensor.bytes / layout.devices
+        leaving = min(1.0, block / layout.near) if layout.nodes > 1 else 0.0
+        rounds += _partly_far(layout, messages, size, leaving)
+        added += size
+    extra = (layout.devices - power) / layout.devices
+    sharing = layout.near if layout.nodes > 1 else 1
+    # A tensor of so few chunks that one of its halves is empty goes as a whole.
+    halves = 2 if chunks > power // 2 else 1
+    fetched = max(0, layout.devices - power - power // 2) / layout.devices * (halves - 1)
+    fold = _messages(
+        layout.nodes > 1,
+        halves * extra + fetched,
+        (extra + 0.5 * fetched) * tensor.bytes * sharing,
+    )
+    unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
+    return (
+        rounds + fold + ReductionPhase(added=added + extra * tensor.bytes),
+        rounds + unfold,
+        _join(tensor, chunks),
+    )
+
+
+def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Each half of the tensor moves up a binary tree and down again, k chunks in a row."""
+    levels = layout.devices.bit_length() - 1
+    near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
+    if layout.nodes == 1:
+        near_levels = levels
+    far_levels = levels - near_levels
+    children = min(2, layout.devices - 1)
+    count, size = tensor.chunks(2 * shards)
+    behind = math.ceil(count / 2) - 1
+    near = children * (near_levels + (behind if not far_levels else 0))
+    far = children * (far_levels + (behind if far_levels else 0))
+    climb = ReductionPhase(near, near * size) + ReductionPhase(
+        far_messages=far, far_bytes=far * size
+    )
+    return _there_and_back(climb, (near + far) * size, tensor, count)
+
+
+def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
+
+    Of the edges, half span one device, a quarter two, and so on. As every tensor's tree begins at
+    another device, one that spans d of the m devices of a node leaves it in d of m cases.
+    """
+    share = (layout.devices - 1) / layout.devices
+    chunks, _ = tensor.chunks(2 * shards)
+    leaving = 0.0
+    if layout.nodes > 1:
+        spans = [2**level for level in range(layout.devices.bit_length())]
+        edges = sum(1 / span for span in spans)
+        leaving = sum(min(1.0, span / layout.near) / span for span in spans) / edges
+    climb = _partly_far(layout, share * chunks, share * tensor.bytes, leaving)
+    return _there_and_back(climb, share * tensor.bytes, tensor, chunks)
+
+
+def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
+    """k devices, or the CPUs of k nodes, gather and add a shard each and send it back."""
+    count, size = tensor.chunks(shards)
+    near, far = layout.near - on_tower, layout.devices - layout.near
+    # A gatherer receives its shard from every device; a device sends to every gatherer.
+    gatherer = star_of(near, far, size)
+    sender = _messages(layout.nodes > 1, count, tensor.bytes)
+    move = gatherer if near + far >= count else sender
+    return _there_and_back(move, (layout.devices - 1) * size, tensor, count)
+
+
+def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """NCCL's ring cuts a tensor of any size into n chunks, and joins without a copy."""
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = ring_lap(layout, 1, moved)
+    return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
+
+
+def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """NCCL's pipelined double binary tree between nodes, chains within them.
+
+    Up and down at once, each device sends and receives the tensor twice.
+    """
+    near_hops = layout.near - 1
+    far_hops = math.ceil(math.log2(layout.nodes))
+    size = 2 * tensor.bytes
+    return (
+        ReductionPhase(
+            2 * near_hops,
+            size if near_hops else 0,
+            2 * far_hops,
+            size if far_hops else 0,
+            added=size,
+            fixed=_NCCL_CALL,
+        ),
+    )
+
+
+def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """TensorFlow's ring: n chunks per subdivision for any size; the input is copied first."""
+    moved = (layout.devices - 1) * tensor.bytes / layout.devices
+    lap = ring_lap(layout, shards, moved)
+    return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
+
+
+def _low_latency(path: PathOf) -> PathOf:
+    """A path of NCCL with its protocol for small messages."""
+
+    def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+        return [
+            replace(
+                one,
+                near_messages=_LL_LATENCY * one.near_messages,
+                near_bytes=_LL_BYTES * one.near_bytes,
+                far_messages=_LL_LATENCY * one.far_messages,
+                far_bytes=_LL_BYTES * one.far_bytes,
+                fixed=_NCCL_CALL_LL if one.fixed else 0,
+            )
+            for one in path(tensor, layout, shards)
+        ]
+
+    return small
+
+
+def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
+    """Messages of `size` bytes in all, of which the share `leaving` leaves its node."""
+    near = 1 - leaving
+    return ReductionPhase(
+        near * messages, near * size, leaving * messages, leaving * size * layout.near
+    )
+
+
+def _there_and_back(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
+    """Chunks are moved and added, their sums moved the same way, and joined in the end."""
+    return (move + ReductionPhase(added=added), move, _join(tensor, chunks))
+
+
+def _join(tensor: Tensor, chunks: int) -> ReductionPhase:
+    return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
+
+
+def _messages(far: bool, count: float, size: float) -> ReductionPhase:
+    return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
+
+
+def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
+    """One message; `sharing` devices of a node send theirs through the same link at once."""
+    return _messages(far, 1, sharing * size if far else size)
+
+
+FORMULAS: dict[str, Formula] = {
+    "copy": Formula(_copy, roots=lambda layout, shards: layout.devices),
+    "hierarchical_copy": Formula(
+        _hierarchical_copy, roots=lambda layout, shards: max(1, layout.devices // 2)
+    ),
+    "xring": Formula(_ring, busy=_ring_busy),
+    "collective": Formula(_collective),
+    "rechd": Formula(_halving_doubling, busy=_halving_doubling_busy),
+    "tree": Formula(_tree, busy=_tree_busy),
+    "psgpu": Formula(_shuffle, roots=lambda layout, shards: math.ceil(layout.devices / shards)),
+    "pscpu": Formula(
+        partial(_shuffle, on_tower=False),
+        roots=lambda layout, shards: math.ceil(layout.nodes / shards),
+    ),
+    "nccl": Formula(
+        _nccl_ring,
+        or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
+    ),
+}
+"""Formulas by the name of the algorithm in a spec; docs/cost_model.md has their sources."""
+
+
+def formulas() -> dict[str, Formula]:
+    """`FORMULAS`, which need no TensorFlow, and those that other algorithms are registered with."""
+    return {**FORMULAS, **registry.costs(FORMULAS)}
+
+
+SPREAD = Formula(
+    lambda tensor, layout, shards: (star_of(layout.devices - 1, 0, tensor.bytes),),
+    roots=lambda layout, shards: layout.devices,
+)
+"""The last step of two levels: (m-1)(alpha + s beta), on one of m devices of a node in turn."""
+
+
+# Reduced tensors, after packing and chunking.
+
+
+class NotPredictedError(ValueError):
+    """No prediction is available for this algorithm or these devices."""
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Computation and gradients of a device in a step.
+
+    `tensors` are the gradients before packing, `step_seconds` is None if unknown, and `batch_size`
+    is that of one device.
+    """
+
+    model: str
+    tensors: tuple[Tensor, ...]
+    packing: Packing
+    dtype: str
+    step_seconds: float | None
+    batch_size: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the gradients of one device."""
+        return total_bytes(self.tensors)
+
+
+def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
+    """A tensor per shape, with elements of `itemsize` bytes as sent."""
+    return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
+
+
+def total_bytes(tensors: Sequence[Tensor]) -> int:
+    """Size of all tensors."""
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that one device sends: joined, then narrowed to 16 bits if so packed."""
+    joined = _joined(packing, tensors)
+    if packing.compact_dtype is None:
+        return joined
+    itemsize = DTYPE_BYTES[packing.compact_dtype]
+    return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in joined]
+
+
+def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
+    result = list(tensors)
+    if packing.agg_small_grads_max_bytes:
+        small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
+        groups = groups_of_small(small, packing.agg_small_grads_max_group)
+        result = [_one([tensors[index] for index in group]) for group in groups]
+    if packing.gradient_bucket_bytes:
+        # Gradients of one dtype have one size of element.
+        sizes_of = [(str(t.itemsize), t.bytes) for t in result]
+        groups = buckets_of(sizes_of, packing.gradient_bucket_bytes)
+        result = [_one([result[index] for index in group]) for group in groups]
+    if packing.gradient_repacking and result:
+        whole = _one(result)
+        line = LINE_BYTES // whole.itemsize
+        sizes = buffer_sizes(whole.elements, packing.gradient_repacking, line)
+        result = [Tensor(size, whole.itemsize) for size in sizes]
+    return result
+
+
+def packing_text(packing: Packing) -> str:
+    """Describes the packing as predictions are printed and recorded."""
+    parts = []
+    if packing.agg_small_grads_max_bytes:
+        parts.append(
+            f"up to {packing.agg_small_grads_max_group} of at most "
+            f"{packing.agg_small_grads_max_bytes} bytes joined"
+        )
+    if packing.gradient_bucket_bytes:
+        parts.append(f"buckets of {packing.gradient_bucket_bytes} bytes")
+    if packing.gradient_repacking:
+        parts.append(f"{packing.gradient_repacking} packs")
+    if packing.compact_dtype:
+        parts.append(f"sent as {packing.compact_dtype}")
+    return ", ".join(parts) or "unpacked"
+
+
+def _one(tensors: Sequence[Tensor]) -> Tensor:
+    return Tensor(sum(tensor.elements for tensor in tensors), tensors[0].itemsize)
+
+
+# The time of an all-reduce over given links, for specs and lists of tensors.
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """Devices with links of their own, or nodes of devices with a link per node.
+
+    Attributes:
+      link: link between the devices of a node, or between all devices.
+      inter_link: link between nodes; None where every device has its own link to all others.
+      devices_per_node: devices of a node; used with inter_link.
+      launch: further seconds per reduction.
+      kind: "network", the only kind so far.
+    """
+
+    link: Link
+    inter_link: Link | None = None
+    devices_per_node: int = 1
+    launch: float = 0.0
+    kind: str = field(default="network", metadata=one_of(("network",)))
+
+    @property
+    def name(self) -> str:
+        """The names of the links."""
+        if self.inter_link is None:
+            return self.link.name
+        return f"{self.devices_per_node} x {self.link.name} + {self.inter_link.name}"
+
+    def seconds(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> float:
+        """Time to reduce the tensors of one device, given before packing."""
+        if devices == 1:
+            return 0.0
+        phases: list[ReductionPhase] = []  # on the busiest device
+        if packing.joins:
+            # Joining copies; splitting gives views.
+            phases.append(ReductionPhase(copied=total_bytes(tensors)))
+        travelling = sent(packing, tensors)
+        layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
+        for index, part in enumerate(spec.ranges):
+            mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
+            if mine:
+                phases += self._algorithm(part.algorithm, mine, layout)
+        return self.launch + self._path_seconds(phases)
+
+    def _one_level(
+        self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
+    ) -> Path:
+        formula = formulas().get(name)
+        if formula is None:
+            raise NotPredictedError(f"there is no formula for {name}")
+        if shards > layout.devices:
+            raise NotPredictedError(f"{shards} shards need as many devices")
+        return self._list_phases(formula, tensors, layout, shards)
+
+    def _algorithm(
+        self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
+    ) -> Path:
+        """One level, or within nodes, then between one device per node, then back to its node."""
+        if len(algorithm.levels) == 1:
+            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
+        if self.inter_link is None:
+            raise NotPredictedError(
+                f"{algorithm} has two levels; give --inter_link and --devices_per_node"
+            )
+        within, between = algorithm.levels
+        inside = NodeLayout(layout.near, layout.near)
+        phases: list[ReductionPhase] = []
+        if inside.devices > 1:
+            phases += self._one_level(within, tensors, inside, 1)
+        if layout.nodes > 1:
+            phases += self._one_level(between, tensors, NodeLayout(layout.nodes), algorithm.shards)
+            if inside.devices > 1:
+                phases += self._list_phases(SPREAD, tensors, inside, 1)
+        return phases
+
+    def _list_phases(
+        self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
+    ) -> Path:
+        """Phases of the slowest tensor, and the time that the others occupy its device."""
+        if layout.devices == 1:
+            return ()
+        roots = min(formula.roots(layout, shards), len(tensors))
+        loads: list[list[ReductionPhase]] = [[] for _ in range(roots)]
+        longest: Path = ()
+        instead: Path = ()
+        waiting = -1.0
+        for index, tensor in enumerate(tensors):
+            paths = [make(tensor, layout, shards) for make in (formula.path, *formula.or_paths)]
+            path = min(paths, key=self._path_seconds)
+            busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
+            loads[index % roots] = _add(loads[index % roots], busy)
+            wait = self._path_seconds(path) - self._path_seconds(busy)
+            if wait > waiting:
+                longest, instead, waiting = path, busy, wait
+        _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
+        load = max(loads, key=self._path_seconds)
+        if formula.busy is None:
+            return load
+        return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
+
+    def _path_seconds(self, path: Path) -> float:
+        return sum(phase.seconds(self.link, self.inter_link or self.link) for phase in path)
+
+
+def _add(load: Path, path: Path) -> list[ReductionPhase]:
+    both = itertools.zip_longest(load, path, fillvalue=ReductionPhase())
+    return [one + other for one, other in both]
+
+
+def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
+    """Roots of one node send through one link: each waits for the bytes of all of them."""
+    if per_node == 1:
+        return
+    for start in range(0, len(loads), per_node):
+        node = loads[start : start + per_node]
+        for position in range(max(map(len, node))):
+            far_bytes = sum(load[position].far_bytes for load in node if position < len(load))
+            for load in node:
+                if position < len(load):
+                    more = far_bytes - load[position].far_bytes
+                    load[position] = load[position] + ReductionPhase(far_bytes=more)
+
+
+# Links between devices: latency, time per byte, time per byte added; presets with sources.
+
+_GIGA = 1e9
+_MICRO = 1e-6
+
+_NVLINK_ALPHA = 3.4 * _MICRO
+_PCIE_ALPHA = 5.7 * _MICRO
+_RDMA_ALPHA = 14.0 * _MICRO
+# Message of 2 KB between hosts: 25.4 us by TCP, 1.7 us by RDMA.
+_TCP_ALPHA = _RDMA_ALPHA + (25.4 - 1.7) * _MICRO
+
+# Line rate without headers: MTU of 4096, 4096, 1500 bytes.
+_INFINIBAND_PAYLOAD = 4096 / 4122
+_ROCE_PAYLOAD = 4096 / 4178
+_TCP_PAYLOAD = 1448 / 1538
+
+_V100_MEMORY = 900 * _GIGA
+_A100_MEMORY = 1555 * _GIGA
+_H100_PCIE_MEMORY = 2000 * _GIGA
+_H100_SXM_MEMORY = 3350 * _GIGA
+
+# Bytes that memory moves for one byte added: two read, one written.
+_TRAFFIC_OF_ADDING = 3
+
+
+# Alpha, bandwidth, and that of the memory of the contemporary GPU.
+_FIGURES = {
+    "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
+    "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
+    "pcie5": (_PCIE_ALPHA, 48 * _GIGA, _H100_PCIE_MEMORY),
+    "nvlink2": (_NVLINK_ALPHA, 6 * 20.0 * _GIGA, _V100_MEMORY),
+    "nvlink3": (_NVLINK_ALPHA, 12 * 20.0 * _GIGA, _A100_MEMORY),
+    "nvlink4": (_NVLINK_ALPHA, 18 * 20.6 * _GIGA, _H100_SXM_MEMORY),
+    "tcp25": (_TCP_ALPHA, 25 / 8 * _TCP_PAYLOAD * _GIGA, _V100_MEMORY),
+    "tcp100": (_TCP_ALPHA, 100 / 8 * _TCP_PAYLOAD * _GIGA, _V100_MEMORY),
+    "tcp200": (_TCP_ALPHA, 200 / 8 * _TCP_PAYLOAD * _GIGA, _A100_MEMORY),
+    "tcp400": (_TCP_ALPHA, 400 / 8 * _TCP_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+    "roce25": (_RDMA_ALPHA, 25 / 8 * _ROCE_PAYLOAD * _GIGA, _V100_MEMORY),
+    "roce100": (_RDMA_ALPHA, 100 / 8 * _ROCE_PAYLOAD * _GIGA, _V100_MEMORY),
+    "roce200": (_RDMA_ALPHA, 200 / 8 * _ROCE_PAYLOAD * _GIGA, _A100_MEMORY),
+    "roce400": (_RDMA_ALPHA, 400 / 8 * _ROCE_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+    "edr": (_RDMA_ALPHA, 100 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _V100_MEMORY),
+    "hdr": (_RDMA_ALPHA, 200 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _A100_MEMORY),
+    "ndr": (_RDMA_ALPHA, 400 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+}
+
+PRESETS = {
+    name: Link(name, alpha, 1 / bandwidth, _TRAFFIC_OF_ADDING / memory)
+    for name, (alpha, bandwidth, memory) in _FIGURES.items()
+}
+"""Links by name; for NVLink, with an NVSwitch or as many direct links."""
+
+LARGEST_DOMAIN = {"nvlink2": 16, "nvlink3": 16, "nvlink4": 256}
+"""Most GPUs that a preset connects with each other, by NVSwitch: DGX-2, HGX A100 of two boards,
+DGX H100 with the NVLink Switch System. Networks have no limit."""
+
+_KEYS = ("alpha", "bandwidth", "gamma")
+
+
+def parse_link(flag: str, text: str) -> Link:
+    """A link from the command line; without gamma, adding costs nothing.
+
+    `text` is a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``; or
+    a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
+    """
+    first, *rest = [part.strip() for part in text.split(",")]
+    link = None if "=" in first else _find(flag, text, first)
+    values = _values(flag, text, rest if link is not None else [first, *rest])
+    if link is None:
+        missing = [key for key in _KEYS[:2] if key not in values]
+        if missing:
+            raise FlagError(
+                flag, text, f"lacks {missing[0]}; give alpha=SECONDS,bandwidth=BYTES_PER_SECOND"
+            )
+        link = Link(text, 0.0, 0.0, 0.0)
+    changes = dict(values)
+    if "bandwidth" in changes:
+        changes["beta"] = 1 / changes.pop("bandwidth")
+    return dataclasses.replace(link, name=text, **changes)
+
+
+def _find(flag: str, text: str, name: str) -> Link:
+    if name not in PRESETS:
+        close = nearest(name, PRESETS)
+        hint = f"did you mean {close}? " if close else ""
+        raise FlagError(
+            flag,
+            text,
+            f"there is no link {name!r}; {hint}must be one of {', '.join(PRESETS)}, or "
+            "alpha=SECONDS,bandwidth=BYTES_PER_SECOND",
+        )
+    return PRESETS[name]
+
+
+def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for part in parts:
+        key, equals, number = part.partition("=")
+        if not equals or key not in _KEYS or key in values:
+            reason = "is given twice" if key in values else f"must be {' or '.join(_KEYS)}=number"
+            raise FlagError(flag, text, f"{part!r} {reason}")
+        try:
+            value = parse_number(number)
+        except ValueError:
+            value = -1.0
+        if value < 0 or (key == "bandwidth" and value == 0):
+            least = "above 0" if key == "bandwidth" else "of at least 0"
+            raise FlagError(flag, text, f"{key} must be a finite number {least}, not {number!r}")
+        values[key] = value
+    return values
+
+
+# Predictions for one model: time of the reduction and of the step, fastest algorithms.
 
 _SMALLEST, _DOUBLINGS = 1024, 20  # 1 KiB to 1 GiB
 _STEPS_PER_DOUBLING = 4

@@ -8,11 +8,10 @@ from math import fsum
 from statistics import fmean
 from typing import Any
 
-from cnnbench.base.stats import descriptive
-from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.base import stats
+from cnnbench.base.text import binary, number, percent
 from cnnbench.records.metric import FASTER, LESS, QUICKER, Summary, register_metric
-from cnnbench.records.parts import Target
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import RunRecord, Target
 
 _SOURCE: dict[str, Any] = {"judged": {}, "followed": False, "always": True}
 """Rules of what `measured` says about other values, which is no metric."""
@@ -26,7 +25,7 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float | None]:
     was not measured.
     """
     # Late: a run that only writes its record needs no NumPy.
-    from cnnbench.base.stats.slow_steps import mean_step_seconds
+    from cnnbench.base.slow_steps import mean_step_seconds
 
     means = iter(mean_step_seconds([run.step_seconds for run in runs if run.step_seconds]))
     return [
@@ -104,11 +103,11 @@ def top_5(record: RunRecord) -> float | None:
 
 # One record is asked for three of them.
 @lru_cache(maxsize=1)
-def _speed(images: int, seconds: tuple[float, ...]) -> descriptive.Speed:
-    return descriptive.speed(images, seconds)
+def _speed(images: int, seconds: tuple[float, ...]) -> stats.Speed:
+    return stats.speed(images, seconds)
 
 
-def _speed_of(record: RunRecord) -> descriptive.Speed | None:
+def _speed_of(record: RunRecord) -> stats.Speed | None:
     if record.batch is None or not record.step_seconds:
         return None
     return _speed(record.batch.global_, tuple(record.step_seconds))
@@ -151,7 +150,7 @@ def total_images_per_sec(record: RunRecord) -> float | None:
 @register_metric("s", key="", **QUICKER)
 def step_seconds(record: RunRecord) -> float | None:
     """Median step time."""
-    return descriptive.median(record.step_seconds) if record.step_seconds else None
+    return stats.median(record.step_seconds) if record.step_seconds else None
 
 
 def _flops_line(summary: Summary) -> str:

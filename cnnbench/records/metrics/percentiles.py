@@ -7,8 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, nearest_rank, p99
-from cnnbench.base.text.numbers import number
+from cnnbench.base.stats import FEWEST_FOR_P99, nearest_rank, p99
+from cnnbench.base.text import number
 from cnnbench.records.metric import QUICKER, Summary, register_metric
 from cnnbench.records.run import RunRecord
 

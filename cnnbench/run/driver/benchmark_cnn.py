@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import obey, uninterrupted
-from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.data.source import CLOSE_SECONDS, InputSource, close_all
+from cnnbench.base.terminal import Messages, Progress
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, close_all
 from cnnbench.errors import (
     BenchmarkError,
     FlagError,
@@ -32,20 +32,17 @@ from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
+from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import Runnable, RunPlan, make_plan, without_outputs
-from cnnbench.plan.work import Work
-from cnnbench.records import checkpoint_folder
+from cnnbench.records import files
 from cnnbench.records.files import check_written, write_text
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import EMULATED_GPU, ConditionNote, SkippedRecords
 from cnnbench.records.result_files import RUNS, ResultFiles, run_row
-from cnnbench.records.run import RunRecord
-from cnnbench.run.driver import estimates, outputs
-from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.context import ScenarioContext
-from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
-from cnnbench.run.driver.membership import Membership
-from cnnbench.run.driver.notices import (
+from cnnbench.records.run import EMULATED_GPU, ConditionNote, RunRecord, SkippedRecords
+from cnnbench.run.driver import preflight
+from cnnbench.run.driver.console import (
+    Console,
+    ScenarioContext,
     input_lines,
     loss_scaling_lines,
     peak_warning,
@@ -55,11 +52,12 @@ from cnnbench.run.driver.notices import (
     summary_lines,
     warm_up_warning,
 )
-from cnnbench.run.runtime import peak_flops, supervisor
+from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
+from cnnbench.run.driver.membership import Membership
+from cnnbench.run.runtime import supervisor, tensorflow
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
-from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
-from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow, without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
@@ -161,7 +159,7 @@ class BenchmarkCNN:
           KeyboardInterrupt: the run was interrupted; the record holds what was measured.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(outputs.held(self.plan, self._files, self._messages))
+            stack.enter_context(preflight.held(self.plan, self._files, self._messages))
             # After the record is written, and a program ends while its inputs still wait.
             seconds = 0.0 if supervisor.state.program else CLOSE_SECONDS
             stack.callback(close_all, self._sources, seconds)
@@ -338,17 +336,17 @@ class BenchmarkCNN:
         folder = self.plan.outputs.train_dir
         if folder is not None and self.plan.work.trains and self.plan.place.job.is_chief:
             with contextlib.suppress(BenchmarkError):  # the folder cannot be restored
-                path = checkpoint_folder.latest(folder)
+                path = files.latest(folder)
                 if path is not None:
                     self.plan.length.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that cannot fit into memory; warns of one that may not."""
-        needed = estimates.estimate(self.plan, kind)
+        needed = preflight.estimate(self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
-        there = estimates.memory_of(self.plan, kind)
+        there = preflight.memory_of(self.plan, kind)
         if there is not None:
-            warning = estimates.check(needed, there, self.plan, refuse=kind == "cpu")
+            warning = preflight.check(needed, there, self.plan, refuse=kind == "cpu")
             if warning is not None:
                 self._messages.warning(warning)
 
@@ -385,7 +383,7 @@ class BenchmarkCNN:
             return  # TensorFlow takes no new function once a process is gone
         if self.plan.numerics.precision == "int8" and self.plan.machine.peak_flops is None:
             return  # there is no product of 8-bit integers to measure it by
-        peak = peak_flops.peak(
+        peak = tensorflow.peak(
             built.devices.kind,
             built.devices.towers,
             self.plan.numerics.dtype,

@@ -1,9 +1,15 @@
-"""Assembly of a run's TensorFlow parts: variables, input, step, evaluator, checkpoints."""
+"""Building a run: threads, devices, variables, input and the step.
+
+Batches in buffers are no throughput: a pipeline is timed only after its buffers have been drained
+by fetching without pause.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,36 +17,117 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.base import plugins
-from cnnbench.base.jobs.job import Task
-from cnnbench.data import InputSource, make_input
-from cnnbench.data.distributed import InputDistribution
-from cnnbench.data.joined import WORKER_HOST, CoordinatedInput, JoinedInput
-from cnnbench.data.source import CLOSE_SECONDS, TowerBatch, close_all
-from cnnbench.data.synthetic import synthetic_rows
+from cnnbench.base.job import Task
+from cnnbench.data import make_input
+from cnnbench.data.dataset import CLOSE_SECONDS, InputSource, InputSpec, TowerBatch, close_all
+from cnnbench.data.pipeline import PipelineStage, ReadEvents, synthetic_rows
+from cnnbench.data.prefetch import (
+    WORKER_HOST,
+    CoordinatedInput,
+    InputDistribution,
+    JoinedInput,
+    drop,
+)
+from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.work import Work
-from cnnbench.run.driver.checkpoints import Checkpoints, check_old
+from cnnbench.records.run import InputStage
+from cnnbench.run.driver.checkpoints import Checkpoints, Exporter, check_old
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.evaluation import Evaluator
-from cnnbench.run.driver.export import Exporter
-from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
-from cnnbench.run.driver.input_only import InputStep
+from cnnbench.run.driver.evaluation import Evaluator, HostMetrics, InProcess
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.coordinated import CoordinatedStep
-from cnnbench.run.step.loss_scale import AutoLossScale, LossScale
-from cnnbench.run.step.optimizers import Optimizer
-from cnnbench.run.step.tower import StepConfig
-from cnnbench.run.step.train_step import TrainStep
-from cnnbench.run.step.update import UpdateCounter
-from cnnbench.variable_mgr import create
-from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.run.step.tower import AutoLossScale, LossScale, StepConfig
+from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep
+from cnnbench.run.step.update import Optimizer, UpdateCounter
+from cnnbench.variable_mgr import create, strategies
+from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
-from cnnbench.variable_mgr.strategies import make
-from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-from cnnbench.variable_mgr.strategies.managers import ParameterServerStrategyVariableMgr
-from cnnbench.variable_mgr.tower_variable import TowerVariable
-from cnnbench.variable_mgr.worker_group import WorkerGroup
+from cnnbench.variable_mgr.strategies import ParameterServerStrategyVariableMgr, StrategyVariableMgr
+from cnnbench.variable_mgr.towers import TowerVariable
+
+# The input pipeline alone: as the step of a run without a network, and by stages.
+
+DEVICE_STAGE = "device"
+"""Name of the whole pipeline, batches on their devices included."""
+
+_STAGE_SECONDS = _WHOLE_SECONDS = 2.0
+_DRAIN_SECONDS = 0.5
+
+
+class InputStep:
+    """A step that fetches a batch per tower and waits until it is on its device."""
+
+    def __init__(self, inputs: InputSource) -> None:
+        self._inputs = inputs
+        self._on_gpu = any("GPU" in device for device in inputs.devices)
+        self._loss = tf.zeros([])
+
+    def __call__(self, learning_rate: float = 0.0) -> StepResult:
+        """Fetches one batch per tower; there is nothing to learn."""
+        del learning_rate
+        self._inputs.next()
+        if self._on_gpu:  # on CPUs copies are complete when they return
+            tf.test.experimental.sync_devices()
+        return StepResult(self._loss, {})
+
+    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
+        """The result itself, which is on the host already."""
+        return result
+
+
+def time_whole(inputs: InputSource) -> InputStage:
+    """Times the pipeline up to the devices, at least one step, with its buffers emptied first."""
+    step = InputStep(inputs)
+    spec = inputs.spec
+    ahead = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
+    # tf.data decodes several examples at a time, about as many as there are cores.
+    in_hand = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
+    for _ in range(ahead + in_hand + 2):
+        step()
+    return _time(DEVICE_STAGE, step, spec.global_batch, None, _WHOLE_SECONDS)
+
+
+def time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
+    """Times a stage of an unused pipeline together with all earlier stages.
+
+    It is timed for `examples` examples, but for at most two seconds.
+    """
+    chunk = max(1, spec.batch_per_device // stage.examples)
+    # Elements are dropped inside tf.data: the stage's work does not include handing them to Python.
+    dropped = stage.dataset.map(
+        tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
+    )
+    with tf.device(spec.host):
+        iterators = [iter(dropped.batch(chunk))]
+    try:
+        began = time.perf_counter()
+        next(iterators[0])
+        while time.perf_counter() - began < _DRAIN_SECONDS:
+            next(iterators[0])
+        fetched = chunk * stage.examples
+        return _time(stage.name, lambda: next(iterators[0]), fetched, examples, _STAGE_SECONDS)
+    finally:
+        drop(iterators)
+
+
+def _time(
+    name: str,
+    fetch: Callable[[], object],
+    per_fetch: int,
+    examples: int | None,
+    seconds: float,
+) -> InputStage:
+    done = 0
+    start = time.perf_counter()
+    while True:
+        fetch()
+        done += per_fetch
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds or (examples is not None and done >= examples):
+            return InputStage(name=name, examples=done, seconds=elapsed)
+
+
+# Assembly of a run's TensorFlow parts: variables, input, step, evaluator, checkpoints.
 
 # Updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
@@ -242,7 +329,7 @@ class Assembly:
         on_device = given.prefetch_on_device
         strategy = manager.strategy
         return InputDistribution(
-            strategy=make.for_input_per_replica(strategy) if per_replica else strategy,
+            strategy=strategies.for_input_per_replica(strategy) if per_replica else strategy,
             manual=given.input_sharding == "manual",
             per_replica=per_replica,
             auto_shard_policy=given.auto_shard_policy,

@@ -1,14 +1,17 @@
-"""Checkpoints that are independent of mode and number of towers.
+"""Checkpoints and exported models.
 
 A variable is stored once under its canonical name, whatever number of copies
 the manager keeps, and so are the optimizer's slots and an automatic loss scale, beside
-the name of the optimizer. The format is tf.train's; checkpoint_folder.py knows the files.
+the name of the optimizer. The format is tf.train's; `cnnbench.records.files` knows the files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import secrets
+import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base.urls import place
-from cnnbench.data.source import InputSource
+from cnnbench.base.files import Scratch, UrlPath, place
+from cnnbench.data.dataset import InputSource
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.models.spec import ModelSpec
+from cnnbench.models.graph import GraphNetwork
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec, grouped, of_role, resolve
 from cnnbench.optimizers.registry import OPTIMIZERS
-from cnnbench.records import checkpoint_folder
-from cnnbench.variable_mgr import tower_variable
+from cnnbench.records import files
+from cnnbench.records.files import resolve_saved_model
+from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable
+
+# Checkpoints that are independent of mode and number of towers.
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 1.0
@@ -102,10 +110,10 @@ class Checkpoints:
         self._examples.assign(self._examples_before + global_step * self._global_batch)
         if self._inputs is not None:
             self._passed_over = self._inputs.passed_over(global_step - self._first_step)
-        prefix = str(place(directory) / f"{checkpoint_folder.NAME}-{global_step}")
+        prefix = str(place(directory) / f"{files.NAME}-{global_step}")
         try:
             self._write(prefix, directory, global_step)
-            checkpoint_folder.tidy(directory, self._max_to_keep)
+            files.tidy(directory, self._max_to_keep)
         except (tf.errors.OpError, OSError) as error:
             raise BenchmarkError(
                 f"--train_dir={directory}: no checkpoint can be written: {first_line(error)}"
@@ -129,10 +137,10 @@ class Checkpoints:
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        while thread.is_alive() and not checkpoint_folder.holds(directory, global_step):
+        while thread.is_alive() and not files.holds(directory, global_step):
             thread.join(_POLL_SECONDS)
         thread.join(_GRACE_SECONDS)
-        if errors and not checkpoint_folder.holds(directory, global_step):
+        if errors and not files.holds(directory, global_step):
             raise errors[0]
 
     def restore(self, path: str) -> Restored:
@@ -206,7 +214,7 @@ class Checkpoints:
         """A variable of the same value in the process that writes."""
         if self._host in (None, variable.device):
             return variable
-        value = tower_variable.read(variable)
+        value = towers.read(variable)
         with tf.device(self._host):
             return tf.Variable(tf.identity(value), trainable=False)
 
@@ -214,7 +222,7 @@ class Checkpoints:
 def check_old(folder: str, spec: ModelSpec) -> None:
     """Raises FlagError if the newest checkpoint is an unusable one of tf_cnn_benchmarks."""
     with contextlib.suppress(BenchmarkError):  # others are reported when they are restored
-        if path := checkpoint_folder.latest(folder):
+        if path := files.latest(folder):
             _Stored(path, "", spec)
 
 
@@ -388,3 +396,115 @@ def _old_keys(path: str, shapes: Mapping[str, Sequence[int]], spec: ModelSpec) -
         problem = f"is of tf_cnn_benchmarks, but none of --model={spec.name} that can be read"
         raise FlagError("train_dir", path, f"{problem} (docs/migrating.md): {min(there.values())}")
     return found
+
+
+# --export_dir: network and weights as a SavedModel that does not need cnnbench.
+
+SIGNATURE = "serving_default"
+
+
+class Exporter:
+    """Traces the network once, with variables of its own; writes it on request.
+
+    The signature takes each feature of the model under its name, as evaluations prepare it,
+    for any number of examples. It returns what the model returns: "logits" and
+    "probabilities" of a classifier, the names of a mapping, else "outputs".
+
+    Args:
+      manager: holds the weights; copy 0 is exported, as checkpoints hold it.
+      compute_dtype: dtype in which evaluations compute: "float32", "bfloat16" or "float16".
+      cpu_device: holds the copies to export.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        compute_dtype: str,
+        cpu_device: str,
+    ) -> None:
+        self._model = model
+        self._num_classes = spec.num_classes
+        self._elements = of_role(resolve(model.elements, model, spec.num_classes), "feature")
+        self._compute_dtype = compute_dtype
+        self._sources = manager.savable_variables()
+        self._module = tf.Module()
+        with tf.device(cpu_device):
+            self._module.weights = {
+                name: tf.Variable(
+                    tf.zeros(source.shape, source.dtype),
+                    trainable=source.primary.trainable,
+                    name=name,
+                )
+                for name, source in self._sources.items()
+            }
+        signature = {
+            one.name: tf.TensorSpec(
+                [None, *one.sizes], "float32" if one.is_real else one.dtype, name=one.name
+            )
+            for one in self._elements
+        }
+        try:
+            traced = tf.function(self._serve, autograph=False)
+            self._serving = traced.get_concrete_function(**signature)
+        except (TypeError, ValueError) as error:
+            raise BenchmarkError(
+                f"--model={model.name} cannot be exported for any number of examples: "
+                f"{first_line(error)}"
+            ) from error
+
+    def write(self, directory: str) -> None:
+        """Replaces the SavedModel in `directory` by one with the current weights.
+
+        Raises:
+          BenchmarkError: it cannot be written; an earlier SavedModel is unchanged, except
+            behind a URL, or else where the message says.
+        """
+        for name, source in self._sources.items():
+            self._module.weights[name].assign(towers.read(source.primary))
+        try:
+            target = resolve_saved_model(directory)
+            signatures = {SIGNATURE: self._serving}
+            if isinstance(target, UrlPath):
+                tf.saved_model.save(self._module, str(target), signatures=signatures)
+                return
+            # Not in the folder of the new one, which is removed after a kill.
+            old = target.with_name(f".{target.name}.{secrets.token_hex(6)}.old")
+            with Scratch("cnnbench-export-", target.parent) as scratch:
+                new = scratch.path / "model"
+                tf.saved_model.save(self._module, str(new), signatures=signatures)
+                resolve_saved_model(directory)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(target, old)
+                try:
+                    os.rename(new, target)
+                except OSError:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(old, target)  # if that fails too, its error has both paths
+                    raise
+            shutil.rmtree(old, ignore_errors=True)
+        except FlagError as error:
+            raise BenchmarkError(str(error)) from error
+        except (OSError, tf.errors.OpError) as error:
+            raise BenchmarkError(
+                f"--export_dir={directory}: cannot be written: {first_line(error)}"
+            ) from error
+
+    def _serve(self, **features: tf.Tensor) -> dict[str, tf.Tensor]:
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            return tf.cast(self._module.weights[spec.name].read_value(), dtype)
+
+        network = GraphNetwork(
+            self._model,
+            self._num_classes,
+            read,
+            training=False,
+            compute_dtype=self._compute_dtype,
+        )
+        outputs = network.forward(grouped(self._elements, "feature", features))
+        if isinstance(outputs, Mapping):
+            return dict(outputs)
+        if self._model.has_softmax_loss():
+            return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
+        return {"outputs": outputs}

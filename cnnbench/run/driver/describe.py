@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.text.numbers import count
+from cnnbench.base.text import count
 from cnnbench.machine.checks import RunFlags
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import Setup
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import Batch, ModelInfo, Placement, recorded_device
+from cnnbench.records.run import Batch, ModelInfo, Placement, recorded_device
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.modes import Processes, Reduction
 
@@ -71,7 +71,7 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
     )
     if built.step is None:
         return
-    from cnnbench.run.observe.traffic import communication, traffic  # late: it loads TensorFlow
+    from cnnbench.run.observe.graphs import communication, traffic  # late: it loads TensorFlow
 
     job = built.devices.job
     if measurements.placement.all_reduce:

@@ -13,19 +13,18 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cnnbench.base.interrupts import handling, obey
-from cnnbench.base.jobs.job import CONTROLLER, Job, Task
-from cnnbench.base.jobs.probe import NAMED, OK, culprits, listed, probe, wait_up
+from cnnbench.base.job import CONTROLLER, Job, Task
+from cnnbench.base.rendezvous import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
 from cnnbench.plan.setup import Setup
-from cnnbench.run.cluster.handshake import Met, meet
-from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
+from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, Met, Watchdog, meet
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
-from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.runtime.loading import without_info_lines
 
 if TYPE_CHECKING:
-    from cnnbench.variable_mgr.worker_group import WorkerGroup
+    from cnnbench.variable_mgr.base import WorkerGroup
 
 # Long, because after a successful run every peer is alive, if perhaps slow.
 _DISMISSAL_SECONDS = 60.0
@@ -135,9 +134,9 @@ class Membership:
         wait_up(job, self._setup.place.cluster_timeout, self._tell)
         try:
             if self._setup.place.coordinated:
-                from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
+                from cnnbench.variable_mgr import strategies  # late: it loads TensorFlow
 
-                make.parameter_server(job)
+                strategies.parameter_server(job)
             else:
                 spec = tf.train.ClusterSpec(job.hosts_by_job)
                 name, index = job.task.tensorflow_job, job.task.index
@@ -165,9 +164,9 @@ class Membership:
         """Connects a worker that runs a step of its own with the others, for collectives."""
         import tensorflow as tf
 
-        from cnnbench.variable_mgr.strategies import make
+        from cnnbench.variable_mgr import strategies
 
-        make.connected(job)
+        strategies.connected(job)
         there = {device.name for device in tf.config.list_logical_devices()}
         missing = [device for device in job.tower_devices if device not in there]
         if missing:

@@ -12,18 +12,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.lock import Scratch
-from cnnbench.base.text.progress import Messages
+from cnnbench.base.files import Scratch
+from cnnbench.base.terminal import Messages
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.files import write_bytes, write_text, writing_output
-from cnnbench.run.driver.outputs import partition_file
-from cnnbench.run.observe import layers
+from cnnbench.run.driver.preflight import partition_file
+from cnnbench.run.observe import work
 from cnnbench.run.observe.graphs import collecting_partitions, write_graph
-from cnnbench.run.observe.operations import in_time, table, wall_times
+from cnnbench.run.observe.operations import XPlane, in_time, read, table, wall_times
 from cnnbench.run.observe.work import works_of
-from cnnbench.run.observe.xplane import XPlane, read
-from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.runtime.loading import without_info_lines
 from cnnbench.version import __version__
 
 _MICROSECONDS = 1e-6  # microseconds per picosecond
@@ -99,9 +98,9 @@ def _report(
         write_text("tfprof_file", plan.outputs.tfprof_file, table(ran, f"operations of {title}"))
     if plan.outputs.profile_layers:
         flops = {name: batch * one.training for name, one in works.image_flops.items()}
-        found = layers.layers_of(wall_times(ran), works, graph, flops)
+        found = work.layers_of(wall_times(ran), works, graph, flops)
         for path in plan.outputs.profile_layers.split(","):
-            layers.write("profile_layers", path, found, f"layers of {title}")
+            work.write("profile_layers", path, found, f"layers of {title}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.models.declaration import Flops
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.step_profile import (
+from cnnbench.records.profiles import (
     GAPS,
     INPUT_OPERATIONS,
     INPUT_WAIT,
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.probes import Probe
-    from cnnbench.run.observe.operations import RanOperation, WallTimes
-    from cnnbench.run.observe.xplane import XPlane
+    from cnnbench.run.observe.operations import RanOperation, WallTimes, XPlane
 
 
 _SHORTEST = 1 / 2000

@@ -13,26 +13,31 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from cnnbench.base.interrupts import obey, uninterrupted
-from cnnbench.base.jobs.probe import named
-from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
-from cnnbench.base.stats.steady_state import steady_state
-from cnnbench.base.text.numbers import duration
-from cnnbench.data.copies import ReadEvents
+from cnnbench.base.rendezvous import named
+from cnnbench.base.stats import FEWEST_FOR_P99, RunningSpeed
+from cnnbench.base.text import duration
+from cnnbench.base.time_series import steady_state
+from cnnbench.data.pipeline import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.machine.facts import with_loaded_libraries
-from cnnbench.plan.work import Work
+from cnnbench.plan.place import Work
 from cnnbench.records.files import writing_output
-from cnnbench.records.parts import Target
-from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
+from cnnbench.records.run import Target
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import DisplayInterval
-from cnnbench.run.driver.context import ScenarioContext
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.console import DisplayInterval, ScenarioContext
+from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
-from cnnbench.run.driver.observer import Moment, Observer
+from cnnbench.run.driver.observers import Moment, Observer
 from cnnbench.run.driver.probes import Probe
-from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
+from cnnbench.run.driver.step_loop import (
+    AsyncLoop,
+    CoordinatedLoop,
+    LoopTimer,
+    StepLoop,
+    StepTime,
+    Stuck,
+)
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.step.train_step import StepResult, TrainStep
 

@@ -1,16 +1,145 @@
-"""Operations of a profile, one by one, by name and by type."""
+"""Operations of a profiled step.
+
+https://protobuf.dev/programming-guides/encoding/ explains the format. No TensorFlow here.
+
+A profile has planes (host, GPUs), a plane has lines (threads, streams), a line has events. Names
+are stored once per plane and referenced by number. No TensorFlow here.
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from cnnbench.base.text.numbers import number, percent
-from cnnbench.base.text.table import aligned
-from cnnbench.run.observe.xplane import XEvent, XPlane
+from cnnbench.base.terminal import aligned
+from cnnbench.base.text import number, percent
+
+# Messages of TensorFlow without a public class, declared by the fields that are used here.
+
+# Type, name and number of each field; an asterisk marks several values. Texts are bytes, since
+# names need not be UTF-8.
+_MESSAGES = {
+    # Of the profiler; the fields of XStat beside its key are the types that its value may have.
+    "XSpace": "XPlane* planes 1",
+    "XPlane": "bytes name 2, XLine* lines 3, Entry* event_names 4, Entry* stat_names 5",
+    "XLine": "bytes name 2, int64 start 3, XEvent* events 4, bytes shown 11",
+    "XEvent": "int64 key 1, int64 offset 2, int64 duration 3, XStat* stats 4",
+    "XStat": "int64 key 1, double real 2, uint64 natural 3, int64 whole 4, bytes text 5, "
+    "uint64 reference 7",
+    "Entry": "int64 key 1, Metadata value 2",
+    "Metadata": "bytes name 2",
+    # Of event files, and of what `tf.summary.trace_export` writes into one.
+    "Event": "double wall_time 1, int64 step 2, bytes file_version 3, Summary summary 5, "
+    "SessionLog session 7",
+    "SessionLog": "int32 status 1",
+    "Summary": "SummaryValue* values 1",
+    "SummaryValue": "bytes tag 1, Tensor tensor 8, SummaryMetadata metadata 9",
+    "Tensor": "bytes* strings 8",
+    "RunMetadata": "FunctionGraphs* functions 4",
+    "FunctionGraphs": "bytes* partitions 1",
+    "SummaryMetadata": "PluginData plugin 1, int32 data_class 4",
+    "PluginData": "bytes name 1",
+}
+
+
+def message(name: str) -> Any:
+    """The class of a message, such as "XSpace"."""
+    return _classes()[name]
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="cnnbench.proto", package="cnnbench")
+    for message, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=message)
+        for kind, name, tag in map(str.split, fields.split(",")):
+            field = declared.field.add(name=name, number=int(tag))
+            field.label = kinds.LABEL_REPEATED if kind[-1] == "*" else kinds.LABEL_OPTIONAL
+            inner = kind.rstrip("*")
+            if inner in _MESSAGES:
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".cnnbench.{inner}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{inner.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = ((name, pool.FindMessageTypeByName(f"cnnbench.{name}")) for name in _MESSAGES)
+    return {name: message_factory.GetMessageClass(one) for name, one in found}
+
+
+# Profiles that TensorFlow's profiler writes: one message XSpace per host (`*.xplane.pb`).
+
+
+@dataclass(frozen=True, slots=True)
+class XEvent:
+    """An interval, or a point in time if `duration` is 0, in picoseconds from a common origin.
+
+    The name of an operation on the host is "name:type".
+    """
+
+    name: str
+    start: int
+    duration: int
+    stats: Mapping[str, int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class XPlane:
+    """A host ("/host:CPU") or a GPU ("/device:GPU:0").
+
+    `lines` are threads of the host or streams of the GPU, each with its name and events.
+    """
+
+    name: str
+    lines: tuple[tuple[str, tuple[XEvent, ...]], ...]
+
+
+def read(profile: bytes) -> tuple[XPlane, ...]:
+    """The planes of a profile that have events."""
+    planes = tuple(map(_plane, message("XSpace").FromString(profile).planes))
+    return tuple(plane for plane in planes if plane.lines)
+
+
+def _plane(plane: Any) -> XPlane:
+    events, stats = (
+        {entry.key: _text(entry.value.name) for entry in names}
+        for names in (plane.event_names, plane.stat_names)
+    )
+
+    def value_of(field: str, value: Any) -> int | float | str:
+        if field == "reference":
+            return stats.get(value, "")
+        return _text(value) if field == "text" else value
+
+    def read(event: Any, line_start: int) -> XEvent:
+        found = {
+            stats.get(stat.key, ""): value_of(field.name, value)
+            for stat in event.stats
+            for field, value in stat.ListFields()
+            if field.name != "key"
+        }
+        start = line_start + event.offset
+        return XEvent(events.get(event.key, ""), start, event.duration, found)
+
+    lines = (
+        (_text(one.shown or one.name), tuple(read(e, one.start * 1000) for e in one.events))
+        for one in plane.lines
+    )
+    return XPlane(_text(plane.name), tuple((name, made) for name, made in lines if made))
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+# Operations of a profile, one by one, by name and by type.
 
 _TIMES = (
     "times of operations side by side add up; collectives and copies between devices count where "

@@ -1,7 +1,17 @@
-"""Attributes of the operations of a step: layer, kind, direction, bytes moved.
+"""Layers, FLOPs and bytes of a profiled step.
+
+With ONEDNN_VERBOSE=1 oneDNN prints a line for each of its primitives to standard output:
+
+  onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,
+  src:f32::blocked:acdb::f0 wei:f32:a:blocked:Acdb16a::f0 bia:undef::undef:::,...
+
+Versions differ in the words before "exec" (nothing, "primitive", a version, a timestamp) and in the
+descriptions of tensors ("src_f32" or "src:f32", with or without strides).
 
 The names of operations contain their layer, in the forward pass (`tower_0/conv0/...`) and in the
 backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+
+The times are shares of the wall time of the step, as in `cnnbench.records.profiles`.
 """
 
 from __future__ import annotations
@@ -9,14 +19,23 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
+from cnnbench.base.charts import Axis, DistributionRow, Rows
+from cnnbench.base.charts.draw import FORMATS, render
+from cnnbench.base.terminal import aligned, csv_text
+from cnnbench.base.text import binary, number, percent
 from cnnbench.models.declaration import Flops, scope_flops
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.step_profile import (
+from cnnbench.records.files import write_bytes, write_text
+from cnnbench.records.profiles import (
     COPIES,
     FORWARD,
+    GAPS,
+    INPUT_OPERATIONS,
     OUTSIDE,
     REDUCTION,
     REST,
@@ -24,8 +43,69 @@ from cnnbench.records.step_profile import (
     TO_KERNEL,
     UPDATE,
     Part,
+    Primitive,
 )
-from cnnbench.run.observe.operations import is_collective, is_transfer, source
+from cnnbench.run.observe.operations import WallTimes, is_collective, is_transfer, source
+
+# The verbose log of oneDNN: which of its kernels a step calls, and with which layouts.
+
+VARIABLES = {"ONEDNN_VERBOSE": "1"}
+"""Environment of a process that prints the log; newer versions read the 1 as "profile_exec"."""
+
+FLAGS = {
+    **{"display_every": 1, "warmup": "fixed", "num_warmup_batches": 1, "num_batches": 2},
+    "peak_flops": 0,
+}
+"""Flags of `cnnbench run`, by name, for a log with one whole step between two lines of progress."""
+
+_MARKERS = ("onednn_verbose", "dnnl_verbose")
+_STEP = re.compile(r"\d+\timages/sec: ")
+_TENSOR = re.compile(r"(\w+?)[_:]([a-z]+\d\w*):[^:]*:(\w+):?(\w*)")
+"""Name, type, kind of format and layout; a missing tensor has no type."""
+
+_MOST_BYTES = 64 << 20
+_LONGEST_LINE = 1 << 14
+
+
+def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
+    """Primitives that the last whole step called, if any, from the first 64 MiB of the output."""
+    calls: Counter[Primitive] = Counter()
+    step: Counter[Primitive] = Counter()
+    steps = size = 0
+    while size < _MOST_BYTES and (line := log.readline(_LONGEST_LINE)):
+        size += len(line)
+        text = line.decode("utf-8", "replace")
+        if _STEP.match(text):
+            step = calls if steps else step
+            steps, calls = steps + 1, Counter()
+        elif (call := _call(text)) is not None:
+            calls[call] += 1
+    made = (replace(call, calls=times) for call, times in step.items())
+    return tuple(sorted(made, key=astuple))
+
+
+def _call(line: str) -> Primitive | None:
+    words = line.split(",")
+    if words[0] not in _MARKERS or "exec" not in words[1:5]:
+        return None
+    at = words.index("exec")
+    if words[at - 1] == "graph" or len(words) < at + 6 or not words[at + 1].startswith("cpu"):
+        return None
+    name, implementation, propagation, memory = words[at + 2 : at + 6]
+    tensors = [found.groups() for found in map(_TENSOR.match, memory.split()) if found]
+    layouts = [(one, tag or kind) for one, _, kind, tag in tensors]
+    return Primitive(
+        name=name,
+        propagation="" if propagation == "undef" else propagation,
+        types=", ".join(sorted({type for _, type, _, _ in tensors})),
+        implementation=implementation,
+        # Vectors have only one layout.
+        layouts=", ".join(f"{one} {layout}" for one, layout in layouts if len(layout) > 1),
+        calls=1,
+    )
+
+
+# Attributes of the operations of a step: layer, kind, direction, bytes moved.
 
 TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
 """Number of the tower, and the name in it, of an operation of a tower."""
@@ -298,3 +378,146 @@ def origin(tensor: Any, *transparent: str) -> Any:
     while operation.type in (*_PASSED_ON, *transparent):
         operation = operation.inputs[0].op
     return operation
+
+
+# Time, memory and FLOPs of every layer of a step.
+
+TABLES = ("txt", "csv")
+"""Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
+
+_TIMES = (
+    "every moment of the step counts once, divided among the operations that run at it; memory and "
+    "FLOPs of one device"
+)
+_MOST_IN_PLOT = 30
+_NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, or a scope without the layers inside it.
+
+    Attributes:
+      name: name as in its variables; for operations outside of any layer, their kind.
+      forward_seconds, backward_seconds: share of the step's wall time, of all devices together.
+      memory_bytes: outputs on one device that other layers or the backward pass use.
+      flops: FLOPs of one device in one step; 0 where none are counted.
+    """
+
+    name: str
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    memory_bytes: int = 0
+    flops: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of both passes."""
+        return self.forward_seconds + self.backward_seconds
+
+
+def layers_of(times: WallTimes, works: Works, graph: Any, flops: Mapping[str, int]) -> list[Layer]:
+    """Time, memory and FLOPs by layer of a profiled step.
+
+    The layers of `flops` (of one device, 0 for scopes without any) come first, in its order, then
+    operations outside of layers by time, the rest of the step, the operations of the input
+    pipeline, and the time without operations.
+    """
+    seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for operation, spent in times.seconds.items():
+        part = works(*operation).part
+        seconds[part.layer][part.direction in (TO_INPUT, TO_KERNEL)] += spent
+    for part, spent in ((INPUT_OPERATIONS, times.other_seconds), (GAPS, times.idle_seconds)):
+        seconds[part.layer][0] += spent
+    memory = _activations(graph, flops)
+    names = [name for name in flops if name]
+    last = (REST, INPUT_OPERATIONS.layer, GAPS.layer)
+    others = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
+    rows = []
+    for name in [*names, *others, *last]:
+        ahead, behind = seconds[name]
+        rows.append(Layer(name, ahead, behind, memory.get(name, 0), flops.get(name, 0)))
+    return [row for row in rows if row.seconds or row.flops]
+
+
+def _activations(graph: Any, scopes: Collection[str]) -> dict[str, int]:
+    """Bytes of the outputs of each layer of the first tower that are used outside of it."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    backward = backward_operations(graph)
+    for operation in graph.get_operations():
+        match = TOWER.search(operation.name)
+        if match is None or match[1] != "0" or operation.name in backward:
+            continue
+        name = layer_of(operation.name, scopes)
+        for tensor in operation.outputs:
+            # Of a known size, and dependent on the input, unlike weights and constants.
+            keeps = origin(tensor).type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
+            if keeps and any(
+                user.name in backward or layer_of(user.name, scopes) != name
+                for user in tensor.consumers()
+            ):
+                sizes[name] += tensor.shape.num_elements() * tensor.dtype.size
+    return dict(sizes)
+
+
+def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
+    """Writes a table (suffixes `TABLES`) or draws a plot (suffixes `charts.draw.FORMATS`)."""
+    suffix = Path(path).suffix.lower()[1:]
+    if suffix == "csv":
+        write_text(flag, path, _csv(layers))
+    elif suffix in FORMATS:
+        write_bytes(flag, path, render([chart(layers, title)], suffix, title))
+    else:
+        write_text(flag, path, table(layers, title))
+
+
+def table(layers: Sequence[Layer], title: str) -> str:
+    """Formats the layers as aligned text."""
+    total = sum(layer.seconds for layer in layers)
+    rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
+    for layer in layers:
+        rows.append(
+            [
+                layer.name,
+                number(layer.forward_seconds * 1e3),
+                number(layer.backward_seconds * 1e3),
+                percent(layer.seconds / total if total else None),
+                binary(layer.memory_bytes or None),
+                number(layer.flops / 1e9 if layer.flops else None),
+                number(_rate(layer)),
+            ]
+        )
+    return "\n".join([title, _TIMES, "", *aligned(rows)]) + "\n"
+
+
+def chart(layers: Sequence[Layer], title: str) -> Rows:
+    """The layers that take the most time, in the order of the network."""
+    total = sum(layer.seconds for layer in layers)
+    longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
+    shown = [layer for layer in layers if layer in longest]
+    rows = tuple(
+        DistributionRow(
+            label=layer.name,
+            low=0.0,
+            high=layer.seconds * 1e3,
+            box=(0.0, layer.forward_seconds * 1e3),
+            hint=f"{number(layer.forward_seconds * 1e3)} ms forward",
+            text=f"{number(layer.seconds * 1e3)} ms",
+        )
+        for layer in shown
+    )
+    note = "box: forward pass; line behind it: backward pass"
+    if len(shown) < len(layers):
+        share = sum(layer.seconds for layer in shown) / total if total else None
+        note += f". The {len(shown)} longest of {len(layers)} rows, {percent(share)} of the time"
+    return Rows(title=title, x=Axis(label="time (ms)", zero=True), rows=rows, note=note)
+
+
+def _rate(layer: Layer) -> float | None:
+    return layer.flops / layer.seconds / 1e9 if layer.flops and layer.seconds else None
+
+
+def _csv(layers: Iterable[Layer]) -> str:
+    header = ("forward_seconds", "backward_seconds", "memory_bytes", "flops")
+    rows = ((one.name, *(getattr(one, name) for name in header)) for one in layers)
+    return csv_text(("layer", *header), rows)

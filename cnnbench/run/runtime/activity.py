@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 
 LONG = 10
 """Factor of the time limit for the first step and for everything else that is not a step."""

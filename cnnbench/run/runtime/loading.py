@@ -1,4 +1,6 @@
-"""Import of TensorFlow, by a run or by a plug-in, and check of its version.
+"""Loading TensorFlow, and output of native code.
+
+TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is set.
 
 Plug-ins are loaded while flags are checked. One that imports TensorFlow at the top does so before
 the run sets the log level and starts its clock.
@@ -10,19 +12,123 @@ import contextlib
 import gc
 import importlib.util
 import os
+import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
-from cnnbench.base.garbage import uncollected
 from cnnbench.base.interrupts import restored
+from cnnbench.base.terminal import StandardStream
+from cnnbench.base.text import library_lines
 from cnnbench.errors import BenchmarkError, exhausted, first_line
-from cnnbench.run.runtime.native import without_info_lines
+
+# Blocks without Python's garbage collection.
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Leaves out collections in the block: pauses in timed code, searches among many objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# Native libraries: a filter of their standard error.
+
+# Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
+_INFORMATIONAL = re.compile(
+    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$"
+    # The second line of a message on what a CPU can do.
+    r"|To enable the following instructions: .* rebuild TensorFlow)"
+)
+
+
+# The file for the output that the next block holds back; empty while a block uses it.
+_shared: list[IO[bytes]] = []
+
+
+def share_held_back() -> Callable[[], str]:
+    """Makes the next forked process hold back its standard error in a file of this process.
+
+    Returns a function that returns the text, without informational lines, that a block of that
+    process held back and could not write before it died.
+    """
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
+    except OSError:
+        return lambda: ""
+    _shared[:] = [file]
+
+    def text() -> str:
+        file.seek(0)
+        return _without_informational(file.read().decode(errors="replace"), None)
+
+    return text
+
+
+@contextlib.contextmanager
+def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
+    """Holds back output to file descriptor 2; at the end writes what `select` returns, as notices.
+
+    `select` gets the text and the exception that ended the block, if any. Does nothing when
+    TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or a temporary file.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    shared = _shared.pop() if _shared else None
+    try:
+        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        original = os.dup(2)
+    except OSError:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if shared is None:
+            stack.enter_context(held)
+        else:
+            stack.callback(_shared.append, shared)
+            stack.callback(shared.seek, 0)
+            stack.callback(os.ftruncate, shared.fileno(), 0)
+        stderr = StandardStream(sys.stderr)
+        stderr.flush()
+        os.dup2(held.fileno(), 2)
+        ended_by: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            stderr.flush()
+            os.dup2(original, 2)
+            os.close(original)
+            held.seek(0)
+            stderr.write(library_lines(select(held.read().decode(errors="replace"), ended_by)))
+            stderr.flush()
+
+
+def without_info_lines() -> contextlib.AbstractContextManager[None]:
+    """Drops informational lines; warnings and errors appear when the block ends."""
+    return filtered_stderr(_without_informational)
+
+
+def _without_informational(text: str, _: BaseException | None) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not _INFORMATIONAL.match(line))
+
+
+# Import of TensorFlow, by a run or by a plug-in, and check of its version.
 
 OLDEST = (2, 18)
 

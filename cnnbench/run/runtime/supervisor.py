@@ -38,8 +38,8 @@ from cnnbench.base.interrupts import (
     grace,
     name_of,
 )
-from cnnbench.base.text.messages import fatal_message, library_lines
-from cnnbench.base.text.terminal import StandardStream, print_error, print_notice, print_warning
+from cnnbench.base.terminal import StandardStream, print_error, print_notice, print_warning
+from cnnbench.base.text import fatal_message, library_lines
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.run.runtime.turns import Turns
 
@@ -177,7 +177,7 @@ def _go_on_in_child(
     prepare: Callable[[], None] = lambda: None,
     longest_step: Callable[[], float] | None = None,
 ) -> None:
-    from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
+    from cnnbench.run.runtime.loading import share_held_back  # not for --help and refused flags
 
     prepare()
     sys.stdout.flush()

@@ -1,25 +1,329 @@
-"""One tower of a step: forward pass, loss, gradients and accuracy on its device."""
+"""The forward and backward pass of a tower.
+
+The loss is multiplied before gradients are taken. The gradients keep the factor between devices,
+where they may have 16 bits too, and are divided by it where they are applied. Gradients that wait
+for the next step are divided before, because the factor may have changed by then.
+
+An automatic factor follows one rule. A step whose aggregated gradients hold a NaN or an infinity is
+skipped: weights, optimizer state and moving averages stay as they are, and the factor is halved.
+After N steps in a row that were not skipped it is doubled. It is never halved below `FLOOR` nor
+doubled above `CAP`; a factor that starts outside these bounds is not moved further away from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import is_cpu
-from cnnbench.models.batch_norm import Moments
-from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
+from cnnbench.base.job import is_cpu
+from cnnbench.models.graph import DataFormat, GraphNetwork, Moments, Reader
 from cnnbench.models.int8 import Calibration, Int8Network, calibrate
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
-from cnnbench.plan.update_plan import UpdatePlan
-from cnnbench.run.step.batch_norm_stats import over_towers
-from cnnbench.run.step.loss_scale import Factor
+from cnnbench.plan.setup import UpdatePlan
+from cnnbench.variable_mgr import gradients, towers
+from cnnbench.variable_mgr import towers as tower_variable
+from cnnbench.variable_mgr.base import Guard, VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.gradients import Gradient
-from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+# Batch normalisation over towers: moments of all their batches, and the moving averages.
+
+
+def over_towers(
+    layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None
+) -> tuple[tf.Tensor, tf.Tensor, int]:
+    """Mean and variance over the batches of all towers, and the number of towers.
+
+    To be called in towers built in step. The gradient of a tower's moments is that of the losses of
+    all towers, so that reduced gradients equal those of a single tower with all the batches.
+
+    Args:
+      layer: a unique name.
+      mean, variance: moments of the tower's batch, float32 [channels]; biased (divided by the
+        count). All batches have the same size.
+      workers: those that build towers of the same network: a layer's moments are one collective
+        between them and their gradient another, in the order of tracing, which is the same in all.
+    """
+    number = 0
+
+    @tf.custom_gradient
+    def together(mean: tf.Tensor, variance: tf.Tensor) -> Any:
+        nonlocal number
+        merge = partial(_together, workers)
+        (all_mean, all_variance), number = towers.meet(layer, (mean, variance), merge)
+
+        def gradient(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            point = f"the gradient of {layer}"
+            found = (of_mean, of_variance)
+            by_mean, by_variance = towers.meet(point, found, partial(_mean_of_job, workers))
+            return by_mean + 2.0 * by_variance * (mean - all_mean), by_variance
+
+        return (all_mean, all_variance), gradient
+
+    return (*together(mean, variance), number)
+
+
+_Pair = tuple[tf.Tensor, tf.Tensor]
+
+
+def _together(workers: WorkerGroup | None, moments: Sequence[_Pair]) -> list[tuple[_Pair, int]]:
+    with tf.device(moments[0][0].device):
+        of_all = moments
+        if workers is not None:
+            table = workers.gather_rows(tf.stack([tf.stack(pair) for pair in moments]))
+            of_all = [(row[0], row[1]) for row in tf.unstack(table)]
+        mean, between = _means_of(of_all)
+        spread = [tf.math.squared_difference(own, mean) for own, _ in of_all]
+        variance = between + tf.add_n(spread) / float(len(spread))
+    return [((mean, variance), len(of_all))] * len(moments)
+
+
+def _mean_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_Pair]:
+    with tf.device(pairs[0][0].device):
+        first, second = _means_of(pairs)
+        if workers is not None:
+            # All workers have equally many towers.
+            first, second = (total / float(workers.size) for total in workers.add([first, second]))
+    return [(first, second)] * len(pairs)
+
+
+def _means_of(pairs: Sequence[_Pair]) -> _Pair:
+    count = float(len(pairs))
+    first, second = (tf.add_n(list(values)) / count for values in zip(*pairs, strict=True))
+    return first, second
+
+
+def update_moving_averages(
+    manager: VariableMgr,
+    towers: Sequence[Sequence[Moments]],
+    policy: str,
+    guards: Sequence[Guard],
+) -> list[Any]:
+    """Adds the moving-average updates of one step to the graph being traced; returns the ops.
+
+    The averages are kept in copy 0 while training; `share_moving_averages` copies them to the
+    others before anything reads them. Towers that train independently keep one average each.
+
+    Args:
+      towers: per tower the batch moments of its normalisation layers, all in the same order.
+      policy: "first" (tower 0's moments), "mean" (over towers) or "sync" (all towers have the
+        same).
+      guards: guards of the apply devices. A skipped step leaves the averages unchanged, too,
+        because its moments may have overflowed like its gradients.
+    """
+    if not towers[0]:
+        return []
+    if not manager.replicas_in_sync:
+        return [
+            update
+            for t, (moments, guard) in enumerate(zip(towers, guards, strict=True))
+            for update in guard(partial(_update, manager, t, moments))
+        ]
+    # Copies in sync are updated or skipped together; any device's guard says which.
+    run = guards[0]
+    if policy == "mean" and manager.num_towers > 1:
+        with tf.device(manager.get_devices()[0]):
+            means = _means(manager, towers)
+        return run(partial(_update, manager, 0, means))
+    return run(partial(_update, manager, 0, towers[0]))
+
+
+def share_moving_averages(manager: VariableMgr) -> None:
+    """Copies copy 0 of every untrained variable to the other copies (eagerly)."""
+    if not manager.replicas_in_sync:
+        return
+    variables = manager.savable_variables().values()
+    manager.share([variable for variable in variables if not variable.primary.trainable])
+
+
+def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Moments]:
+    layers = list(zip(*towers, strict=True))
+    sums = [gradients.add_up([m.batch_mean for m in layer]) for layer in layers]
+    sums += [gradients.add_up([m.batch_variance for m in layer]) for layer in layers]
+    count = float(manager.num_towers)
+    means = [total / count for total in manager.add_up(sums)]
+    return [
+        layer[0]._replace(batch_mean=mean, batch_variance=variance)
+        for layer, mean, variance in zip(
+            layers, means[: len(layers)], means[len(layers) :], strict=True
+        )
+    ]
+
+
+def _update(manager: VariableMgr, tower: int, moments: Sequence[Moments]) -> list[Any]:
+    updates = []
+    for layer, *batch in moments:
+        for spec, moment in zip((layer.mean, layer.variance), batch, strict=True):
+            average = manager.variable(tower, spec.name)
+            with tf.device(average.device):
+                change = (tower_variable.read(average) - moment) * (1.0 - layer.settings.decay)
+                updates.append(average.assign_sub(change, read_value=False))
+    return updates
+
+
+# Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
+
+FLOOR = 1.0
+"""A factor below 1 would push gradients out of fp16's range instead of into it."""
+CAP = 2.0**24
+"""Far above what gradients need; gradients of zero would otherwise make the factor infinite."""
+
+# A float32 scalar on the current device, a constant, or None for 1.
+Factor: TypeAlias = Any
+
+
+class LossScale:
+    """A constant loss scale, with which no update is skipped."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = None if factor == 1.0 else factor
+
+    @property
+    def value(self) -> float | None:
+        """The current factor; None if it is constant."""
+        return None
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """State for checkpoints, by canonical name."""
+        return {}
+
+    def factor(self) -> Factor:
+        """The factor of this step; to be called inside the traced step."""
+        return self._factor
+
+    def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
+        """A guard of updates: all, or with an automatic factor those of finite tensors."""
+        del tensors
+        return _always
+
+    def judge(
+        self, gradients: Sequence[Sequence[tf.Tensor]]
+    ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
+        """Decides which updates happen; to be called once in the traced step.
+
+        `gradients` are, per apply device, those that the reduction returns: clipping would hide an
+        infinity. Replicas in sync get equal ones, so their updates are skipped together.
+
+        Returns:
+          A guard per apply device; a bool scalar, whether an update is skipped (None where none
+          ever is); ops that update the loss scale.
+        """
+        return [_always for _ in gradients], None, []
+
+
+class AutoLossScale(LossScale):
+    """A factor that follows the rule of this module, from `initial` on, with `every_n` as N.
+
+    Its state is on the host, `device`: the decision is needed there anyway, and the scalar travels
+    to the towers during their forward passes.
+    """
+
+    def __init__(self, initial: float, every_n: int, device: str) -> None:
+        super().__init__()
+        self._every_n = every_n
+        self._device = device
+        with tf.device(device):
+            self._scale = tf.Variable(
+                initial, dtype=tf.float32, trainable=False, name="loss_scale/scale"
+            )
+            self._good_steps = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="loss_scale/good_steps"
+            )
+
+    @property
+    def value(self) -> float:
+        """See `LossScale.value`."""
+        return float(self._scale.numpy())
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """See `LossScale.variables`."""
+        return {"scale": self._scale, "good_steps": self._good_steps}
+
+    def factor(self) -> Factor:
+        """See `LossScale.factor`."""
+        return towers.read(self._scale)
+
+    def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
+        """See `LossScale.guard`."""
+        return partial(_if_finite, all_finite(tensors, self._device))
+
+    def judge(
+        self, gradients: Sequence[Sequence[tf.Tensor]]
+    ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
+        """See `LossScale.judge`."""
+        flags = [all_finite(of_device, self._device) for of_device in gradients]
+        with tf.device(self._device), tf.name_scope("loss_scale"):
+            finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
+            guards: list[Guard] = [partial(_if_finite, flag) for flag in flags]
+            return guards, tf.logical_not(finite), self._update(finite)
+
+    def _update(self, finite: tf.Tensor) -> list[Any]:
+        scale = towers.read(self._scale)
+        counted = towers.read(self._good_steps) + 1
+        # A checkpoint may have counted towards another N.
+        grows = counted >= self._every_n
+        grown = tf.maximum(scale, tf.minimum(scale * 2.0, CAP))
+        halved = tf.minimum(scale, tf.maximum(scale * 0.5, FLOOR))
+        after_good = tf.where(grows, grown, scale)
+        kept = tf.logical_and(finite, tf.logical_not(grows))
+        return [
+            self._scale.assign(tf.where(finite, after_good, halved), read_value=False),
+            self._good_steps.assign(tf.where(kept, counted, 0), read_value=False),
+        ]
+
+
+def _always(update: Callable[[], list[Any]]) -> list[Any]:
+    return update()
+
+
+def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
+    """Builds an update in a conditional branch, so that a skipped step changes nothing."""
+
+    def updated() -> tf.Tensor:
+        with tf.control_dependencies(update()):
+            return tf.constant(True)
+
+    return [tf.cond(finite, updated, lambda: tf.constant(False))]
+
+
+def inverse_of(factor: Factor) -> Factor:
+    """1 / factor, on the current device; None for None."""
+    return None if factor is None else 1.0 / factor
+
+
+def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
+    """The gradient divided by the factor, in float32, on the current device; None: unchanged."""
+    if gradient is None or inverse is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            unscaled(gradient.values, inverse), gradient.indices, gradient.dense_shape
+        )
+    return tf.cast(gradient, tf.float32) * inverse
+
+
+def all_finite(tensors: Sequence[tf.Tensor], device: str) -> tf.Tensor:
+    """Whether no element of any tensor is infinite or NaN: a bool scalar on `device`.
+
+    Every distinct tensor is checked once, on its device; one flag per device is sent.
+    """
+    by_device: dict[str, dict[int, tf.Tensor]] = {}
+    for tensor in tensors:
+        by_device.setdefault(tensor.device, {})[id(tensor)] = tensor
+    flags = []
+    for home, distinct in by_device.items():
+        with tf.device(home):
+            finite = [tf.reduce_all(tf.math.is_finite(t)) for t in distinct.values()]
+            flags.append(tf.reduce_all(tf.stack(finite)))
+    with tf.device(device):
+        return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
+
+
+# One tower of a step: forward pass, loss, gradients and accuracy on its device.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,30 @@
-"""The updates of a step: reduced, completed and applied as planned.
+"""The update of variables by aggregated gradients.
+
+With decay d and learning rate r an update is w (1 - r d) - r g. A sum g + d w as its gradient
+takes passes of its own over memory. The proximal step of Duchi and Singer, "Efficient online and
+batch learning using forward backward splitting", JMLR 10, 2009, works in place: (w - a g) / (1 + x)
+with a = r (1 + x) and x = 1 / (1 - r d) - 1 is the same update.
+
+In float32, 1 + x is a multiple of 2^-23, and x is 4e-8 to 4e-6 for usual r and d. Rounded in the
+same direction in every step, decay would be up to twice what is due, or none. A step therefore
+uses a multiple of a quantum q, which is exact in float32:
+
+    x_t = q floor(x / q + frac(t φ)),  φ = (sqrt(5) - 1) / 2
+
+for the global step t. By Weyl's theorem its mean over steps is x for any irrational φ; sums of the
+golden ratio stay the closest to it. There is no other state than t, so a resumed run continues bit
+for bit. A weight is at most a few q times itself away from that of an exact decay.
+
+q is 2^-23 where x is at least `PIECE`, and otherwise `PIECE` itself, so that no step divides by
+less than 1 + `PIECE`: the difference to a weight is rounded to whole units in its last place, which
+is too coarse for few of them (with pieces of 2^-20, decay of some mantissas is 3 % off). Of larger
+pieces the mean would take more steps. Steps with x_t = 0 are updates of plain SGD, without the
+division, which is a second pass over w.
+
+An operation updates a variable and its slots in the variable's dtype. A function computes in
+float32; its step is subtracted in place, so that asynchronous updates lose none. Weight decay and
+clipping are applied to the gradient before (`UpdatePlan`), apart from decay that is a part of the
+update.
 
 Every tower's loss contains the L2 loss of its own weights, so the reduced gradient contains its
 gradient once under "mean", once per tower under "sum".
@@ -16,24 +42,249 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import cpu_of, is_cpu
+from cnnbench.base.job import cpu_of, is_cpu
 from cnnbench.models.spec import VariableSpec
-from cnnbench.run.step.batch_norm_stats import update_moving_averages
-from cnnbench.run.step.clipping import CLIPPINGS
-from cnnbench.run.step.fused_decay import FusedDecay
-from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
-from cnnbench.run.step.optimizers import Optimizer
-from cnnbench.run.step.tower import StepConfig, TowerResult
-from cnnbench.variable_mgr import gradients, tower_variable
+from cnnbench.optimizers.spec import OptimizerSpec
+from cnnbench.run.step.tower import (
+    Factor,
+    LossScale,
+    StepConfig,
+    TowerResult,
+    inverse_of,
+    unscaled,
+    update_moving_averages,
+)
+from cnnbench.variable_mgr import gradients, towers
+from cnnbench.variable_mgr import towers as tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient
-from cnnbench.variable_mgr.kept import traced_graph
+from cnnbench.variable_mgr.gradients import Column, Gradient, cast, on_devices, traced_graph
+
+# Clipping of the gradients that are applied together on one device.
+
+
+def by_value(
+    gradients: Sequence[tf.Tensor], devices: Sequence[str], bound: float
+) -> list[tf.Tensor]:
+    """Clips every element to [-bound, bound]."""
+    return on_devices(devices, lambda g: tf.clip_by_value(g, -bound, bound), gradients)
+
+
+CLIPPINGS: Mapping[str, Callable[[Sequence[tf.Tensor], Sequence[str], float], list[tf.Tensor]]] = {
+    "gradient_clip": by_value
+}
+"""By the flag that has the bound: functions of reduced float32 gradients without loss scale, the
+devices of their variables, and the bound, a number.
+"""
+
+
+# Weight decay as a part of SGD's update on CPUs.
+
+PIECE = 2.0**-18
+"""Smallest decay of a step that has any, as a share of the weight."""
+
+_ULP = 2.0**-23  # distance of float32 numbers above 1
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+
+
+class FusedDecay:
+    """Updates variables by SGD with weight decay.
+
+    Args:
+      decay: d above.
+      steps_done: t above, an int64 scalar.
+    """
+
+    def __init__(self, decay: float, steps_done: tf.Variable) -> None:
+        self._decay = decay
+        self._steps_done = steps_done
+
+    def apply(self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor) -> list[Any]:
+        """Updates each variable on its device; returns operations or tensors that end with them.
+
+        Args:
+          pairs: float32 gradients without decay, and float32 variables on CPUs.
+          rate: learning rate, a float32 scalar.
+        """
+        by_device: dict[str, list[tuple[tf.Tensor, tf.Variable]]] = {}
+        for gradient, variable in pairs:
+            by_device.setdefault(variable.device, []).append((gradient, variable))
+        ends = []
+        for device, there in by_device.items():
+            with tf.device(device):
+                ends.append(_update(there, rate, self._piece(rate)))
+        return ends
+
+    def _piece(self, rate: tf.Tensor) -> tf.Tensor:
+        """x_t, a float32 scalar."""
+        product = tf.cast(rate, tf.float64) * self._decay
+        left = 1.0 - product
+        # Where nothing is left of a weight, a share of it that float32 cannot tell from nothing.
+        due = product / tf.where(left == 0.0, tf.constant(2.0**-24, tf.float64), left)
+        turns = tf.cast(towers.read(self._steps_done), tf.float64) * _GOLDEN
+        quantum = tf.where(due < PIECE, tf.constant(PIECE, tf.float64), _ULP)
+        return tf.cast(quantum * tf.floor(due / quantum + (turns - tf.floor(turns))), tf.float32)
+
+
+def _after(updates: Iterable[Any]) -> tf.Tensor:
+    with tf.control_dependencies(list(updates)):
+        return tf.constant(True)
+
+
+def _update(
+    pairs: Sequence[tuple[tf.Tensor, tf.Variable]], rate: tf.Tensor, piece: tf.Tensor
+) -> tf.Tensor:
+    def decayed() -> tf.Tensor:
+        alpha = rate * (1.0 + piece)
+        return _after(
+            tf.raw_ops.ResourceApplyProximalGradientDescent(
+                var=variable.handle, alpha=alpha, l1=0.0, l2=piece / alpha, delta=gradient
+            )
+            for gradient, variable in pairs
+        )
+
+    def plain() -> tf.Tensor:
+        return _after(
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+            for gradient, variable in pairs
+        )
+
+    return tf.cond(tf.not_equal(piece, 0.0), decayed, plain)
+
+
+# Optimizers as declared: one of TensorFlow's fused operations per update, or a function.
+
+
+class Optimizer:
+    """Updates variables in place; `values` are those of `spec.flags`."""
+
+    def __init__(self, spec: OptimizerSpec, values: Mapping[str, float]) -> None:
+        self._spec = spec
+        self._constants = {
+            **spec.fixed,
+            **{argument: values[one.flag] for argument, one in spec.constants.items()},
+        }
+        self._bases = {argument: values[one.flag] for argument, one in spec.powers.items()}
+        self._slots: dict[tuple[str, Any], tf.Variable] = {}
+        self._groups: list[dict[str, tf.Variable]] = []
+        self._group_of: dict[Any, int] = {}
+        self._fused_decay: FusedDecay | None = None
+        self._decayed: set[Any] = set()
+        self._decay: dict[Any, float] = {}
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates the state of one group of variables, outside any traced function.
+
+        To be called once per set of variables that `apply_gradients` gets together: once for shared
+        variables, once per tower otherwise. An empty group is ignored.
+        """
+        if not variables:
+            return
+        for variable in variables:
+            self._group_of[variable.ref()] = len(self._groups)
+            for slot in self._spec.slots:
+                with tf.device(variable.device):
+                    value = tf.fill(variable.shape, tf.constant(slot.initial, variable.dtype))
+                    self._slots[slot.name, variable.ref()] = tf.Variable(
+                        value, trainable=False, name=f"{variable.name.split(':')[0]}/{slot.name}"
+                    )
+        with tf.device(variables[0].device):
+            self._groups.append(
+                {
+                    name: tf.Variable(
+                        base, dtype=tf.float32, trainable=False, name=f"optimizer/{name}"
+                    )
+                    for name, base in self._bases.items()
+                }
+            )
+
+    def fuse_decay(self, variables: Iterable[tf.Variable], decay: FusedDecay) -> None:
+        """Lets `decay` make later updates of these variables; `spec` is that of SGD."""
+        self._fused_decay = decay
+        self._decayed = {variable.ref() for variable in variables}
+
+    def decay(self, variables: Iterable[tf.Variable], factor: float) -> None:
+        """Lets later updates of these variables apply weight decay; `spec` is decoupled."""
+        self._decay.update({variable.ref(): factor for variable in variables})
+
+    def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
+        """Slots by (slot name, `Variable.ref()` of the variable)."""
+        return dict(self._slots)
+
+    def shared_variables(self) -> dict[str, list[tf.Variable]]:
+        """Scalars that belong to no variable: one per group, by name."""
+        return {name: [group[name] for group in self._groups] for name in self._bases}
+
+    def apply_gradients(
+        self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """Updates variables of a group, each on its device, by dense gradients; returns ops."""
+        ops = []
+        if self._fused_decay is not None:
+            decayed = [pair for pair in pairs if pair[1].ref() in self._decayed]
+            ops += self._fused_decay.apply(decayed, learning_rate)
+            pairs = [pair for pair in pairs if pair[1].ref() not in self._decayed]
+        rates = {tf.float32: learning_rate}
+        # Powers by number of the group, read once for all of its variables: a conversion in each
+        # update would be an operation in each.
+        powers: dict[int, dict[str, tf.Tensor]] = {}
+        for gradient, variable in pairs:
+            # Functions compute in float32.
+            dtype = variable.dtype if self._spec.update is None else tf.float32
+            if dtype not in rates:
+                rates[dtype] = tf.cast(learning_rate, dtype)
+            number = self._group_of[variable.ref()]
+            with tf.device(variable.device):
+                if number not in powers:
+                    powers[number] = {
+                        n: towers.read(power) for n, power in self._groups[number].items()
+                    }
+                given = {**powers[number], **self._constants}
+                ops += self._update(cast(gradient, dtype), variable, rates[dtype], given)
+        ops.extend(self._advance(powers))
+        return [op for op in ops if op is not None]
+
+    def _update(
+        self, gradient: tf.Tensor, variable: tf.Variable, rate: tf.Tensor, given: dict[str, Any]
+    ) -> list[Any]:
+        spec = self._spec
+        slots = {s.argument: self._slots[s.name, variable.ref()] for s in spec.slots}
+        if spec.update is None:
+            given |= {name: slot.handle for name, slot in slots.items()}
+            given |= {"var": variable.handle, spec.rate: rate, spec.gradient: gradient}
+            return [getattr(tf.raw_ops, spec.operation)(**given)]
+        for name, slot in slots.items():
+            given[name] = cast(towers.read(slot), tf.float32)
+        if spec.decoupled:
+            given["decay"] = self._decay.get(variable.ref(), 0.0)
+        weight = cast(towers.read(variable), tf.float32)
+        step, *states = spec.update(weight=weight, gradient=gradient, rate=rate, **given)
+        # Operations: assignments of a strategy's variables depend on where they are called.
+        ops = [
+            tf.raw_ops.AssignVariableOp(resource=slot.handle, value=cast(state, slot.dtype))
+            for slot, state in zip(slots.values(), states, strict=True)
+        ]
+        change = cast(step, variable.dtype)
+        return [*ops, tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change)]
+
+    def _advance(self, powers: Mapping[int, Mapping[str, tf.Tensor]]) -> list[Any]:
+        """Ops that multiply the powers read by updates, run after all of them."""
+        ops = []
+        for number, of_group in powers.items():
+            for name, base in self._bases.items():
+                power = self._groups[number][name]
+                with tf.device(power.device):
+                    ops.append(power.assign(of_group[name] * base, read_value=False))
+        return ops
+
+
+# The updates of a step: reduced, completed and applied as planned.
 
 _NO_LIMIT = 2**63 - 1
 _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})

@@ -55,7 +55,7 @@ class BareNetwork:
         """Synthetic images and labels from row `first` on."""
         import tensorflow as tf
 
-        from cnnbench.data.synthetic import synthetic_rows
+        from cnnbench.data.pipeline import synthetic_rows
 
         rows = synthetic_rows(tf.range(first, first + count), SEED, self._plan.network.examples)
         return tuple(rows[element.name] for element in self._plan.network.spec.elements)

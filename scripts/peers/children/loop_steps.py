@@ -28,7 +28,7 @@ from bare_network import (  # type: ignore[import-not-found] # the file beside t
 )
 from steps import measure, parse, tell, tell_step  # type: ignore[import-not-found] # likewise
 
-from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.job import ReservedPorts
 
 Hosts = Mapping[str, Sequence[str]]
 """Addresses by the name of the job."""
@@ -74,7 +74,7 @@ def cluster(
 
 def one_process(args: argparse.Namespace) -> None:
     """A strategy in this process, on two devices or one."""
-    from cnnbench.plan.machine import MachinePlan
+    from cnnbench.plan.setup import MachinePlan
     from cnnbench.run.runtime.tensorflow import configure
 
     count = 1 if args.strategy == "one_device_strategy" else 2

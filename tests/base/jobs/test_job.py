@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task, split_hosts
+from cnnbench.base.job import Job, Task, split_hosts
 from cnnbench.errors import FlagError
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"

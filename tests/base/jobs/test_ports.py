@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from cnnbench.base.jobs import ports as cluster_ports
-from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base import job as cluster_ports
+from cnnbench.base.job import ReservedPorts
 from cnnbench.errors import BenchmarkError
 
 

@@ -12,9 +12,9 @@ import threading
 
 import pytest
 
-from cnnbench.base.jobs import probe as probing
-from cnnbench.base.jobs.job import Job, Task
-from cnnbench.base.jobs.probe import culprits, probe, wait_up
+from cnnbench.base import rendezvous as probing
+from cnnbench.base.job import Job, Task
+from cnnbench.base.rendezvous import culprits, probe, wait_up
 from cnnbench.errors import BenchmarkError
 
 pytestmark = pytest.mark.timeout(60)
@@ -111,7 +111,7 @@ def test_a_program_that_is_not_grpc(answer):
 
 
 def test_wait_up(job, serve, limits):
-    limits(probing.loop, REPORT_SECONDS=0.2)
+    limits(probing, REPORT_SECONDS=0.2)
     serve(PS)
     said = []
     missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"

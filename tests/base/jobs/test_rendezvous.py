@@ -16,10 +16,9 @@ from types import SimpleNamespace
 import pytest
 from forked import finished
 
-from cnnbench.base.jobs import rendezvous
-from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.base.jobs.rendezvous import exchange
-from cnnbench.base.jobs.resolve import Ranks
+from cnnbench.base import rendezvous
+from cnnbench.base.job import ReservedPorts
+from cnnbench.base.rendezvous import Ranks, exchange
 from cnnbench.errors import BenchmarkError, FlagError
 
 pytestmark = pytest.mark.timeout(90)
@@ -102,7 +101,7 @@ def test_other_programs_do_no_harm(place):
 
 
 def test_who_does_not_come_is_named(place, limits):
-    limits(rendezvous.loop, REPORT_SECONDS=0.2)
+    limits(rendezvous, REPORT_SECONDS=0.2)
     said = []
     with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
         exchange(ranks(0, 3), place, 0.5, said.append)
@@ -241,7 +240,7 @@ def test_ports_and_ranks_are_checked(place, capfd):
     "hosts", [5, "abc", ["a:1", "b:2"], ["a:1", "b:2", "c"], ["a:1", "b:2", 3], {"a:1": 1}, None]
 )
 def test_lists_of_addresses_are_checked(place, hosts, limits):
-    limits(rendezvous.loop, RETRY_SECONDS=0.01)
+    limits(rendezvous, RETRY_SECONDS=0.01)
 
     def answer():
         with socket.create_server(("localhost", int(place.split(":")[1]))) as server:
@@ -280,8 +279,8 @@ LAUNCHERS = [
 
 RANK = """
     import os
-    from cnnbench.base.jobs.rendezvous import exchange
-    from cnnbench.base.jobs.resolve import mpi_ranks
+    from cnnbench.base.rendezvous import exchange
+    from cnnbench.base.rendezvous import mpi_ranks
     ranks = mpi_ranks(os.environ)
     words = (ranks.launcher, str(ranks.rank), *exchange(ranks, None, 60, print))
     os.write(1, (" ".join(words) + "\\n").encode())  # in one piece, so that lines stay whole

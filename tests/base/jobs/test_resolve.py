@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task
-from cnnbench.base.jobs.resolve import Ranks, expand_nodes, mpi_ranks, resolve, started_together
+from cnnbench.base.job import Job, Task
+from cnnbench.base.rendezvous import Ranks, expand_nodes, mpi_ranks, resolve, started_together
 from cnnbench.errors import UsageError
 
 # As Kubeflow's operator sets it.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cnnbench.base.stats.additive import fit, fit_blocks, student_quantile, student_tail
+from cnnbench.base.inference import fit, fit_blocks, student_quantile, student_tail
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])

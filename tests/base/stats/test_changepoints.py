@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.stats.changepoints import (
+from cnnbench.base.stats import median
+from cnnbench.base.time_series import (
     MIN_SEGMENT,
     Segment,
     change_points,
@@ -19,7 +20,6 @@ from cnnbench.base.stats.changepoints import (
     partition,
     segments,
 )
-from cnnbench.base.stats.descriptive import median
 
 
 def noisy(levels, sigma, seed=0):

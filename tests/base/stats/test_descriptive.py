@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cnnbench.base.stats.descriptive import (
-    RunningSpeed,
-    median,
-    median_absolute_deviation,
-    speed,
-)
+from cnnbench.base.stats import RunningSpeed, median, median_absolute_deviation, speed
 
 step_times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=60)
 

@@ -7,7 +7,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.stats import rank_tests
+from cnnbench.base import inference
 
 
 def test_six_against_six_perfectly_separated_is_significant():
@@ -15,26 +15,26 @@ def test_six_against_six_perfectly_separated_is_significant():
     # 1/924 < 0.002, its test two-sided, 2/924 > 0.002. One p value cannot contradict itself.
     for size in (5, 6, 7):
         low, high = list(range(size)), list(range(10, 10 + size))
-        p = rank_tests.mann_whitney_p(low, high)
+        p = inference.mann_whitney_p(low, high)
         assert p == pytest.approx(2 / math.comb(2 * size, size))
-        assert p == pytest.approx(rank_tests.smallest_p(size, size))
+        assert p == pytest.approx(inference.smallest_p(size, size))
 
 
 def test_unequal_lengths_with_equal_centres_are_not_significant():
     # pyperf's compare_to raised on 5 against 6 values, swallowed that, and said "significant".
     five, six = [98.0, 99.0, 100.0, 101.0, 102.0], [97.5, 98.5, 99.5, 100.5, 101.5, 102.5]
-    assert rank_tests.mann_whitney_p(five, six) > 0.9
-    interval = rank_tests.shift(five, six, 0.95)
+    assert inference.mann_whitney_p(five, six) > 0.9
+    interval = inference.shift(five, six, 0.95)
     assert interval.estimate == pytest.approx(0.0)
     assert interval.low < 0 < interval.high
 
 
 def test_constants_are_no_evidence():
     # pyperf again: identical constant samples were "significant".
-    assert rank_tests.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
-    assert rank_tests.shift([7.0] * 5, [7.0] * 5, 0.95) == rank_tests.Interval(0.0, 0.0, 0.0)
-    assert rank_tests.signed_rank_p([0.0] * 6) == 1.0
-    assert rank_tests.paired_shift([0.0] * 6, 0.95) == rank_tests.Interval(0.0, 0.0, 0.0)
+    assert inference.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
+    assert inference.shift([7.0] * 5, [7.0] * 5, 0.95) == inference.Interval(0.0, 0.0, 0.0)
+    assert inference.signed_rank_p([0.0] * 6) == 1.0
+    assert inference.paired_shift([0.0] * 6, 0.95) == inference.Interval(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("first", "second"), [(4, 4), (5, 6), (3, 9), (1, 1), (20, 15)])
@@ -43,17 +43,17 @@ def test_mann_whitney_agrees_with_scipy_where_there_are_no_ties(first, second):
     for _ in range(10):
         x, y = random.normal(size=first), random.normal(0.5, size=second)
         expected = scipy.stats.mannwhitneyu(x, y, method="exact").pvalue
-        assert rank_tests.mann_whitney_p(x.tolist(), y.tolist()) == pytest.approx(expected)
+        assert inference.mann_whitney_p(x.tolist(), y.tolist()) == pytest.approx(expected)
 
 
 def test_large_samples_agree_with_scipy_s_approximation():
     random = np.random.default_rng(5)
     x, y = random.integers(0, 30, 60).tolist(), random.integers(3, 33, 50).tolist()
     expected = scipy.stats.mannwhitneyu(x, y, method="asymptotic").pvalue
-    assert rank_tests.mann_whitney_p(x, y) == pytest.approx(expected)
+    assert inference.mann_whitney_p(x, y) == pytest.approx(expected)
     d = random.normal(0.1, size=60)
     expected = scipy.stats.wilcoxon(d, method="approx", correction=True).pvalue
-    assert rank_tests.signed_rank_p(d.tolist()) == pytest.approx(expected)
+    assert inference.signed_rank_p(d.tolist()) == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)
@@ -67,9 +67,9 @@ def test_mann_whitney_enumerates_all_groupings(first, second):
     observed = sum(ranks[: len(first)])
     lower = sum(s <= observed for s in sums) / len(sums)
     upper = sum(s >= observed for s in sums) / len(sums)
-    p = rank_tests.mann_whitney_p(first, second)
+    p = inference.mann_whitney_p(first, second)
     assert p == pytest.approx(min(1.0, 2 * min(lower, upper)))
-    assert p == pytest.approx(rank_tests.mann_whitney_p(second, first))
+    assert p == pytest.approx(inference.mann_whitney_p(second, first))
 
 
 @pytest.mark.parametrize("pairs", [4, 6, 10, 25])
@@ -78,7 +78,7 @@ def test_signed_rank_agrees_with_scipy(pairs):
     for _ in range(10):
         d = random.normal(0.3, size=pairs)
         expected = scipy.stats.wilcoxon(d, method="exact").pvalue
-        assert rank_tests.signed_rank_p(d.tolist()) == pytest.approx(expected)
+        assert inference.signed_rank_p(d.tolist()) == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,36 +92,36 @@ def test_signed_rank_enumerates_all_signs(differences):
     lower = sum(s <= observed for s in sums) / len(sums)
     upper = sum(s >= observed for s in sums) / len(sums)
     expected = min(1.0, 2 * min(lower, upper))
-    assert rank_tests.signed_rank_p(differences) == pytest.approx(expected)
+    assert inference.signed_rank_p(differences) == pytest.approx(expected)
 
 
 def test_shift_by_hand():
     # Differences new - base of {1, 2, 4} and {5, 9}: 4 3 1 8 7 5, sorted 1 3 4 5 7 8: median 4.5.
-    assert rank_tests.shift([1, 2, 4], [5, 9], 0.5).estimate == 4.5
+    assert inference.shift([1, 2, 4], [5, 9], 0.5).estimate == 4.5
 
 
 def test_interval_of_the_shift_by_hand():
     # 4 against 4: P(U = 0) = 1/70 = 0.0143 is below 0.02, P(U <= 1) = 2/70 = 0.0286 is not, so
     # at 96 % nothing but the outermost of the 16 differences is an end: 11 - 4 and 14 - 1.
-    assert rank_tests.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.96) == rank_tests.Interval(10, 7, 13)
+    assert inference.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.96) == inference.Interval(10, 7, 13)
     # At 90 % (0.05 per side): P(U <= 1) = 0.0286 still fits, P(U <= 2) = 4/70 = 0.057 does not:
     # the second differences from outside. Sorted they begin 7 8 8 and end 12 12 13.
-    assert rank_tests.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.90) == rank_tests.Interval(10, 8, 12)
+    assert inference.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.90) == inference.Interval(10, 8, 12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_tiny_samples_have_an_estimate_but_no_interval(size):
     values = [float(v) for v in range(size)]
-    interval = rank_tests.shift(values, [v + 1 for v in values], 0.95)
-    assert interval == rank_tests.Interval(1.0, None, None)
+    interval = inference.shift(values, [v + 1 for v in values], 0.95)
+    assert interval == inference.Interval(1.0, None, None)
 
 
 def test_paired_shift_by_hand():
     # Means of all pairs of 1 2 6, each with itself too: 1 1.5 3.5 2 4 6, median (2 + 3.5) / 2.
-    assert rank_tests.paired_shift([1, 2, 6], 0.9).estimate == 2.75
+    assert inference.paired_shift([1, 2, 6], 0.9).estimate == 2.75
     # Six differences: P(T = 0) = 1/64 = 0.0156 <= 0.02 < P(T <= 1) = 2/64: the outermost means.
-    assert rank_tests.paired_shift([1, 2, 3, 4, 5, 6], 0.96) == rank_tests.Interval(3.5, 1, 6)
-    assert rank_tests.paired_shift([1, 2, 3, 4, 5], 0.96) == rank_tests.Interval(3, None, None)
+    assert inference.paired_shift([1, 2, 3, 4, 5, 6], 0.96) == inference.Interval(3.5, 1, 6)
+    assert inference.paired_shift([1, 2, 3, 4, 5], 0.96) == inference.Interval(3, None, None)
 
 
 @pytest.mark.parametrize(("base", "new"), [(5, 5), (4, 7), (60, 45)])
@@ -130,7 +130,7 @@ def test_intervals_hold_the_truth_as_often_as_they_promise(base, new):
     draws = 400
     inside = 0
     for _ in range(draws):
-        interval = rank_tests.shift(
+        interval = inference.shift(
             random.normal(size=base).tolist(), random.normal(2.0, size=new).tolist(), 0.9
         )
         inside += interval.low <= 2.0 <= interval.high
@@ -145,29 +145,29 @@ def test_interval_and_test_agree():
         x, y = random.normal(size=6).tolist(), random.normal(1.0, size=5).tolist()
         d = random.normal(0.7, size=8).tolist()
         for p, interval in (
-            (rank_tests.mann_whitney_p(x, y), rank_tests.shift(x, y, 0.95)),
-            (rank_tests.signed_rank_p(d), rank_tests.paired_shift(d, 0.95)),
+            (inference.mann_whitney_p(x, y), inference.shift(x, y, 0.95)),
+            (inference.signed_rank_p(d), inference.paired_shift(d, 0.95)),
         ):
             assert (p <= 0.05) == (not interval.low <= 0 <= interval.high)
 
 
 def test_smallest_p():
     # Two-sided for n per side, as measured with SciPy: 2: .333, 3: .100, 4: .029, 5: .0079.
-    found = [rank_tests.smallest_p(n, n) for n in (1, 2, 3, 4, 5)]
+    found = [inference.smallest_p(n, n) for n in (1, 2, 3, 4, 5)]
     assert found == pytest.approx([1.0, 2 / 6, 2 / 20, 2 / 70, 2 / 252])
-    assert rank_tests.smallest_p(6, 6, paired=True) == 2 / 64
-    assert rank_tests.smallest_p(1, 1, paired=True) == 1.0
+    assert inference.smallest_p(6, 6, paired=True) == 2 / 64
+    assert inference.smallest_p(1, 1, paired=True) == 1.0
 
 
 def test_holm_by_hand():
     # Sorted 0.01 0.02 0.03 0.5, times 4 3 2 1: 0.04 0.06 0.06 0.5.
-    assert rank_tests.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert inference.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
     # 0.015 * 2 = 0.03 is raised to the 0.036 before it: adjusted values never fall.
-    assert rank_tests.holm([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
-    assert rank_tests.holm([0.6, 0.7]) == [1.0, 1.0]
-    assert rank_tests.holm([]) == []
+    assert inference.holm([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
+    assert inference.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert inference.holm([]) == []
 
 
 def test_standard_deviation_by_hand():
     # Mean 3, squares of the deviations 4 1 1 4, over n - 1 = 3.
-    assert rank_tests.standard_deviation([1, 2, 4, 5]) == pytest.approx(math.sqrt(10 / 3))
+    assert inference.standard_deviation([1, 2, 4, 5]) == pytest.approx(math.sqrt(10 / 3))

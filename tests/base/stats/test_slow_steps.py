@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from cnnbench.base.stats.slow_steps import (
+from cnnbench.base.slow_steps import (
     disturbance_share,
     mean_step_seconds,
     rare_shares,

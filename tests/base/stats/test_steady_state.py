@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.base.stats.steady_state import (
-    MIN_STEPS,
-    Shape,
-    steady_state,
-)
+from cnnbench.base.time_series import MIN_STEPS, Shape, steady_state
 
 
 def noisy(levels, cv=0.02, seed=0, correlation=0.0):

@@ -8,9 +8,8 @@ import re
 
 import pytest
 
-from cnnbench.base.text.escape import markdown, plain, spreadsheet
-from cnnbench.base.text.table import aligned, fitted, wrapped
-from cnnbench.base.text.terminal import LineWriter
+from cnnbench.base.terminal import LineWriter, aligned, fitted, wrapped
+from cnnbench.base.text import markdown, plain, spreadsheet
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -1,6 +1,6 @@
 """Labels on records; tests/cli/test_refusals.py has what is none."""
 
-from cnnbench.base.text.labels import labels_of, parse
+from cnnbench.base.text import labels_of, parse
 from cnnbench.plan import parse_run
 
 

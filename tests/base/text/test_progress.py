@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cnnbench.base.text.progress import Messages, Progress, Reporter
+from cnnbench.base.terminal import Messages, Progress, Reporter
 
 ERASE = "\r\x1b[K"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cnnbench.base.text import table
-from cnnbench.base.text.table import (
+from cnnbench.base import terminal
+from cnnbench.base.terminal import (
     aligned,
     csv_text,
     fitted,
@@ -160,7 +160,7 @@ def test_sentences_keep_their_words(columns):
 @pytest.mark.parametrize(("given", "found"), [("80", 80), ("1", 40), ("", 100), ("x", 100)])
 def test_width(monkeypatch, given, found):
     monkeypatch.setenv("COLUMNS", given)
-    assert table.columns() == found
+    assert terminal.columns() == found
 
 
 TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cnnbench.base.text.terminal import LineWriter, is_terminal, print_result, standard_streams
+from cnnbench.base.terminal import LineWriter, is_terminal, print_result, standard_streams
 
 
 class Left(io.StringIO):

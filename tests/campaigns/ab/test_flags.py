@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.ab.flags import check
-from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.ab.side import Side, check
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.errors import UsageError
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from cnnbench.base.stats.rank_tests import paired_shift
+from cnnbench.base.inference import paired_shift
 from cnnbench.campaigns.ab.pairs import chance
 from cnnbench.judge.compare import Policy, TwoSamples
-from cnnbench.judge.compare.sequential import InterimAnalysis
+from cnnbench.judge.compare.estimate import InterimAnalysis
 
 LAST = [InterimAnalysis(16, 0.02)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
@@ -50,7 +50,7 @@ def test_a_wider_floor_and_more_pairs_change_it():
 def test_bounds_of_many_samples_are_those_of_each():
     import numpy as np
 
-    from cnnbench.base.stats.rank_tests import paired_bounds
+    from cnnbench.base.inference import paired_bounds
 
     samples = np.random.default_rng(1).normal(size=(5, 45))
     for size in (4, 8, 45):  # too few, exact, approximated

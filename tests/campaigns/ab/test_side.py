@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from forked import finished
 
-from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.campaigns.ab.side import Side, measuring, side_differences
+from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.child import COMMAND_LINE, own_checkout
 
 ROOT = Path(__file__).resolve().parents[3]

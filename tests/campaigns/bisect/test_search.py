@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from repositories import grown
 
-from cnnbench.campaigns.bisect.search import (
+from cnnbench.campaigns.bisect import (
     BAD,
     GOOD,
     SKIP,
@@ -20,8 +20,8 @@ from cnnbench.campaigns.bisect.search import (
     answer,
     policy_between,
     settling_pairs,
+    text_of,
 )
-from cnnbench.campaigns.bisect.session import text_of
 from cnnbench.judge.compare import Judgement, Policy, Verdict
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cnnbench.base.jobs.job import Task
-from cnnbench.campaigns.launch import session
-from cnnbench.campaigns.launch.tasks import shares_of_cores
+from cnnbench.base.job import Task
+from cnnbench.campaigns import launch
+from cnnbench.campaigns.launch import shares_of_cores
 from cnnbench.campaigns.processes.child import Ended
 
 
@@ -15,7 +15,7 @@ def test_processors_are_divided(cpus):
 
 
 def test_output_is_shown_in_whole_lines(tmp_path):
-    process, shown = session._Process(Task("worker"), None, tmp_path / "log"), []
+    process, shown = launch._Process(Task("worker"), None, tmp_path / "log"), []
     for part in (b"first\nsec", b"ond", b" line\r\n", b" 10 %\r 20 %\n", b"la", b"st"):
         with open(process.log, "ab") as log:
             log.write(part)

@@ -18,7 +18,7 @@ from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.text.messages import library_lines
+from cnnbench.base.text import library_lines
+from cnnbench.campaigns.processes.campaign import Measuring, blank_record, judge
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.outcome import Measuring, blank_record, judge
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.launch.tasks import command_words
-from cnnbench.campaigns.strategies.session import StrategyCase, make_plan
+from cnnbench.campaigns.launch import command_words
+from cnnbench.campaigns.strategies import StrategyCase, make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.plan import parse_run

@@ -9,13 +9,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.base.text.table import csv_of
+from cnnbench.base.terminal import csv_of
+from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.session import StrategiesSession, StrategyCase
-from cnnbench.records.files import KINDS
-from cnnbench.records.parts import Measured, StartupSeconds
-from cnnbench.records.strategies import (
+from cnnbench.campaigns.strategies import StrategiesSession, StrategyCase
+from cnnbench.records.campaigns import (
     APART,
     EQUAL,
     ONE_TOWER,
@@ -24,6 +22,8 @@ from cnnbench.records.strategies import (
     StrategiesDocument,
     StrategyRow,
 )
+from cnnbench.records.files import KINDS
+from cnnbench.records.run import Measured, StartupSeconds
 
 TOLERANCE = 1e-4
 
@@ -70,7 +70,7 @@ def session(lenet_runs) -> StrategiesSession:
 def summary(
     session: StrategiesSession, distances: Mapping[str, tuple[float, str]] = DISTANCES
 ) -> StrategiesDocument:
-    return table.document(
+    return strategies.document(
         session,
         distances,
         TOLERANCE,
@@ -106,18 +106,18 @@ def test_weights_that_differ_fail_the_command_and_are_named(
     session: StrategiesSession, value: float
 ) -> None:
     session.problems.clear()
-    assert not table.failed(summary(session).rows)
+    assert not strategies.failed(summary(session).rows)
     found = summary(session, {**DISTANCES, "replicated": (value, "conv0/w")})
-    assert table.failed(found.rows)
-    text = table.table_text(found, CASES)
+    assert strategies.failed(found.rows)
+    text = strategies.table_text(found, CASES)
     assert "weights of replicated differ from those of parameter_server: conv0/w by " in text
 
 
 def test_the_table_for_people(session: StrategiesSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     found = summary(session)
-    assert table.failed(found.rows)
-    text = table.table_text(found, CASES)
+    assert strategies.failed(found.rows)
+    text = strategies.table_text(found, CASES)
     assert KINDS["table of strategies"](text.encode())
     head, _, server, _, _, *below = text.splitlines()
     titles = ("mode", "median images/sec", "range", "overhead", "copies", "reduction ops")
@@ -135,7 +135,7 @@ def test_six_processes_have_an_interval_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     records = session.records["parameter_server"]
     records |= {at + 3: record for at, record in records.items()}
-    text = table.table_text(summary(session), CASES)
+    text = strategies.table_text(summary(session), CASES)
     assert "95 % interval" in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.campaigns.strategies.weights import distances
+from cnnbench.campaigns.strategies import distances
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoints import Checkpoints
-from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.towers import TowerVariable
 
 
 @pytest.fixture

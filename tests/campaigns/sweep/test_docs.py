@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.sweep import schema
-from cnnbench.campaigns.sweep.document import load, shipped_suites
-from cnnbench.campaigns.sweep.planning import make_plan, ordered
+from cnnbench.campaigns import suite
+from cnnbench.campaigns.suite import load, shipped_suites
+from cnnbench.campaigns.sweep import make_plan, ordered
 from cnnbench.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ TEXT = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
 
 def test_the_suite_shown_is_what_the_list_shown_says(write):
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    plan = make_plan(schema.check(load(write(text))), {})
+    plan = make_plan(suite.check(load(write(text))), {})
     (listed,) = re.findall(r"--list\n(.*?)\$", TEXT, re.DOTALL)
     assert "".join(f"{case.name}  x{case.repeats}\n" for case in plan.cases) == listed
     # The order that seed 7 gives is the one of the tutorial.
@@ -27,9 +27,9 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
 
 
 def test_every_key_and_metric_is_there():
-    for name in (*schema.keys_of(schema.Suite), *schema.keys_of(schema.SuiteEntry)):
+    for name in (*suite.keys_of(suite.Suite), *suite.keys_of(suite.SuiteEntry)):
         assert f"| `{name}`" in TEXT
-    for name in schema.keys_of(schema.BatchSizeSearch):
+    for name in suite.keys_of(suite.BatchSizeSearch):
         assert re.search(rf"`{name}`|{name}: ", TEXT), name
     for name in shipped_suites():
         assert f"| `{name}` |" in TEXT
@@ -37,9 +37,9 @@ def test_every_key_and_metric_is_there():
 
 def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
-    assert sorted(starred) == sorted(schema.keys_of(schema.EntrySettings))
-    assert f"seconds for one process ({schema.DEFAULT_TIMEOUT:g}), " in TEXT
-    search = schema.BatchSizeSearch()
+    assert sorted(starred) == sorted(suite.keys_of(suite.EntrySettings))
+    assert f"seconds for one process ({suite.DEFAULT_TIMEOUT:g}), " in TEXT
+    search = suite.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
     assert f"`multiple_of` ({search.multiple_of})" in TEXT
     assert f"({search.num_batches}) steps" in TEXT
@@ -48,5 +48,5 @@ def test_defaults_are_those_of_the_schema():
 def test_the_error_shown_is_the_one_that_comes(write):
     path = write("\n" * 8 + "entries:\n  - name: a\n    flags:\n      modle: lenet\n", "typo.yaml")
     with pytest.raises(UsageError) as caught:
-        make_plan(schema.check(load(path)), {})
+        make_plan(suite.check(load(path)), {})
     assert f"error: {str(caught.value).replace(path, 'typo.yaml')}\n" in TEXT

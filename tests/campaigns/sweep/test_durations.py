@@ -6,10 +6,10 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.sweep.runner import Store
+from cnnbench.campaigns.sweep import Store
 
 
 def test_time_left_is_of_what_was_measured(tmp_path, make_record):

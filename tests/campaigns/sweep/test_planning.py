@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 from other_values import other
 
-from cnnbench.campaigns.sweep.planning import make_plan
-from cnnbench.campaigns.sweep.runner import largest_batch
-from cnnbench.campaigns.sweep.schema import BatchSizeSearch
+from cnnbench.campaigns.suite import BatchSizeSearch
+from cnnbench.campaigns.sweep import largest_batch, make_plan
 from cnnbench.errors import UsageError
+from cnnbench.flags.declare import Counted
 from cnnbench.flags.identity import having
 from cnnbench.flags.params import ACCEPTED
-from cnnbench.flags.roles import Counted
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"

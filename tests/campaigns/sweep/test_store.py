@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.sweep.runner import Store
+from cnnbench.campaigns.sweep import Store
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records import files
 

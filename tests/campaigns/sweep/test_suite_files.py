@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.sweep.planning import expand
-from cnnbench.campaigns.sweep.schema import BatchSizeSearch
+from cnnbench.campaigns.suite import BatchSizeSearch
+from cnnbench.campaigns.sweep import expand
 
 
 def test_defaults_are_merged_into_entries(suite):

@@ -8,14 +8,12 @@ import re
 
 import pytest
 
+from cnnbench.campaigns.processes.campaign import headline
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import headline
-from cnnbench.campaigns.sweep.planning import Item
-from cnnbench.campaigns.sweep.runner import SweepRun
-from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table_text
-from cnnbench.judge.metrics.registry import BOUNDS
+from cnnbench.campaigns.sweep import Item, SweepRun, advice, exit_code, summarise, table_text
 from cnnbench.records.load import record_of
-from cnnbench.records.parts import Batch, Evaluation
+from cnnbench.records.metric import BOUNDS
+from cnnbench.records.run import Batch, Evaluation
 
 
 def went_well(case, repeat, path):
@@ -156,7 +154,7 @@ def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
 
 
 def test_every_metric_reads_a_full_record(make_record):
-    from cnnbench.records.parts import Measured, ModelInfo, StartupSeconds
+    from cnnbench.records.run import Measured, ModelInfo, StartupSeconds
 
     record = make_record(
         model=ModelInfo(

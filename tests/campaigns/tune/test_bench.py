@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.base.terminal import Reporter
+from cnnbench.campaigns.processes.campaign import Campaign, Measuring
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.processes.results_dir import PROCESS, Journal
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
@@ -23,18 +22,17 @@ from cnnbench.campaigns.tune.bench import (
     MOST_PAIRS,
     Lengths,
     RaceBench,
+    SearchOutcome,
     TuneFolder,
     TuneQuestion,
 )
-from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.campaigns.tune.session import search
 from cnnbench.campaigns.tune.space import Space
 from cnnbench.flags import args_of, values_of
 from cnnbench.flags.params import SPECS
 from cnnbench.judge.compare import Policy
-from cnnbench.records.parts import ErrorInfo
-from cnnbench.records.run import RunRecord
-from cnnbench.records.tune import AS_GIVEN
+from cnnbench.records.campaigns import AS_GIVEN
+from cnnbench.records.run import ErrorInfo, RunRecord
 
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy", "parameter_server")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.base.terminal import Reporter
+from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.tune import final, session
+from cnnbench.campaigns.tune import session
+from cnnbench.campaigns.tune import session as final
 from cnnbench.campaigns.tune.bench import RaceBench, TuneFolder, TuneQuestion
-from cnnbench.campaigns.tune.dimensions import Settings
-from cnnbench.campaigns.tune.space import Candidate, Space
+from cnnbench.campaigns.tune.space import Candidate, Settings, Space
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, values_of
 from cnnbench.flags.params import SPECS
@@ -66,7 +66,7 @@ def weights(
             assert all(one.is_dir() for one in folders.values())
             return {"tuned": distance}
 
-        monkeypatch.setattr("cnnbench.campaigns.strategies.weights.distances", distances)
+        monkeypatch.setattr("cnnbench.campaigns.strategies.distances", distances)
         given = ParsedArgs(values_of(fixed, SPECS))
         space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), None, resume=True) as folder:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from cnnbench.base.text.progress import Reporter
+from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy
-from cnnbench.campaigns.tune.race import (
+from cnnbench.campaigns.tune.bench import (
     BEHIND,
     FINALISTS,
     MOST_ROUNDS,
-    SLOWER,
+    RACED_SLOWER,
     Leaver,
     Race,
     Round,
@@ -25,8 +25,8 @@ from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs
 from cnnbench.judge.compare import Policy, Verdict, judge
-from cnnbench.judge.compare.sequential import interim_analyses
-from cnnbench.records.tune import AS_GIVEN
+from cnnbench.judge.compare.estimate import interim_analyses
+from cnnbench.records.campaigns import AS_GIVEN
 
 THRESHOLD = 0.01
 POLICY = Policy(threshold=THRESHOLD)
@@ -154,10 +154,10 @@ def test_a_group_is_searched_with_the_best_of_those_before() -> None:
     names = [one.name for one in found.candidates]
     assert names == [AS_GIVEN, "a=1", "a=2", "a=2 b=1", "a=2 b=2"]
     assert {key: one.how for key, one in found.leavers.items()} == {
-        AS_GIVEN: SLOWER,
-        "a=1": SLOWER,
-        "a=2": SLOWER,
-        "a=2 b=1": SLOWER,
+        AS_GIVEN: RACED_SLOWER,
+        "a=1": RACED_SLOWER,
+        "a=2": RACED_SLOWER,
+        "a=2 b=1": RACED_SLOWER,
     }
 
 
@@ -175,7 +175,7 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     first, second = found.races
     assert len(first.candidates) + len(first.untried) == 31
     assert 2 <= len(first.candidates) <= 18
-    assert {one.how for one in first.leavers} <= {BEHIND, SLOWER}
+    assert {one.how for one in first.leavers} <= {BEHIND, RACED_SLOWER}
     assert second.candidates[1:]  # there was time left for it
     # Time for one candidate is spent on it, and what there was none for is named.
     bench = Sampler(lambda one: 100.0, processes=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Subject
 
 
 @pytest.fixture

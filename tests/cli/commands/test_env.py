@@ -7,7 +7,7 @@ import pytest
 from cnnbench.cli.commands import env
 from cnnbench.machine import facts as environment
 from cnnbench.machine import watch
-from cnnbench.machine.sampling import Counters
+from cnnbench.machine.watch import Counters
 
 SECTIONS = {
     "Machine": {"logical_cpus": 2, "usable_cpus": 2, "memory_bytes": 3 << 30, "cpu_smt": False},

@@ -11,7 +11,7 @@ import pytest
 from step_profiles import write_sides
 
 from cnnbench.records.files import KINDS
-from cnnbench.records.step_profile import StepProfile
+from cnnbench.records.profiles import StepProfile
 
 pytestmark = pytest.mark.timeout(240)
 

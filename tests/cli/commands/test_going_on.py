@@ -21,15 +21,14 @@ import pytest
 from edits import edit
 from privileges import mount, mounting, umount, unprivileged
 
-from cnnbench.campaigns.ab import checkout, side
-from cnnbench.campaigns.bisect import bench
-from cnnbench.campaigns.processes import campaign, question
-from cnnbench.campaigns.processes.question import Question
-from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.strategies import weights
-from cnnbench.campaigns.tune import race
+from cnnbench.campaigns import bisect, strategies
+from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.ab import side as checkout
+from cnnbench.campaigns.processes import campaign, results_dir
+from cnnbench.campaigns.processes.results_dir import Journal, Question
+from cnnbench.campaigns.tune import bench as race
 from cnnbench.cli import main
-from cnnbench.machine import software
+from cnnbench.machine import facts as software
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -104,7 +103,7 @@ class Campaigns:
         program = (fake_python, "-c", "cnnbench", "")
         monkeypatch.setattr("cnnbench.cli.commands.sweep.program", lambda: program)
         alike = {"one": (0.0, ""), "tuned": (0.0, "")}
-        monkeypatch.setattr(weights, "distances", lambda folders: alike)
+        monkeypatch.setattr(strategies, "distances", lambda folders: alike)
 
     def commit(self, place):
         """Commits all of a repository."""
@@ -171,7 +170,7 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     with monkeypatch.context() as patch:
         patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
         patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
-        patch.setattr(question, "source_digest", lambda: "edited")
+        patch.setattr(results_dir, "source_digest", lambda: "edited")
         campaigns.commit(campaigns.code)
         (campaigns.code / "notes").write_text("x")
         differ = refused(command)
@@ -256,7 +255,7 @@ def recorded(one_worktree, monkeypatch):
     monkeypatch.setattr(
         campaign, "execute_in_turn", lambda both, *_: [campaign.execute(one, 60) for one in both]
     )
-    monkeypatch.setattr(bench, "worktree", one_worktree)
+    monkeypatch.setattr(bisect, "worktree", one_worktree)
     monkeypatch.setattr(Question, "check", lambda self: None)  # edits have tests of their own
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return run

@@ -7,8 +7,7 @@ import pytest
 from repositories import grown
 
 from cnnbench.judge.history import METRICS
-from cnnbench.records.parts import ModelInfo
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import ModelInfo, Subject
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import pytest
 from forked import gone, until
 
 from cnnbench import cli
-from cnnbench.base.lock import LOGS, FolderLock, Scratch
-from cnnbench.campaigns.launch import session
+from cnnbench.base.files import LOGS, FolderLock, Scratch
+from cnnbench.campaigns import launch as session
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.records.files import Output, check_outputs
@@ -50,7 +50,7 @@ def launch(monkeypatch, temporary_folders, capfdbinary, lenet_runs, tmp_path_fac
 
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
-        monkeypatch.setattr("cnnbench.campaigns.launch.tasks.program", lambda: program)
+        monkeypatch.setattr("cnnbench.campaigns.launch.program", lambda: program)
         command = f"import runpy; runpy.run_path({str(FAKE)!r})"
         monkeypatch.setattr("cnnbench.campaigns.ab.side.COMMAND_LINE", command)
         for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
@@ -209,7 +209,7 @@ def test_a_chief_has_the_time_that_it_announces(launch, chief, least):
 
 KILLED = """
 import os, sys
-from cnnbench.base.lock import FolderLock, Scratch
+from cnnbench.base.files import FolderLock, Scratch
 FolderLock(sys.argv[1]) if sys.argv[1:] else print(Scratch("cnnbench-launch-").path, end="")
 sys.stdout.flush()
 os.kill(os.getpid(), 9)

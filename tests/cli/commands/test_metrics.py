@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from short_runs import command
 
-from cnnbench.base.text.table import with_table
+from cnnbench.base.terminal import with_table
 from cnnbench.cli.schemas import schemas
 from cnnbench.errors import UsageError
 from cnnbench.judge.metrics import document
-from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.records import metric
-from cnnbench.records.metric import register_metric
+from cnnbench.records.metric import BOUNDS, register_metric
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLE = DOCS / "examples" / "metric_plugin.py"

@@ -8,8 +8,7 @@ import pytest
 from repositories import grown
 
 from cnnbench.cli.commands import report
-from cnnbench.records.parts import Conditions
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Conditions, Subject
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from cnnbench.lab import roofline
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
-from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL
+from cnnbench.records.profiles import FORWARD, TO_INPUT, TO_KERNEL
 
 RUN = (
     *("roofline", "lenet", "--device=cpu", "--batch_size=4", "--num_batches=2"),

@@ -9,12 +9,11 @@ import pytest
 import tensorflow as tf
 
 from cnnbench import RunRecord
-from cnnbench.base.text.numbers import number
+from cnnbench.base.text import number
 from cnnbench.data import IMAGENET, InputSpec
-from cnnbench.data.arrays import ArrayPipeline
-from cnnbench.data.pipeline import Pipeline, PipelineStage
+from cnnbench.data.pipeline import ArrayPipeline, Pipeline, PipelineStage
 from cnnbench.data.prefetch import PipelineInput
-from cnnbench.run.driver import input_only
+from cnnbench.run.driver import build
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 @pytest.fixture
 def run(call, limits, tmp_path):
     """run(FLAG...): the record of a run, and what it prints."""
-    limits(input_only, _STAGE_SECONDS=0.2, _DRAIN_SECONDS=0.05)
+    limits(build, _STAGE_SECONDS=0.2, _DRAIN_SECONDS=0.05)
 
     def run(*flags):
         path = tmp_path / "record.json"
@@ -172,7 +171,7 @@ class SlowPipeline(Pipeline):
 def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     """With 18 batches ready, 20 would look twice as fast as they are made, or more."""
     cpus({0})
-    limits(input_only, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
+    limits(build, _WHOLE_SECONDS=20 * SlowPipeline.SECONDS)
     spec = InputSpec(
         dataset=IMAGENET,
         data_dir="d",
@@ -186,9 +185,9 @@ def test_batches_that_lie_ready_are_no_throughput(cpu_devices, cpus, limits):
     with PipelineInput(spec, cpu_devices[:1], SlowPipeline(spec, 100)) as inputs:
         inputs.next()
         time.sleep(25 * SlowPipeline.SECONDS)
-        whole = input_only.time_whole(inputs)
+        whole = build.time_whole(inputs)
         assert whole.examples_per_sec <= 1.1 / SlowPipeline.SECONDS
         inputs.close()
         (one,) = inputs.stages()
-        stage = input_only.time_stage(one, inputs.spec, 1000)
+        stage = build.time_stage(one, inputs.spec, 1000)
         assert stage.examples_per_sec <= 1.1 / SlowPipeline.SECONDS

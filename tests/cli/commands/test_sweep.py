@@ -75,7 +75,7 @@ def test_dry_run_shows_commands_that_can_be_run(call, in_folder, monkeypatch):
 
 
 def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(call, in_folder, monkeypatch):
-    monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
+    monkeypatch.setattr("cnnbench.campaigns.sweep.Sweep.run", lambda self: [])
     monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)
     # A stream without buffer, as at a terminal, fails at the first line.
     for flags, status in ((), 1), (["--list"], 4):

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from data_sets import write_cifar10
 
-from cnnbench.run.driver import estimates
+from cnnbench.run.driver import preflight
 
 SUITES = [path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.yaml")]
 
@@ -192,7 +192,7 @@ def test_every_reduction_of_a_process_is_judged(repeats):
 
 
 def test_how_long_it_takes_is_told(sweep, limits):
-    limits(estimates, cpu_rate=lambda: 1e11)
+    limits(preflight, cpu_rate=lambda: 1e11)
     text = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
     guess = (
         r"7 processes of 1 configuration, 7 of each \(repeats: auto\): about 55 s, a first guess"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from edits import rewrite
 
-from cnnbench.campaigns.sweep import summary
+from cnnbench.campaigns import sweep as summary
 from cnnbench.judge.compare import load_records
 
 pytestmark = pytest.mark.timeout(120)

@@ -17,7 +17,9 @@ from edits import rewrite
 
 from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.tune import bench, final, race, session
+from cnnbench.campaigns.tune import bench, session
+from cnnbench.campaigns.tune import bench as race
+from cnnbench.campaigns.tune import session as final
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.plan import parse_run

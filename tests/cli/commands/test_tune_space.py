@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cnnbench.campaigns.tune.dimensions import TUNABLE
+from cnnbench.campaigns.tune.space import TUNABLE
 from cnnbench.flags import FLAGS
 from cnnbench.machine import facts
-from cnnbench.records.tune import AS_GIVEN
-from cnnbench.variable_mgr import Mode, registry
+from cnnbench.records.campaigns import AS_GIVEN
+from cnnbench.variable_mgr import Mode
+from cnnbench.variable_mgr import modes as registry
 
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")

@@ -7,7 +7,7 @@ import pytest
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Verdict, compare_records
 from cnnbench.judge.report.renderers import FORMATS, render, terminal
-from cnnbench.records.parts import ModelInfo
+from cnnbench.records.run import ModelInfo
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 OTHER_CPU = {"environment": {"cpu_model": "another"}}

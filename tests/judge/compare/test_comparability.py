@@ -6,10 +6,10 @@ from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.compare.comparability import check_facts
-from cnnbench.judge.metrics.comparable_facts import GROUPS
+from cnnbench.judge.compare.configuration import GROUPS
 from cnnbench.plan import parse_run
 from cnnbench.records.codec import encode
-from cnnbench.records.parts import Batch, ModelInfo
+from cnnbench.records.run import Batch, ModelInfo
 
 
 def unlike(base, new, *allowed):

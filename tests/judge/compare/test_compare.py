@@ -10,7 +10,7 @@ from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
 from cnnbench.judge.compare.result import answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
-from cnnbench.records.parts import Evaluation
+from cnnbench.records.run import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 

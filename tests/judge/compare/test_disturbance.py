@@ -14,7 +14,7 @@ from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.wording import row as cells
 from cnnbench.judge.report.renderers.wording import tables
-from cnnbench.records.parts import ConditionNote, Conditions, TurnTaking
+from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
 CPU_NOISE = [1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003]

@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
+from cnnbench.judge.compare.estimate import Continuation, interim_analyses
 from cnnbench.judge.compare.judgement import processes_needed
-from cnnbench.judge.compare.sequential import Continuation, interim_analyses
 
 # Five processes of 100 images/sec, give or take 0.3 %.
 BASE = [100.0, 100.2, 99.8, 100.1, 99.9]

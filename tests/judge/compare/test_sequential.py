@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from cnnbench.base.stats.rank_tests import signed_rank_p, smallest_p
-from cnnbench.judge.compare.sequential import Continuation, InterimAnalysis, interim_analyses
+from cnnbench.base.inference import signed_rank_p, smallest_p
+from cnnbench.judge.compare.estimate import Continuation, InterimAnalysis, interim_analyses
 
 
 def test_levels_of_sixteen_pairs_by_hand():

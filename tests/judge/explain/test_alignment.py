@@ -9,19 +9,11 @@ import pytest
 from step_profiles import CONV, Profiles, Row, network
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.alignment import Alignment
+from cnnbench.judge.explain.sides import Alignment
 from cnnbench.models import Model, get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.models.spec import LearningRateSpec
-from cnnbench.records.step_profile import (
-    FORWARD,
-    OUTSIDE,
-    REST,
-    TO_KERNEL,
-    UPDATE,
-    Part,
-    ProfiledLayer,
-)
+from cnnbench.records.profiles import FORWARD, OUTSIDE, REST, TO_KERNEL, UPDATE, Part, ProfiledLayer
 
 
 def layers(model, classes=10):

@@ -10,8 +10,8 @@ from step_profiles import CONV, changed, network, with_records
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.facts import primitive_changes
-from cnnbench.records.parts import Conditions
-from cnnbench.records.step_profile import INPUT, PROGRAM, TO_KERNEL, Part, Primitive, StepProfile
+from cnnbench.records.profiles import INPUT, PROGRAM, TO_KERNEL, Part, Primitive, StepProfile
+from cnnbench.records.run import Conditions
 
 NHWC = "src acdb, wei Acdb64a, dst acdb"
 

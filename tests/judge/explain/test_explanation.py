@@ -10,12 +10,11 @@ from statistics import fmean
 import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, with_records
 
-from cnnbench.base.stats.slow_steps import mean_step_seconds
+from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import chart, lines_of, table_text, to_markdown
 from cnnbench.judge.explain.sides import Times
-from cnnbench.records.explanation import Explanation
-from cnnbench.records.step_profile import (
+from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
     INPUT_WAIT,
@@ -25,6 +24,7 @@ from cnnbench.records.step_profile import (
     REST,
     TO_KERNEL,
     UPDATE,
+    Explanation,
     Part,
     ProfiledLayer,
     StepProfile,

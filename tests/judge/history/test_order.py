@@ -10,7 +10,7 @@ import pytest
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.formats import figures
 from cnnbench.judge.report import exports
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Subject
 
 SPEED = METRICS["throughput"]
 

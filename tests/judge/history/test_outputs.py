@@ -17,9 +17,9 @@ from cnnbench.base.document import Charts
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.formats import csv_text, figures, json_text, table_text
-from cnnbench.judge.history.noise import RecognizedNoise
+from cnnbench.judge.history.steps import RecognizedNoise
 from cnnbench.judge.report import exports, render
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 SPEED = METRICS["throughput"]

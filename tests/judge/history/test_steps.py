@@ -8,8 +8,7 @@ import pytest
 
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.formats import step_text
-from cnnbench.judge.history.noise import NoisyPoints, SeriesLevel
-from cnnbench.judge.history.steps import find_levels, likely_starts
+from cnnbench.judge.history.steps import NoisyPoints, SeriesLevel, find_levels, likely_starts
 
 SPEED = METRICS["throughput"]
 

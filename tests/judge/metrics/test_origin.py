@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
 from cnnbench.judge.metrics.measurement import Origin, machine_name, titles, varying
+from cnnbench.judge.report.exports import frame
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
-from cnnbench.judge.report.tables import frame
 from cnnbench.records.load import Loaded
-from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import RunRecord, Subject
 
 SUBJECTS = st.none() | st.builds(
     Subject,

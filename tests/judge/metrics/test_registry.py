@@ -3,25 +3,12 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.flags import FLAGS
-from cnnbench.judge.metrics.comparable_facts import (
-    FACTS,
-    GROUPS,
-    PATTERNS,
-    fact,
-)
-from cnnbench.judge.metrics.measurement import KINDS
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import (
-    BOUNDS,
-    DEFAULT_METRICS,
-    HISTORY,
-    METRICS,
-    THROUGHPUT,
-    judged,
-)
+from cnnbench.judge.compare.configuration import FACTS, GROUPS, PATTERNS, fact
+from cnnbench.judge.metrics.measurement import DEFAULT_METRICS, KINDS, THROUGHPUT, Policy, judged
 from cnnbench.machine import facts
+from cnnbench.records.metric import BOUNDS, HISTORY, METRICS
 from cnnbench.records.metrics.figures import accuracy, startup, throughput
-from cnnbench.records.parts import Batch, Evaluation, StartupSeconds
+from cnnbench.records.run import Batch, Evaluation, StartupSeconds
 
 
 def test_throughput_is_the_images_over_the_time_of_all_steps(runs):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.stats.slow_steps import slow_steps
-from cnnbench.judge.metrics.speed import further_cost, slow_steps_text
+from cnnbench.base.slow_steps import slow_steps
+from cnnbench.judge.metrics.measurement import further_cost, slow_steps_text
 
 
 @pytest.mark.parametrize(

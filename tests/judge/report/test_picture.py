@@ -16,12 +16,8 @@ from cnnbench.base.document import Text
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.sections.profiles import table_text
 from cnnbench.records.all_reduce import Copying
-from cnnbench.records.parts import ConditionNote, Conditions
-from cnnbench.records.strategies import (
-    DIFFERENT,
-    StrategyRow,
-)
-from cnnbench.records.subject import Subject
+from cnnbench.records.campaigns import DIFFERENT, StrategyRow
+from cnnbench.records.run import ConditionNote, Conditions, Subject
 
 GOLDEN = Path(__file__).parent / "golden" / "picture.md"
 

@@ -12,8 +12,8 @@ from pages import HOSTILE, Page, golden
 
 from cnnbench import __version__
 from cnnbench.judge.report import build, gather, render
-from cnnbench.judge.report.tables import TABLES, frame
-from cnnbench.judge.report.tables import csv as csv_text
+from cnnbench.judge.report.exports import TABLES, frame
+from cnnbench.judge.report.exports import csv as csv_text
 from cnnbench.records.load import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"

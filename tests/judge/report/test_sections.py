@@ -15,8 +15,7 @@ from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.explanation import sections, to_markdown
 from cnnbench.judge.report import build, gather, load, render
 from cnnbench.records.load import Loaded
-from cnnbench.records.parts import Measured, StartupSeconds
-from cnnbench.records.subject import Subject
+from cnnbench.records.run import Measured, StartupSeconds, Subject
 
 
 def test_sections_without_anything_to_say_are_left_out(full_runs):

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.text.progress import Messages, Progress
-from cnnbench.base.text.terminal import LineWriter
+from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.all_reduce import params_of
-from cnnbench.lab.all_reduce import table
+from cnnbench.lab.all_reduce import session
 from cnnbench.lab.all_reduce.plan import make_plan
 from cnnbench.lab.all_reduce.session import AllReduceBench
 from cnnbench.machine import checks
@@ -361,7 +360,7 @@ def test_the_record_is_written_before_a_wait_for_the_other_processes(tmp_path, m
 
 def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, limits, tmp_path):
     monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
-    limits(table, IMPLAUSIBLE_SHARE=0.0)
+    limits(session, IMPLAUSIBLE_SHARE=0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")
     record = run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
-from cnnbench.lab.all_reduce.peers import NAMES, reduction_of
+from cnnbench.base.job import Task
+from cnnbench.lab.all_reduce.plan import NAMES, reduction_of
 
 
 @pytest.mark.parametrize(("name", "additions"), [(NAMES[0], 3), (NAMES[1], 1)])

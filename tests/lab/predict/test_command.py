@@ -9,8 +9,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.lab.predict import command
-from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.lab.predict.predict import COLUMNS
+from cnnbench.lab.predict.predict import COLUMNS, FORMULAS
 
 
 def run(capsys, **given):

@@ -4,8 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.lab.predict.links import PRESETS
+from cnnbench.lab.predict.predict import FORMULAS, PRESETS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "cost_model.md").read_text(encoding="utf-8")
 

@@ -2,13 +2,10 @@
 
 import pytest
 
-from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.workload import NotPredictedError
-from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.cost import Link, ReductionPhase, Tensor
-from cnnbench.variable_mgr.all_reduce.registry import names
+from cnnbench.lab.predict.predict import FORMULAS, Interconnect, NotPredictedError
+from cnnbench.variable_mgr.all_reduce.registry import Link, ReductionPhase, Tensor, names
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import Packing
 
 MIB = 1 << 20
 # Powers of two, so that the sums below are exact.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cnnbench.lab.predict.links import PRESETS, parse_link
+from cnnbench.lab.predict.predict import PRESETS, parse_link
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.predict import (
     FastestRange,
+    Interconnect,
+    TrainingStep,
     fastest,
     fastest_by_size,
     predict,
 )
-from cnnbench.lab.predict.workload import TrainingStep
-from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.cost import Link, Tensor
+from cnnbench.variable_mgr.all_reduce.registry import Link, Tensor
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+from cnnbench.variable_mgr.spec import Packing
 
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
 STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)

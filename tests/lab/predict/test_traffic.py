@@ -5,11 +5,11 @@ import tensorflow as tf
 from covering import covering_pairs
 from oracle import SHARDED, sent_by_all
 
-from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.run.observe.traffic import traffic
+from cnnbench.lab.predict.predict import FORMULAS
+from cnnbench.run.observe.graphs import traffic
 from cnnbench.variable_mgr.all_reduce import registry
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.cost import Tensor
+from cnnbench.variable_mgr.all_reduce.registry import Tensor
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 
 # One chunk; two of them; a size that is no multiple of 64 bytes; many.
 SIZES = (1000, 8192, 40_001, 300_000)

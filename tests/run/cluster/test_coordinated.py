@@ -16,12 +16,12 @@ from short_runs import NETWORKS
 from worker_runs import saved_values
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.base.jobs.job import Task
-from cnnbench.base.jobs.probe import REFUSED, SILENT
-from cnnbench.data.synthetic import synthetic_rows
+from cnnbench.base.job import Task
+from cnnbench.base.rendezvous import REFUSED, SILENT
+from cnnbench.data.pipeline import synthetic_rows
 from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
-from cnnbench.run.driver.async_loop import CoordinatedLoop
+from cnnbench.run.driver.step_loop import CoordinatedLoop
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

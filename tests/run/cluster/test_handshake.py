@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.job import Job, Task
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.cluster import handshake
-from cnnbench.run.cluster.handshake import meet
+from cnnbench.run import cluster
+from cnnbench.run.cluster import meet
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,8 +42,8 @@ def jobs():
 
 @pytest.fixture(autouse=True)
 def _impatient(limits):
-    limits(handshake.loop, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
-    limits(handshake, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
+    limits(cluster.rendezvous, REPORT_SECONDS=0.3, RETRY_SECONDS=0.05)
+    limits(cluster, _PORT_SECONDS=0.5, _GOODBYE_SECONDS=0.3)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
@@ -86,7 +86,7 @@ def test_processes_on_the_same_machine_are_known(jobs):
 @pytest.mark.parametrize("names", [("a", "b", "c"), (None, None, None)])
 def test_processes_on_other_machines_are_none_of_this_one(jobs, names, monkeypatch):
     given = iter(names)
-    monkeypatch.setattr(handshake, "pid_namespace", lambda host: next(given))
+    monkeypatch.setattr(cluster, "pid_namespace", lambda host: next(given))
     assert met_locally(jobs) == [set()] * 3
 
 

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task
-from cnnbench.base.jobs.probe import OK, REFUSED, SILENT
-from cnnbench.run.cluster import watchdog
-from cnnbench.run.cluster.watchdog import Ending, Watchdog
+from cnnbench.base.job import Job, Task
+from cnnbench.base.rendezvous import OK, REFUSED, SILENT
+from cnnbench.run import cluster as watchdog
+from cnnbench.run.cluster import Ending, Watchdog
 from cnnbench.run.runtime.activity import LONG, Activity, Doing, StallDetector, Standing
 
 pytestmark = pytest.mark.timeout(60)

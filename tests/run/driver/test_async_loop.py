@@ -12,9 +12,8 @@ import pytest
 from forked import until
 
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.driver import async_loop
-from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
-from cnnbench.run.driver.step_timer import StepTime
+from cnnbench.run.driver import step_loop
+from cnnbench.run.driver.step_loop import AsyncLoop, CoordinatedLoop, StepTime, Stuck
 
 SECONDS = 20.0
 
@@ -224,7 +223,7 @@ class TestStuck:
 
     @pytest.fixture
     def soon(self, limits):
-        limits(async_loop, _ASK_SECONDS=0.02)
+        limits(step_loop, _ASK_SECONDS=0.02)
 
     @pytest.mark.parametrize("waits", [True, False])
     def test_the_others_go_on_without_a_stuck_worker(self, soon, waits):

@@ -19,21 +19,21 @@ import tensorflow as tf
 from short_runs import NETWORKS, TINY, command, run
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
-from cnnbench.base import lock
-from cnnbench.base.lock import FolderLock
-from cnnbench.base.text.progress import Messages
+from cnnbench.base import files as lock
+from cnnbench.base.files import FolderLock
+from cnnbench.base.terminal import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import make_setup
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
-from cnnbench.records.subject import Subject
-from cnnbench.run.driver import benchmark_cnn, checkpoints, outputs
+from cnnbench.records.run import Subject
+from cnnbench.run.driver import benchmark_cnn, checkpoints, preflight
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.membership import Membership
-from cnnbench.run.runtime import peak_flops
+from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import TrainStep
 
@@ -207,7 +207,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
 def test_the_peak_of_memory_is_that_of_the_run_alone(tmp_path, monkeypatch):
     measured: list[str] = []
     monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
-    monkeypatch.setattr(peak_flops, "peak", lambda *of: measured.append("matrix product"))
+    monkeypatch.setattr(tensorflow, "peak", lambda *of: measured.append("matrix product"))
     record = run(result_json=str(tmp_path / "r.json")).record
     assert measured == ["memory", "matrix product"]
     assert record.measured.peak_memory_bytes == 7
@@ -327,7 +327,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
     tmp_path, limits, monkeypatch
 ):
     """It removed what the first one was saving, even if it was refused for other reasons."""
-    limits(outputs, _RESTART_SECONDS=0.0)
+    limits(preflight, _RESTART_SECONDS=0.0)
     write, refusals = Checkpoints._write, []
 
     def saving(self, prefix, directory, global_step):
@@ -359,14 +359,14 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path
     )
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
     (tmp_path / lock.FILE).write_text(json.dumps(about))
-    with outputs.held(*held):
+    with preflight.held(*held):
         pass
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with outputs.held(*held):
+    with preflight.held(*held):
         pass
     start = f"cnnbench: warning: --train_dir={tmp_path}:"
     assert said.getvalue().splitlines() == [

@@ -9,7 +9,7 @@ from short_runs import TINY
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.records import files
-from cnnbench.records.checkpoint_folder import clean, latest, tidy
+from cnnbench.records.files import clean, latest, tidy
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

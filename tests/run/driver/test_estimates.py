@@ -8,9 +8,9 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.plan import make_plan
-from cnnbench.plan.work import Work
-from cnnbench.run.driver import benchmark_cnn, estimates
-from cnnbench.run.driver.estimates import (
+from cnnbench.plan.place import Work
+from cnnbench.run.driver import benchmark_cnn, preflight
+from cnnbench.run.driver.preflight import (
     PROCESS_BYTES,
     MemoryEstimate,
     batch_limits,
@@ -89,7 +89,7 @@ def test_a_batch_counts_once_per_device():
 )
 def test_warned_or_quiet(there, warns, refuse):
     needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
-    warning = estimates.check(needed, there, make_plan(Params(model="trivial")), refuse=refuse)
+    warning = preflight.check(needed, there, make_plan(Params(model="trivial")), refuse=refuse)
     assert (warning is not None) == warns
     assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
@@ -98,7 +98,7 @@ def test_variables_alone_ask_for_fewer_devices():
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     plan = make_plan(Params(model="trivial", num_gpus=8))
     with pytest.raises(FlagError, match=r"--num_gpus=8: .* there is 4 GiB; lower --num_gpus"):
-        estimates.check(needed, Memory(4 * GIB, 3 * GIB), plan)
+        preflight.check(needed, Memory(4 * GIB, 3 * GIB), plan)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(made_up_machine):
@@ -139,9 +139,9 @@ def test_steps_images_devices_and_evaluations_are_work():
 
 
 def test_seconds_follow_from_the_speed_of_the_device(limits):
-    assert 1e8 < estimates.cpu_rate() < 1e14
-    assert estimates.cpu_rate() == estimates.cpu_rate()  # measured once
-    limits(estimates, cpu_rate=lambda: 1e11)
+    assert 1e8 < preflight.cpu_rate() < 1e14
+    assert preflight.cpu_rate() == preflight.cpu_rate()  # measured once
+    limits(preflight, cpu_rate=lambda: 1e11)
     assert 7 < work().seconds({}) < 10
     # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
     assert 100 < work(model="resnet50", batch_size=8).seconds({}) < 250

@@ -14,9 +14,9 @@ from short_runs import NETWORKS, command
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import find_dataset
-from cnnbench.models import registry
-from cnnbench.models.elements import grouped, of_role, resolve
+from cnnbench.models import model as registry
 from cnnbench.models.networks.nasnet import NasNet
+from cnnbench.models.spec import grouped, of_role, resolve
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

@@ -16,13 +16,9 @@ from short_runs import command
 from cnnbench.base.plugins import files
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import Evaluation
+from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import (
-    Evaluated,
-    EvaluationResults,
-    InProcess,
-)
+from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults, InProcess
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -121,7 +117,7 @@ def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     plugins = files(failing(tmp_path, body))
     code = (
         "import time\n"
-        "from cnnbench.run.driver.host_metrics import InProcess\n"
+        "from cnnbench.run.driver.evaluation import InProcess\n"
         f"host = InProcess('own', 'weather', {plugins!r})\n"
         "host.submit({'told': [0.0], 'true': [0.0]})\n"
         "time.sleep(600)"
@@ -136,7 +132,7 @@ def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
 
 def test_the_process_loads_no_tensorflow():
     code = (
-        "import sys, cnnbench.run.driver.host_metrics\n"
+        "import sys, cnnbench.run.driver.evaluation\n"
         "from cnnbench.models import get_model\n"
         "get_model('ssd300', 'coco')\n"
         "print('tensorflow' in sys.modules)"

@@ -10,7 +10,7 @@ import tensorflow as tf
 from data_sets import input_spec, write_cifar10
 
 from cnnbench.data import CIFAR10
-from cnnbench.data.distributed import InputDistribution
+from cnnbench.data.prefetch import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan, make_setup

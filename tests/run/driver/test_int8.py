@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host, processor
 
 INFERENCE = ("--device=cpu", "--forward_only", "--freeze_when_forward_only", "--precision=int8")
 STEPS = ("--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")

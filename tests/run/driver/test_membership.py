@@ -11,15 +11,14 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from cnnbench.base import rendezvous
 from cnnbench.base.interrupts import begin, conclude, handling
-from cnnbench.base.jobs import probe
-from cnnbench.base.jobs.job import Job, Task
-from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.job import Job, ReservedPorts, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
-from cnnbench.run.cluster import handshake
-from cnnbench.run.cluster.handshake import Met
+from cnnbench.run import cluster
+from cnnbench.run.cluster import Met
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import Interrupts, Membership
 from cnnbench.run.runtime.tensorflow import Devices
@@ -81,7 +80,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(client_per_worker, fail
 
 def _silent(address):
     """What `meet` returns."""
-    listener, reserved = handshake._bind(address)
+    listener, reserved = cluster._bind(address)
     listener.close()
     return Met(reserved, {})
 
@@ -129,7 +128,7 @@ def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, answerin
     if wrapped and answers:
         assert (found, one.gone()) == (None, {})
         return
-    state = probe.NAMED if answers else probe.REFUSED
+    state = rendezvous.NAMED if answers else rendezvous.REFUSED
     assert str(found) == f"lost worker:1 ({other}): {state}"
     assert one.gone() == {"worker:1": state}
 

@@ -7,9 +7,9 @@ from short_runs import command
 
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
-from cnnbench.records.parts import Batch, ModelInfo
+from cnnbench.records.run import Batch, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.notices import (
+from cnnbench.run.driver.console import (
     loss_scaling_lines,
     peak_warning,
     steady_state_notice,

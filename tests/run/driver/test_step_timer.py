@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cnnbench.run.driver.step_timer import StepLoop, StepTime
+from cnnbench.run.driver.step_loop import StepLoop, StepTime
 
 
 class Device:

@@ -8,8 +8,7 @@ from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench import Params
 from cnnbench.plan import make_plan, make_setup
-from cnnbench.records.parts import Target
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import RunRecord, Target
 
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 

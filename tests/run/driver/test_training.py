@@ -7,20 +7,18 @@ from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 
-from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.base.terminal import Messages, Progress
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.plan import make_plan
-from cnnbench.plan.learning_rate import LearningRates
+from cnnbench.plan.training import LearningRates
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import Evaluation, TurnTaking
-from cnnbench.records.run import RunRecord
+from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.context import ScenarioContext
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
-from cnnbench.run.driver.observer import Observer
-from cnnbench.run.driver.step_timer import LoopTime, StepTime
+from cnnbench.run.driver.console import Console, ScenarioContext
+from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults
+from cnnbench.run.driver.observers import Observer
+from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult

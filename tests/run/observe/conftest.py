@@ -5,8 +5,8 @@ import functools
 import pytest
 from short_runs import TINY
 
-from cnnbench.models.networks.resnet_cifar import ResNetCifar10
-from cnnbench.models.registry import register_model
+from cnnbench.models.model import register_model
+from cnnbench.models.networks.resnet import ResNetCifar10
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import tensorflow as tf
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
-from cnnbench.records.step_profile import REST
-from cnnbench.run.observe.layers import Layer, chart, layers_of, table
+from cnnbench.records.profiles import REST
 from cnnbench.run.observe.operations import WallTimes
-from cnnbench.run.observe.work import Works
+from cnnbench.run.observe.work import Layer, Works, chart, layers_of, table
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])

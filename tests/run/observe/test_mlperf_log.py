@@ -11,10 +11,9 @@ from data_sets import WEATHER, write_weather
 from cnnbench import Params
 from cnnbench.optimizers import OPTIMIZERS
 from cnnbench.plan import make_plan
-from cnnbench.plan.length import evaluated_examples
-from cnnbench.records.parts import Evaluation
-from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.mlperf_log import MLPerfLog
+from cnnbench.plan.training import evaluated_examples
+from cnnbench.records.run import Evaluation, RunRecord
+from cnnbench.run.driver.observers import MLPerfLog
 
 PREFIX = ":::MLLOG "
 ONCE = (

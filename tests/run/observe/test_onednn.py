@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from cnnbench.campaigns.launch.tasks import command_words
-from cnnbench.records.step_profile import StepProfile
-from cnnbench.run.observe import onednn
-from cnnbench.run.observe.onednn import primitives_of_step
+from cnnbench.campaigns.launch import command_words
+from cnnbench.records.profiles import StepProfile
+from cnnbench.run.observe import work
+from cnnbench.run.observe.work import primitives_of_step
 
 STEP = "{}\timages/sec: 389.8 +/- 0.0 (jitter = 0.0)\t6.931"
 CONVOLUTION = (
@@ -110,7 +110,7 @@ def test_a_log_without_a_whole_step(lines):
 
 
 def test_logs_are_read_to_a_limit_and_long_lines_in_pieces(limits):
-    limits(onednn, _MOST_BYTES=2000)
+    limits(work, _MOST_BYTES=2000)
     step = [STEP.format(1), CONVOLUTION, STEP.format(2)]
     found = read(*step, *["x" * 99] * 90, PRODUCT, STEP.format(3))
     assert [one.name for one in found] == ["convolution"]
@@ -134,8 +134,8 @@ def test_a_real_process(tmp_path):
     flags.append(f"--profile_json={profile}")
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "cnnbench", *flags, *command_words(onednn.FLAGS)],
-            env={**os.environ, **onednn.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
+            [sys.executable, "-m", "cnnbench", *flags, *command_words(work.FLAGS)],
+            env={**os.environ, **work.VARIABLES, "TF_ENABLE_ONEDNN_OPTS": "1"},
             stdout=file,
             stderr=file,
             check=True,

@@ -8,7 +8,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.files import KINDS, is_replaceable
-from cnnbench.run.observe import xplane
+from cnnbench.run.observe import operations
 from cnnbench.run.observe.operations import Rank, RanOperation, in_time, table
 
 PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
@@ -60,7 +60,7 @@ def gpu_step():
 
 
 def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
-    host, gpu = xplane.read(gpu_step)
+    host, gpu = operations.read(gpu_step)
     assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
     (stream,) = gpu.lines
     name, (first, *_) = stream
@@ -70,7 +70,7 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
 
 
 def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
-    ran = in_time(xplane.read(gpu_step), lambda name: True)
+    ran = in_time(operations.read(gpu_step), lambda name: True)
     assert {(one.name, one.type, one.end - one.start) for one in ran} == {
         ("tower_0/conv0/Conv2D", "Conv2D", 4_000_000),
         ("tower_0/relu/Relu", "Relu", 1_000_000),
@@ -127,7 +127,7 @@ def test_a_folder_for_tensorboard(run, tmp_path):
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
     assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
-    ours = {e.name for p in xplane.read(path.read_bytes()) for _, line in p.lines for e in line}
+    ours = {e.name for p in operations.read(path.read_bytes()) for _, line in p.lines for e in line}
     assert ours <= names
     assert len(ours) > 20
     assert "tower_0/affine0/" in (tmp_path / "top").read_text()

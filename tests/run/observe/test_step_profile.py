@@ -9,7 +9,7 @@ import pytest
 from cnnbench.models import get_model
 from cnnbench.models.declaration import declare
 from cnnbench.records.files import KINDS, is_replaceable
-from cnnbench.records.step_profile import (
+from cnnbench.records.profiles import (
     FORWARD,
     GAPS,
     INPUT_OPERATIONS,
@@ -24,13 +24,14 @@ from cnnbench.records.step_profile import (
 from cnnbench.run.driver.step_profile import rows_of, spans_of
 from cnnbench.run.observe.operations import (
     WallTimes,
+    XEvent,
+    XPlane,
     allocations,
     in_time,
     table,
     wall_times,
 )
 from cnnbench.run.observe.work import OperationWork
-from cnnbench.run.observe.xplane import XEvent, XPlane
 
 SECOND = 10**12
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
-from cnnbench.run.observe.traffic import communication
+from cnnbench.base.job import Task
+from cnnbench.run.observe.graphs import communication
 
 CPU, GPU = (Task("worker", 0).device(kind, 0) for kind in ("cpu", "gpu"))
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cnnbench.run.runtime.native import without_info_lines
+from cnnbench.run.runtime.loading import without_info_lines
 
 
 def write(text):

@@ -18,10 +18,10 @@ from forked import Forked, cnnbench, finished
 from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
-from cnnbench.plan.machine import MachinePlan
+from cnnbench.machine.facts import XLA_CACHE
+from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
-    XLA_CACHE,
     configure,
     export_environment,
     input_threads,

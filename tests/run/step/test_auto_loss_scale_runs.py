@@ -6,7 +6,7 @@ import pytest
 import short_runs
 
 from cnnbench import RunRecord
-from cnnbench.run.step.loss_scale import CAP
+from cnnbench.run.step.tower import CAP
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

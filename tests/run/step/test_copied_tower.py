@@ -12,8 +12,8 @@ from data_sets import WEATHER
 
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.step import train_step
-from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.tower import Tower
+from cnnbench.run.step.train_step import CopiedTowers
 
 ROOT = Path(__file__).parents[3]
 POISON = {"model": "poison"}

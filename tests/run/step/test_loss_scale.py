@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.loss_scale import (
-    CAP,
-    FLOOR,
-    AutoLossScale,
-    all_finite,
-    inverse_of,
-    unscaled,
-)
+from cnnbench.run.step.tower import CAP, FLOOR, AutoLossScale, all_finite, inverse_of, unscaled
 
 
 @pytest.mark.parametrize(

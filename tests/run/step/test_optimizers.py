@@ -11,9 +11,9 @@ from towers import optimizer_of
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.plan import make_plan, make_setup
-from cnnbench.plan.notices import unused_notices
-from cnnbench.run.driver.estimates import estimate
-from cnnbench.run.step.optimizers import Optimizer
+from cnnbench.plan.refusals import unused_notices
+from cnnbench.run.driver.preflight import estimate
+from cnnbench.run.step.update import Optimizer
 
 STEPS = 6
 SHAPES = ((3, 4), (5,), ())

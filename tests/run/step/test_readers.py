@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.run.step.update import Readers
-from cnnbench.variable_mgr.tower_variable import read
+from cnnbench.variable_mgr.towers import read
 
 CALLER = "of_the_caller"  # a place without a device
 FIRST, SECOND, PS = (

@@ -19,8 +19,7 @@ import tensorflow as tf
 from covering import covering_pairs
 from short_runs import RATE
 
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
+from cnnbench.machine.cpu import Host, processor
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 

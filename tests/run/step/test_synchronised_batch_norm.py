@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from short_runs import build
 
-from cnnbench.models.batch_norm import synchronised_batch_norm
-from cnnbench.run.step.batch_norm_stats import over_towers
+from cnnbench.models.graph import synchronised_batch_norm
+from cnnbench.run.step.tower import over_towers
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from short_runs import RATE, build
 
-from cnnbench.data.copies import ReadEvents
+from cnnbench.data.pipeline import ReadEvents
 from cnnbench.models import (
     Initializer,
     LearningRateSpec,

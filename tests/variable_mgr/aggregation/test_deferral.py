@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.variable_mgr.aggregation.pipeline import Deferral
+from cnnbench.variable_mgr.gradients import Deferral
 
 
 def stepping(deferral, outputs=lambda deferred: deferred):

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from towers import ByTower, run_through
 
-from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
-from cnnbench.variable_mgr.aggregation.pipeline import factors, make_stages
-from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import ReduceContext, single
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
-from cnnbench.variable_mgr.sizes import buckets_of, buffer_sizes
+from cnnbench.variable_mgr.all_reduce.spec import buckets_of, buffer_sizes
+from cnnbench.variable_mgr.gradients import FlatLayout, factors, make_stages
+from cnnbench.variable_mgr.spec import AggregationSpec
 
 VECTOR = ((64,), tf.float32)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, chunk_sizes
-from cnnbench.variable_mgr.sizes import LINE_BYTES, MIN_CHUNK_BYTES
+from cnnbench.variable_mgr.all_reduce.reducer import Cut, chunk_sizes
+from cnnbench.variable_mgr.all_reduce.spec import LINE_BYTES, MIN_CHUNK_BYTES
 
 
 @given(

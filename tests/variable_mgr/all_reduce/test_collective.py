@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key
 

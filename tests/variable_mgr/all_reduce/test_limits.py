@@ -8,9 +8,10 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import all_reduce
-from cnnbench.variable_mgr.all_reduce import ReduceContext, limits, parse_all_reduce_spec
-from cnnbench.variable_mgr.all_reduce.context import adding_cpus, groups_of
+from cnnbench.variable_mgr.all_reduce import ReduceContext, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce import spec as limits
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.all_reduce.spec import adding_cpus, groups_of
 
 HOST = "/job:localhost/replica:0/task:0"
 TWO_PROCESSES = [f"/job:worker/replica:0/task:{task}/device:GPU:0" for task in (0, 1)]

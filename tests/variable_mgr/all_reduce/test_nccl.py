@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 

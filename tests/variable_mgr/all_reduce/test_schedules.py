@@ -7,7 +7,7 @@ import itertools
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.algorithms.pscpu import gather_groups

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.base.jobs.job import Task
+from cnnbench.base.job import Task
 from cnnbench.variable_mgr.all_reduce import ReduceContext, registry
-from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import TwoLevel
+from cnnbench.variable_mgr.all_reduce.spec import groups_of
 
 
 def groups_by(devices, sizes):

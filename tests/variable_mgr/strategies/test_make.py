@@ -4,44 +4,48 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.job import Job, Task
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.variable_mgr.strategies import make
-from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
+from cnnbench.variable_mgr import strategies
+from cnnbench.variable_mgr.spec import CrossDeviceSpec
 
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 
 
 def test_the_same_strategy_is_made_once(cpu_devices):
-    assert make.mirrored(cpu_devices[:2], SIMPLE) is make.mirrored(cpu_devices[:2], SIMPLE)
-    assert make.mirrored(cpu_devices[:2], SIMPLE) is not make.mirrored(cpu_devices[:3], SIMPLE)
+    assert strategies.mirrored(cpu_devices[:2], SIMPLE) is strategies.mirrored(
+        cpu_devices[:2], SIMPLE
+    )
+    assert strategies.mirrored(cpu_devices[:2], SIMPLE) is not strategies.mirrored(
+        cpu_devices[:3], SIMPLE
+    )
 
 
 @pytest.fixture
 def no_collectives_yet(monkeypatch):
     """No collective has run in this process, which can run them on one set of devices only."""
-    monkeypatch.setattr(make, "_collective_devices", None)
+    monkeypatch.setattr(strategies, "_collective_devices", None)
 
 
 def test_collectives_over_other_devices_are_refused(cpu_devices, no_collectives_yet):
-    make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring"))
-    make.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto"))
-    make.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
-    make.mirrored(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
+    strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="ring"))
+    strategies.mirrored(cpu_devices[:2], CrossDeviceSpec(ops="auto"))
+    strategies.mirrored(cpu_devices[:1], CrossDeviceSpec(ops="auto"))
+    strategies.mirrored(cpu_devices[:4], CrossDeviceSpec(ops="hierarchical_copy"))
     with pytest.raises(UsageError, match="over 2 devices already") as error:
-        make.mirrored(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
+        strategies.mirrored(cpu_devices[:3], CrossDeviceSpec(ops="ring"))
     assert "\n" not in str(error.value)
 
 
 def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet):
     alone = Job(device="cpu")
-    strategy = make.multi_worker(alone)
-    assert make.multi_worker(alone) is strategy
+    strategy = strategies.multi_worker(alone)
+    assert strategies.multi_worker(alone) is strategy
     assert strategy.num_replicas_in_sync == 1
-    assert make._collective_devices is None  # one tower has no collectives
+    assert strategies._collective_devices is None  # one tower has no collectives
     assert strategy.extended.worker_devices == (cpu_devices[0],)
     with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
-        make.multi_worker(Job(device="cpu", towers_per_worker=2))
+        strategies.multi_worker(Job(device="cpu", towers_per_worker=2))
     assert error.value.flag == "num_gpus"
 
 
@@ -51,7 +55,7 @@ def test_a_multi_worker_strategy_of_one_process(cpu_devices, no_collectives_yet)
 )
 def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices):
     with pytest.raises(FlagError, match=words) as error:
-        make.mirrored(cpu_devices[:count], CrossDeviceSpec(ops=ops))
+        strategies.mirrored(cpu_devices[:count], CrossDeviceSpec(ops=ops))
     assert error.value.flag == "cross_device_ops"
 
 
@@ -67,7 +71,7 @@ def test_operations_that_cannot_work_are_refused(ops, count, words, cpu_devices)
 )
 def test_what_a_strategy_is_asked_to_communicate_by(ops, kind, implementation):
     devices = [Task("worker", task).device(kind, 0) for task in range(2)]
-    options = make.communication(CrossDeviceSpec(ops=ops, bytes_per_pack=9), devices)
+    options = strategies.communication(CrossDeviceSpec(ops=ops, bytes_per_pack=9), devices)
     assert (options.implementation.name, options.bytes_per_pack) == (implementation, 9)
 
 

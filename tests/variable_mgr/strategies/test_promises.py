@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models.batch_norm import Moments
+from cnnbench.models.graph import Moments
 from cnnbench.models.spec import BatchNorm, BatchNormLayer, Initializer, VariableSpec
-from cnnbench.run.step.batch_norm_stats import share_moving_averages, update_moving_averages
+from cnnbench.run.step.tower import share_moving_averages, update_moving_averages
 from cnnbench.variable_mgr.gradients import Column
 
 STRATEGIES = ("mirrored_strategy", "central_storage_strategy")

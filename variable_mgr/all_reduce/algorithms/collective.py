@@ -11,10 +11,9 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext, process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
-from cnnbench.variable_mgr.gradients import on_devices
-from cnnbench.variable_mgr.kept import traced_graph
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of
+from cnnbench.variable_mgr.gradients import on_devices, traced_graph
 
 # Reductions that a device takes part in at one time. Every collective under way blocks a
 # thread on each device until all devices have joined, and the runtime makes as many

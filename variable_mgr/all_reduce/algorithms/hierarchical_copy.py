@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.chunks import spread
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.reducer import spread
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
 
 # The pairs of GPUs that NVLink joins across the two halves of such a machine.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 
 # Dtypes of TensorFlow's kernel; bfloat16 is not among them (TensorFlow 2.21).
 _DTYPES = (tf.float16, tf.float32, tf.float64)

@@ -7,7 +7,7 @@ last one summarises the rest.
 
 from __future__ import annotations
 
-from cnnbench.base.text.escape import plain
+from cnnbench.base.text import plain
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import Comparison, MetricResult, opening
 

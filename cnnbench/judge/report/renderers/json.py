@@ -18,12 +18,11 @@ from cnnbench.judge.compare.result import (
     advice,
     answer,
 )
-from cnnbench.judge.metrics.measurement import KINDS, RUN
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, METRICS, THROUGHPUT, Metric
+from cnnbench.judge.metrics.measurement import BUS_BANDWIDTH, KINDS, RUN, THROUGHPUT, Policy
 from cnnbench.records.codec import ABSENT, OPTIONAL, Document, gathered, one_of
-from cnnbench.records.explanation import Explanation
 from cnnbench.records.load import SkippedFile
+from cnnbench.records.metric import METRICS, Metric
+from cnnbench.records.profiles import Explanation
 
 
 @dataclass(frozen=True, kw_only=True)

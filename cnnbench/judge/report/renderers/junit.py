@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as xml
 
-from cnnbench.base.text.escape import plain
+from cnnbench.base.text import plain
 from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnnbench.base.document.markdown import row
-from cnnbench.base.text.escape import code, markdown
+from cnnbench.base.document.writers import markdown_row
+from cnnbench.base.text import code, markdown
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import Comparison, MetricResult, advice, answer, why
 from cnnbench.judge.explain.explanation import markdown_body
@@ -54,10 +54,10 @@ def render(comparison: Comparison) -> str:
             symbol = _SYMBOLS[wording.tone(comparison, entry, result)]
             symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
             verdict = f"{symbol} {result.word}"
-            rows.append(row((verdict, code(entry.name), *(one.text for one in numbers))))
+            rows.append(markdown_row((verdict, code(entry.name), *(one.text for one in numbers))))
         _, *heads = wording.row(comparison, *found[0])
-        head = row((f"{metric.name}, median {metric.unit_text}", *heads))
-        rows = _fitting(rows, _TABLES - _size(lines), row(("…", "{} more", *[""] * 6)))
+        head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
+        rows = _fitting(rows, _TABLES - _size(lines), markdown_row(("…", "{} more", *[""] * 6)))
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
     if comparison.explanation is not None:
         lines += [*markdown_body(comparison.explanation), ""]

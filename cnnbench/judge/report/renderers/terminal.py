@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from cnnbench.base.document import Content, Section, Text, table, terminal
-from cnnbench.base.text.numbers import count
-from cnnbench.base.text.terminal import is_terminal
+from cnnbench.base.document import Content, Section, Text, table, writers
+from cnnbench.base.terminal import is_terminal
+from cnnbench.base.text import count
 from cnnbench.judge.compare.judgement import Verdict
 from cnnbench.judge.compare.result import Comparison, advice, answer, why
 from cnnbench.judge.explain import explanation
@@ -24,7 +24,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 def render(comparison: Comparison, colour: bool = False) -> str:
     """The answer, the advice, the tables with reasons, the worst first, and a summary."""
-    return terminal.text_of(_sections(comparison), colour)
+    return writers.text_of(_sections(comparison), colour)
 
 
 def _sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:

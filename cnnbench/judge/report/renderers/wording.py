@@ -8,11 +8,12 @@ from functools import partial
 from typing import TypeAlias
 
 from cnnbench.base.document import TableCell, numeric
-from cnnbench.base.text.numbers import NONE, count, number_of
+from cnnbench.base.text import NONE, count, number_of
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.judgement import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.metrics.registry import ALL, SPEEDS, THROUGHPUT, Metric
+from cnnbench.judge.metrics.measurement import SPEEDS, THROUGHPUT
+from cnnbench.records.metric import ALL, Metric
 
 Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
 

@@ -6,28 +6,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.document import Answer, Content, Report, Section
-from cnnbench.base.text.numbers import count, counted, first_few, integer
+from cnnbench.base.text import count, counted, first_few, integer
 from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.results import ReportSubject, time_text
-from cnnbench.judge.report.sections import (
-    all_reduce,
-    baseline,
-    campaigns,
-    machine,
-    processes,
-    profiles,
-    quantities,
-    scaling,
-    steps,
-)
+from cnnbench.judge.report.sections import campaigns, profiles, quantities, runs, scaling
+from cnnbench.judge.report.sections import campaigns as baseline
+from cnnbench.judge.report.sections import scaling as all_reduce
 from cnnbench.version import __version__
 
 SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]] = {
     "baseline": ("Against the baseline", baseline.baseline),
     "why": ("Where the difference is", baseline.explanation),
     "reach": ("What the machine reaches", quantities.reach),
-    "reproduce": ("How to reproduce it", processes.reproduce),
-    "problems": ("Failed and skipped", processes.failures),
+    "reproduce": ("How to reproduce it", runs.reproduce),
+    "problems": ("Failed and skipped", runs.failures),
     "flags": ("Best flags", campaigns.best_flags),
     "modes": ("Modes side by side", campaigns.modes),
     "scaling": ("Scaling", scaling.scaling),
@@ -39,11 +31,11 @@ SECTIONS: Mapping[str, tuple[str, Callable[[ReportSubject], Iterable[Content]]]]
     "memory": ("Memory", quantities.memory),
     "accuracy": ("Accuracy and losses", quantities.accuracy),
     "warmup": ("Start-up and warm-up", quantities.warmup),
-    "steps": ("Step times", steps.steps),
-    "conditions": ("Conditions", machine.conditions),
-    "environment": ("Environment", machine.environment),
-    "runs": ("Runs and commands", processes.commands),
-    "earlier": ("Earlier results", processes.earlier),
+    "steps": ("Step times", runs.steps),
+    "conditions": ("Conditions", runs.conditions),
+    "environment": ("Environment", runs.environment),
+    "runs": ("Runs and commands", runs.commands),
+    "earlier": ("Earlier results", runs.earlier),
 }
 """Title and contents of the sections by key, in order; without contents a section is left out."""
 
@@ -97,7 +89,7 @@ def build(
         _failed(results),
         *campaigns.proofs(results),
         *campaigns.fastest_modes(results),
-        machine.disturbances(results),
+        runs.disturbances(results),
         _extent(bounded),
     )
     asked = results.processes or results.studies
@@ -151,7 +143,7 @@ def _failed(results: ReportSubject) -> Answer | None:
         f"{len(bad)} of {total} without a result" if bad else "",
         count(defects, "faulty file", "faulty files") if defects else "",
     )
-    errors = dict.fromkeys(processes.error_text(run) for run in bad)
+    errors = dict.fromkeys(runs.error_text(run) for run in bad)
     details = (first_few([*errors], _MOST),) if errors else ()
     return Answer("Failed", ", ".join(filter(None, parts)), "bad", details)
 

@@ -28,18 +28,20 @@ from cnnbench.base.document import (
     introduced,
     numeric,
     table,
-    terminal,
+    writers,
 )
-from cnnbench.base.grouping import grouped
-from cnnbench.base.text.numbers import binary, count, number, percent, selected
-from cnnbench.base.text.table import natural_key
+from cnnbench.base.stats import grouped
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import binary, count, number, percent, selected
 from cnnbench.judge.report.results import ReportSubject, timed_names
-from cnnbench.records.roofline import Machine, Roofline, RooflineRow
-from cnnbench.records.step_profile import (
+from cnnbench.records.profiles import (
     ACTIVITIES,
     COPIES,
     REDUCTION,
+    Machine,
     ProfiledSpan,
+    Roofline,
+    RooflineRow,
     StepProfile,
     activity,
 )
@@ -137,7 +139,7 @@ def table_text(found: Roofline, title: str, most: int) -> str:
             f"{number(found.unprofiled_step_seconds * 1e3)} ms",
         ),
     )
-    return terminal.text_of(contents)
+    return writers.text_of(contents)
 
 
 def chart(roofline: Roofline, title: str) -> Lines:

@@ -24,11 +24,9 @@ from cnnbench.base.document import (
     numeric,
     table,
 )
-from cnnbench.base.grouping import grouped
-from cnnbench.base.text.numbers import first_few, integer, number, percent
-from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import BOUNDS
-from cnnbench.judge.metrics.speed import median_step_text
+from cnnbench.base.stats import grouped
+from cnnbench.base.text import first_few, integer, number, percent
+from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.judge.report.results import (
     MOST_DRAWN,
     Configured,
@@ -39,7 +37,8 @@ from cnnbench.judge.report.results import (
     peak,
     told_apart,
 )
-from cnnbench.records.roofline import Roofline
+from cnnbench.records.metric import BOUNDS
+from cnnbench.records.profiles import Roofline
 from cnnbench.records.run import RunRecord
 
 _MOST_DOTS = 40

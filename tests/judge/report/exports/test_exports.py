@@ -10,10 +10,10 @@ import pytest
 from pages import golden
 
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.metrics.registry import ALL
 from cnnbench.judge.report import exports
 from cnnbench.judge.report.exports import FORMATS, of_comparison
-from cnnbench.records.subject import Subject
+from cnnbench.records.metric import ALL
+from cnnbench.records.run import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIXES = {"openmetrics": "txt"}

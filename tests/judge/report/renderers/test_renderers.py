@@ -14,7 +14,7 @@ from cnnbench.judge.report.renderers import FORMATS, render
 from cnnbench.judge.report.renderers import terminal as table
 from cnnbench.judge.report.renderers.markdown import LIMIT
 from cnnbench.records.files import KINDS
-from cnnbench.records.parts import ModelInfo
+from cnnbench.records.run import ModelInfo
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)

@@ -1,1 +1,0 @@
-"""Processes of a job: identity, addresses and liveness."""

@@ -1,0 +1,692 @@
+"""How the processes of a job find each other: the environment, probes, the exchange of addresses.
+
+`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
+process that was stopped still accepts connections, because the kernel does, but answers nothing.
+
+``tf_config``: TF_CONFIG, as TensorFlow's strategies read it. ``slurm``: the variables that srun
+sets for its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
+scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged when the run begins
+(`cnnbench.base.rendezvous`).
+
+Uses MPI where mpi4py is installed. Otherwise rank 0 listens on an address that all know, confirms
+each call, and sends the list to all when all have called. Until then a connection that closes is a
+process that has ended; rank 0 tells the others, also those that start later. As in the handshake,
+nothing is authenticated, and lines are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import os
+import re
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from cnnbench.base.files import parse_json
+from cnnbench.base.job import (
+    CONTROLLER,
+    HOST,
+    LARGEST_PORT,
+    PS,
+    WORKER,
+    Job,
+    ReservedPorts,
+    Task,
+    host_and_port,
+    is_address,
+)
+from cnnbench.base.text import one_line
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+
+# Waiting for other processes of a job: intervals, reports and event loops.
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 0.1
+"""Interval between two attempts to reach another process."""
+
+REPORT_SECONDS = 5.0
+"""Interval between two lines about missing processes."""
+
+
+async def report_missing(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
+    """Prints every few seconds which tasks are `missing`, until cancelled."""
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        tell(f"waiting for {missing()}")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine as `asyncio.run` does, and returns as soon as it has ended.
+
+    It does not wait for pending look-ups of host names, blocking calls that take minutes if no name
+    server answers: asyncio joins the threads of its own executor when the loop ends, and Python at
+    its exit.
+    """
+
+    async def with_daemon_threads() -> T:
+        asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+        return await main
+
+    return asyncio.run(with_daemon_threads())
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """An executor with a daemon thread per call; asyncio accepts only such subclasses."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Starts a call; its thread is not joined."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=call, name="look-up", daemon=True).start()
+        return future
+
+
+# Probes of the gRPC servers of other tasks; no TensorFlow.
+
+OK = "ok"
+REFUSED = "nobody listens there"
+SILENT = "does not answer"
+UNKNOWN_HOST = "unknown host"
+UNREACHABLE = "cannot be reached"
+NOT_GRPC = "another program answers there"
+NAMED = "named by TensorFlow"
+
+# RFC 9113, sections 3.4 and 6.5: the preface of a client and an empty SETTINGS frame. A server
+# answers with a SETTINGS frame of its own, whose header has the type at its fourth byte.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_FRAME_HEADER = 9
+_SETTINGS = 4
+
+_MOST_AT_ONCE = 128
+_TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
+
+
+def probe(address: str, timeout: float = 3.0) -> str:
+    """Returns `OK` if a gRPC server answers, otherwise a description of the failure."""
+    try:
+        connection = socket.create_connection(host_and_port(address), timeout)
+    except socket.gaierror:
+        return UNKNOWN_HOST
+    except ConnectionRefusedError:
+        return REFUSED
+    except TimeoutError:
+        return SILENT
+    except OSError:
+        return UNREACHABLE
+    with connection:
+        deadline = time.monotonic() + timeout
+        answer = b""
+        try:
+            connection.sendall(_PREFACE)
+            while len(answer) < _FRAME_HEADER:
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                part = connection.recv(_FRAME_HEADER - len(answer))
+                if not part:
+                    return NOT_GRPC
+                answer += part
+        except TimeoutError:
+            return SILENT
+        except OSError:
+            # Reset: the process ended between connection and answer.
+            return REFUSED
+    return OK if answer[3] == _SETTINGS else NOT_GRPC
+
+
+def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
+    """Waits until the servers of all other tasks answer; BenchmarkError after `timeout` seconds.
+
+    To be called before connecting; `tell` prints a line about missing tasks every few seconds.
+    """
+    started = last = time.monotonic()
+    missing = dict.fromkeys(job.peers, "")
+    while missing:
+        missing = not_ok(job, tuple(missing), timeout=3.0)
+        now = time.monotonic()
+        if missing and now - started >= timeout:
+            raise BenchmarkError(f"{job.task}: waited {timeout:g} s for {listed(job, missing)}")
+        if missing and now - last >= REPORT_SECONDS:
+            last = now
+            tell(f"waiting for {listed(job, missing)}")
+        if missing:
+            time.sleep(RETRY_SECONDS)
+
+
+def culprits(job: Job, error: BaseException) -> dict[Task, str]:
+    """Tasks that do not answer now, with their states, as the cause of an error of TensorFlow.
+
+    Tasks named in its message come first; if all tasks answer, only these are returned.
+    """
+    names = _TASK_OF_TENSORFLOW.findall(str(error))
+    found = {Task.of_tensorflow(name, int(index)) for name, index in names}
+    named = [task for task in job.peers if task in found]
+    lost = not_ok(job, job.peers, timeout=5.0)
+    if not lost:
+        return dict.fromkeys(named, NAMED)
+    first = {task: lost[task] for task in named if task in lost}
+    return {**first, **lost}
+
+
+def not_ok(
+    job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
+) -> dict[Task, str]:
+    """States of the given tasks that do not answer; all are probed at once."""
+    if not tasks:
+        return {}
+    with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
+        states = pool.map(lambda task: ask(job.address(task), timeout), tasks)
+        return {task: state for task, state in zip(tasks, states, strict=True) if state != OK}
+
+
+def named(job: Job, task: Task) -> str:
+    """A task with its address, for messages."""
+    return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
+
+
+def listed(job: Job, states: Mapping[Task, object]) -> str:
+    """Tasks with their addresses and states, for messages."""
+    return "; ".join(f"{named(job, task)}: {state}" for task, state in states.items())
+
+
+# Identity of this process in its job, from the environment; standard library only.
+
+EVALUATOR = "evaluator"
+
+_MOST_TASKS = LARGEST_PORT
+_NUMBER = "([0-9]{1,9})"
+_LONGEST_VALUE = 100
+_KUBERNETES_PORT = 2222
+
+Environment = Mapping[str, str]
+_Place: TypeAlias = "tuple[Job, int | None]"  # see `resolve`
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Rank of this process and number of processes, as set by a launcher.
+
+    `local_rank` and `local_size` are those on this machine, None if unknown; `job` distinguishes
+    jobs.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    job: str
+
+    @property
+    def port(self) -> int:
+        """A port that differs between most jobs, below the ports of outgoing connections."""
+        return 10000 + zlib.crc32(self.job.encode()) % 20000
+
+
+def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
+    """The job as this process sees it, and the number of the process on its machine, if known.
+
+    UsageError names a missing or malformed variable. The last `ps` processes are parameter servers
+    (TF_CONFIG names them itself). With `cluster` "mpi" the addresses are placeholders for ranks.
+    """
+    return _RESOLVERS[cluster](ps, environ)
+
+
+def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
+    """What a variable says of a job of several processes, if there is one, and its --cluster.
+
+    Not all that a launcher starts is one job: it may start independent runs. A malformed variable,
+    which --cluster refuses, may be one of a job; an evaluator that `evaluates` has its part in it.
+    """
+    name = next((name for name in _SIZES if environ.get(name)), "TF_CONFIG")
+    cluster = _SIZES.get(name, "tf_config")
+    try:
+        job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]
+        if job.task.job == EVALUATOR:
+            return None if evaluates else (f"{name} is that of an evaluator", cluster)
+        size = _whole(environ, name) if name in _SIZES else len(job.tasks)
+        return (f"{name} is that of {size} processes", cluster) if size > 1 else None
+    except UsageError as error:
+        return str(error), cluster
+
+
+def mpi_ranks(environ: Environment) -> Ranks | None:
+    """Ranks as set by horovodrun, mpirun of Open MPI, MPICH or MVAPICH, or by srun, if any.
+
+    The local numbers may come from another row than rank and size if that has the same rank and
+    size: under ``srun --mpi=pmi2`` PMI_RANK is set, and only SLURM_LOCALID is local. A row with
+    another rank or size belongs to another process, such as the one that Hydra starts by srun on
+    every node. A malformed variable raises UsageError.
+    """
+    said = {
+        launcher: (environ[names[0]], environ[names[1]])
+        for launcher, names in _RANK_VARIABLES.items()
+        if names[0] in environ and names[1] in environ
+    }
+    if not said:
+        return None
+    launcher = next(iter(said))
+    first = _RANK_VARIABLES[launcher]
+    rank, size = _whole(environ, first[0]), _whole(environ, first[1], most=_MOST_TASKS)
+    if rank >= size:
+        raise _bad(environ, first[0], f"{first[1]} is {size}")
+    same = [_RANK_VARIABLES[one] for one in said if said[one] == said[launcher]]
+    local_rank = next((_whole(environ, row[2]) for row in same if environ.get(row[2])), None)
+    local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
+    if size == 1:
+        local_rank, local_size = local_rank or 0, 1
+    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
+    # Without a variable of the launcher: its PID, the same in all processes of one machine.
+    return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
+
+
+_RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+# Variables of rank, size, local rank and local size. Those of horovodrun with Gloo come first, and
+# Slurm's last: they are also set for mpirun and horovodrun within an allocation.
+_RANK_VARIABLES = {
+    "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
+    "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
+    "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # Not SLURM_NTASKS_PER_NODE, the requested number, which is set only if it was requested.
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
+_JOB_VARIABLES = (
+    *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
+    "SLURM_JOB_ID",
+)
+# Slurm sets SLURM_NTASKS in a batch script too, which is one process.
+_SIZES = {
+    **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
+    **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
+}
+
+
+def _on_node(environ: Environment, name: str) -> int | None:
+    """Number of processes on this node, also from Slurm's list for all nodes; None if unknown."""
+    counts = _tasks_per_node(environ, name)
+    node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
+    return counts[node] if node < len(counts) else None
+
+
+def _from_mpi(ps: int, environ: Environment) -> _Place:
+    ranks = mpi_ranks(environ)
+    if ranks is None:
+        names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
+        raise UsageError(f"--cluster=mpi: none of {names} is set; use mpirun, horovodrun or srun")
+    hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
+    return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
+
+
+def _from_tf_config(ps: int, environ: Environment) -> _Place:
+    if ps:
+        raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
+    try:
+        place = _tf_place(parse_json(environ.get("TF_CONFIG", "").strip() or "{}"))
+    except ValueError as error:
+        raise _bad(environ, "TF_CONFIG", str(error)) from None
+    return Job(**place), None
+
+
+def _tf_place(config: Any) -> dict[str, Any]:
+    """Fields of the job that TF_CONFIG describes; a ValueError says what is wrong.
+
+    A chief is the first worker, or beside parameter servers the controller. Without a cluster, the
+    job is this process. As for tf.distribute, evaluators are in no cluster, even if it lists them.
+    """
+    cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
+    if not isinstance(cluster, dict) or not isinstance(me, dict):
+        raise ValueError('needs the keys "cluster" and "task", an object each')
+    if me.get("type") == EVALUATOR:
+        return {"task": Task(EVALUATOR)}
+    if not cluster:
+        return {}
+    hosts: dict[str, list[str]] = {}
+    for name, value in cluster.items():
+        listed: list[Any] = value if isinstance(value, list) else [None]
+        if not all(isinstance(host, str) and is_address(host.strip()) for host in listed):
+            raise ValueError(f"cluster.{name} must be a list of host:port")
+        hosts[str(name)] = [host.strip() for host in listed]
+    hosts.pop(EVALUATOR, None)
+    job, index = me.get("type"), me.get("index", 0)
+    if isinstance(index, str) and re.fullmatch(_NUMBER, index):
+        index = int(index)
+    if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
+        raise ValueError('task needs a "type", a string, and an "index", a number from 0')
+    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
+    if index >= len(hosts.get(job, ())):
+        raise ValueError(f"cluster has no task {job}:{index}")
+    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
+    controllers = hosts.get(CONTROLLER, [])
+    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
+    if len(chiefs) + len(controllers) > 1:
+        raise ValueError("cluster has more than one chief")
+    if servers:
+        controllers = controllers + chiefs
+        job = CONTROLLER if job in _TF_CHIEFS else job
+    else:
+        index += len(chiefs) if job == WORKER else 0
+        workers = chiefs + workers
+        job = WORKER if job in _TF_CHIEFS else job
+    return {
+        "task": Task(job, index),
+        "worker_hosts": tuple(workers),
+        "ps_hosts": tuple(servers),
+        "controller_host": controllers[0] if controllers else None,
+    }
+
+
+_TF_CONFIG = ("cluster", "task")
+_TF_CHIEFS = ("chief", "master")
+_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
+
+
+def _from_slurm(ps: int, environ: Environment) -> _Place:
+    rank = _whole(environ, "SLURM_PROCID")
+    size = _whole(environ, "SLURM_NTASKS", most=_MOST_TASKS)
+    local = _whole(environ, "SLURM_LOCALID")
+    step = "SLURM_STEP_NODELIST" in environ
+    list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
+    counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
+    nodes = expand_nodes(environ, list_name)
+    counts = _tasks_per_node(environ, counts_name)
+    if len(counts) != len(nodes):
+        raise _bad(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
+    if sum(counts) != size:
+        raise _bad(environ, counts_name, f"SLURM_NTASKS is {size}")
+    places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
+    if rank >= size or places[rank][1] != local:
+        reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
+        raise _bad(environ, "SLURM_PROCID", reason)
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    first = Ranks("Slurm", rank, size, local, counts[0], job).port
+    return _numbered(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+
+
+def expand_nodes(environ: Environment, name: str) -> list[str]:
+    """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1"."""
+    text = _text(environ, name)
+    nodes: list[str] = []
+    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
+        raise _bad(environ, name, "is no list of nodes such as n[01-04],m7")
+    # Commas within brackets do not separate nodes.
+    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [
+            _numbers(piece, environ, name) if i % 2 else [piece] for i, piece in enumerate(pieces)
+        ]
+        if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
+            raise _bad(environ, name, f"has more than {_MOST_TASKS} nodes")
+        nodes += ("".join(words) for words in itertools.product(*choices))
+    return nodes
+
+
+def _numbers(text: str, environ: Environment, name: str) -> list[str]:
+    """Expands "1-3,07" to numbers with their leading zeros."""
+    found: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
+        low, high = match.groups(match[1]) if match else ("1", "0")
+        if not 0 <= int(high) - int(low) < _MOST_TASKS:
+            raise _bad(environ, name, f"[{text}] is no list of numbers such as 01-04,7")
+        found += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+    return found
+
+
+def _tasks_per_node(environ: Environment, name: str) -> list[int]:
+    """Expands "2(x3),1" to 2, 2, 2, 1."""
+    text = _text(environ, name)
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
+        if match is None:
+            raise _bad(environ, name, "is no list of numbers such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _from_kubernetes(ps: int, environ: Environment) -> _Place:
+    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _text(environ, "HOSTNAME"))
+    if pod is None:
+        reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
+        raise _bad(environ, "HOSTNAME", reason)
+    name, index = pod[1], int(pod[2])
+    service = _text(environ, "CNNBENCH_SERVICE")
+    if not re.fullmatch(HOST, service):
+        raise _bad(environ, "CNNBENCH_SERVICE", "is no name of a service")
+    size = _whole(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT)
+    if index >= size:
+        raise _bad(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+    return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
+
+
+def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
+    """The place of a rank: the first processes are workers, the last `ps` parameter servers."""
+    workers = len(hosts) - ps
+    if workers < 1:
+        reason = f"there are {len(hosts)} processes, and one must be a worker"
+        raise FlagError("cluster_ps", ps, reason)
+    job = Job(
+        task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
+        worker_hosts=tuple(hosts[:workers]),
+        ps_hosts=tuple(hosts[workers:]),
+    )
+    return job, local_rank
+
+
+_RESOLVERS: dict[str, Callable[[int, Environment], _Place]] = {
+    "tf_config": _from_tf_config,
+    "slurm": _from_slurm,
+    "kubernetes": _from_kubernetes,
+    "mpi": _from_mpi,
+}
+
+
+def _text(environ: Environment, name: str) -> str:
+    text = environ.get(name, "").strip()
+    if not text:
+        raise UsageError(f"the environment variable {name} is not set; see --cluster")
+    return text
+
+
+def _whole(
+    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
+) -> int:
+    """The whole number in a variable, or `otherwise` where the variable is not set."""
+    text = environ.get(name, "").strip() or otherwise or _text(environ, name)
+    if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
+        raise _bad(environ, name, f"must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def _bad(environ: Environment, name: str, reason: str) -> UsageError:
+    value = environ[name]
+    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    return UsageError(f"the environment variable {name}={short}: {reason}")
+
+
+# Exchange of addresses between processes that know only their ranks; no TensorFlow.
+
+_GREETING = "cnnbench rendezvous"
+_LONGEST_LINE = 1 << 22
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError)  # when another program calls or answers
+
+_held: list[ReservedPorts] = []
+
+
+def exchange(
+    ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Addresses of all processes by rank; reserves a port of this process until it ends.
+
+    Without `rendezvous`, the host:port on which rank 0 listens, mpi4py is used if installed, or a
+    port derived from the job if all processes are on this machine.
+
+    Raises:
+      FlagError: --rendezvous is needed.
+      BenchmarkError: a process is missing after `timeout` seconds, has ended or is there twice, or
+        the port is in use.
+    """
+    _held.append(ReservedPorts(1))
+    (port,) = _held[-1].numbers
+    one_machine = ranks.local_size == ranks.size
+    if rendezvous is None and find_spec("mpi4py") is not None:
+        from mpi4py import MPI
+
+        address = f"{'localhost' if one_machine else socket.gethostname()}:{port}"
+        hosts = tuple(map(str, MPI.COMM_WORLD.allgather(address)))
+        if len(hosts) == ranks.size:
+            return hosts
+        reason = f"mpi4py sees {len(hosts)} of {ranks.size} processes; without it: --rendezvous"
+        raise BenchmarkError(reason)
+    if rendezvous is None and not one_machine:
+        reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
+        raise FlagError("rendezvous", "", reason)
+    meeting = _Rendezvous(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
+    return run(meeting.run(timeout))
+
+
+class _Rendezvous:
+    def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
+        self._ranks = ranks
+        self._place = place
+        self._port = port
+        self._tell = tell
+        self._found: dict[int, str] = {}
+        self._writers: list[asyncio.StreamWriter] = []
+        self._all = asyncio.Event()
+        self._failure = ""
+
+    async def run(self, timeout: float) -> tuple[str, ...]:
+        report = asyncio.create_task(report_missing(self._tell, self._missing))
+        try:
+            work = self._serve() if self._ranks.rank == 0 else self._ask()
+            return await asyncio.wait_for(work, timeout)
+        except asyncio.TimeoutError:
+            self._fail(f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}")
+            raise BenchmarkError(self._failure) from None
+        finally:
+            report.cancel()
+
+    async def _serve(self) -> tuple[str, ...]:
+        host, port = host_and_port(self._place)
+        try:
+            server = await asyncio.start_server(
+                self._visited, host, port, limit=_LONGEST_LINE, reuse_address=True
+            )
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            reason = f"rank 0 cannot listen there: {reason}; give --rendezvous"
+            raise BenchmarkError(f"{self._place}: {one_line(reason)}") from error
+        self._found[0] = f"{self._host(self._place)}:{self._port}"
+        try:
+            if self._ranks.size > 1:
+                await self._all.wait()
+        finally:
+            server.close()
+        if self._failure:
+            raise BenchmarkError(self._failure)
+        hosts = tuple(self._found[rank] for rank in range(self._ranks.size))
+        for writer in self._writers:
+            self._answer(writer, hosts=hosts)
+            writer.close()
+            with contextlib.suppress(OSError):  # the handshake names who has ended by now
+                await writer.wait_closed()
+        return hosts
+
+    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Cancelled when the exchange is over, where Python 3.11 would print a traceback.
+        over = (asyncio.TimeoutError, asyncio.CancelledError)
+        with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
+            await self._take(reader, writer)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Receives the address of a process, and waits until its connection closes."""
+        card = parse_json(await asyncio.wait_for(reader.readline(), 10))
+        rank, size = card["rank"], self._ranks.size
+        # The address that this call came from, because the others can reach it too.
+        address = f"{self._host(writer.get_extra_info('peername')[0])}:{card['port']}"
+        known = (card["size"], card[_GREETING]) == (size, self._name())
+        if not (known and rank in range(1, size) and is_address(address)):
+            return
+        if rank in self._found:
+            self._answer(writer, failed=f"rank {rank} is there already, at {self._found[rank]}")
+            return
+        self._found[rank] = address
+        self._writers.append(writer)
+        self._answer(writer, failed=self._failure)
+        if len(self._found) == size:
+            self._all.set()
+        with contextlib.suppress(OSError):
+            await reader.read(1)
+        if not (self._all.is_set() or self._failure):
+            self._fail(f"rank {rank}, at {address}, has ended")
+            self._tell(f"{self._failure}; waiting for {self._missing()} to tell it, too")
+
+    def _fail(self, reason: str) -> None:
+        """Notes why the exchange fails, and tells those that have called; `_take` tells others."""
+        self._failure = self._failure or reason
+        for writer in self._writers:
+            self._answer(writer, failed=self._failure)
+
+    def _answer(self, writer: asyncio.StreamWriter, **facts: object) -> None:
+        writer.write(json.dumps({_GREETING: self._name(), **facts}).encode() + b"\n")
+
+    async def _ask(self) -> tuple[str, ...]:
+        host, port = host_and_port(self._place)
+        card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
+        failure = ""
+        while not failure:
+            with contextlib.suppress(*_OF_OTHERS):  # rank 0 may not be there yet
+                reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
+                with contextlib.closing(writer):
+                    self._answer(writer, **card)
+                    while line := await reader.readline():
+                        answer = parse_json(line)
+                        if answer[_GREETING] != self._name():
+                            break
+                        hosts = tuple(map(str, answer.get("hosts", ())))
+                        if len(hosts) == self._ranks.size and all(map(is_address, hosts)):
+                            return hosts
+                        failure = "it has ended"
+                        if answer.get("failed"):
+                            failure = str(answer["failed"])
+                            break
+            await asyncio.sleep(RETRY_SECONDS)
+        raise BenchmarkError(one_line(f"rank 0 at {self._place} (--rendezvous): {failure}"))
+
+    def _name(self) -> str:
+        return f"{self._ranks.launcher} {self._ranks.size}"
+
+    def _host(self, address: str) -> str:
+        if self._ranks.local_size == self._ranks.size:
+            return "localhost"
+        host = host_and_port(address)[0] if address == self._place else address
+        host = host.removeprefix("::ffff:")
+        return f"[{host}]" if ":" in host else host
+
+    def _missing(self) -> str:
+        if self._ranks.rank:
+            return f"rank 0 at {self._place} (--rendezvous)"
+        missing = [str(rank) for rank in range(self._ranks.size) if rank not in self._found]
+        return f"ranks {','.join(missing[:20])} at {self._place} (--rendezvous)"

@@ -1,0 +1,195 @@
+"""Location and scatter of samples, and grouping.
+
+With ``t[i]`` the wall time of step i in seconds since the end of warm-up, ``b`` the images of one
+step and ``s[i] = b / t[i]``:
+
+* mean ``M = b / mean(t)``: images over time, not the mean of the speeds;
+* uncertainty ``U = population standard deviation of s / sqrt(n)``;
+* jitter ``J = 1.4826 * median|s - median(s)|``, a robust standard deviation.
+
+With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1`` (the newest
+step weighs most); U and J stay unweighted.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+# Groups of items by a key.
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their hashable key, keys in the order of their first items."""
+    found: dict[K, list[T]] = {}
+    for one in items:
+        found.setdefault(key(one), []).append(one)
+    return found
+
+
+# Speed statistics over step times, as tf_cnn_benchmarks defines them.
+
+# Makes the median absolute deviation of normal data estimate its standard deviation.
+MAD_TO_SIGMA = 1.4826
+
+# Inserting moves half of the array for each value; sorting costs about 100 such moves.
+_WORTH_SORTING = 100
+
+FEWEST_FOR_P99 = 100
+"""Number of values from which the 99th percentile differs from the largest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Images per second: mean, uncertainty of the mean, jitter of single steps."""
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+
+class RunningSpeed:
+    """Speed of the steps so far, cheap enough to be read after every step.
+
+    Adding a step is O(1). Reading inserts the steps added since the last reading into a sorted
+    array of doubles, and is O(log n) besides.
+    """
+
+    def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
+        """Starts with no steps; ValueError for parameters out of range.
+
+        Args:
+          images_per_step: over all towers whose steps are timed, at least 1.
+          ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
+        """
+        if images_per_step < 1:
+            raise ValueError(f"images_per_step={images_per_step}: must be at least 1")
+        alpha = ewma_alpha or 0.0
+        if not 0.0 <= alpha <= 1.0:
+            raise ValueError(f"ewma_alpha={ewma_alpha}: must lie between 0 and 1")
+        self._images = images_per_step
+        self._keep = 1.0 - alpha
+        self._weighted_time = 0.0
+        self._weight = 0.0
+        self._count = 0
+        self._speed_mean = 0.0
+        self._speed_squares = 0.0
+        self._sorted = array("d")
+        self._pending = array("d")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, seconds: float) -> None:
+        """Adds the wall time of a step; ValueError if it is not positive."""
+        if not seconds > 0.0:
+            raise ValueError(f"step time {seconds}: must be positive")
+        self._weighted_time = self._keep * self._weighted_time + seconds
+        self._weight = self._keep * self._weight + 1.0
+        # Welford: no cancellation when the speeds differ little from their mean.
+        speed = self._images / seconds
+        self._count += 1
+        delta = speed - self._speed_mean
+        self._speed_mean += delta / self._count
+        self._speed_squares += delta * (speed - self._speed_mean)
+        self._pending.append(speed)
+
+    def current(self) -> Speed:
+        """The statistics of all steps added so far; ValueError without any."""
+        if not self._count:
+            raise ValueError("no step was timed")
+        if len(self._pending) < _WORTH_SORTING:
+            for speed in self._pending:
+                insort(self._sorted, speed)
+        else:
+            self._sorted = array("d", sorted([*self._sorted, *self._pending]))
+        del self._pending[:]
+        variance = max(self._speed_squares, 0.0) / self._count
+        return Speed(
+            mean=self._images * self._weight / self._weighted_time,
+            uncertainty=math.sqrt(variance / self._count),
+            jitter=MAD_TO_SIGMA * _middle_deviation(self._sorted),
+        )
+
+
+def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
+    """Statistics of a finished series of step times; see `RunningSpeed`."""
+    running = RunningSpeed(images_per_step)
+    for seconds in step_seconds:
+        running.add(seconds)
+    return running.current()
+
+
+def median(values: Iterable[float]) -> float:
+    """Median of at least one value, in any order; mean of the middle two if even."""
+    return _middle(sorted(values))
+
+
+def median_absolute_deviation(values: Iterable[float]) -> float:
+    """Median of |x - median(x)| over at least one value, in any order."""
+    return _middle_deviation(sorted(values))
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2
+
+
+def _middle_deviation(ordered: Sequence[float]) -> float:
+    """The median absolute deviation of ascending values, in O(log n).
+
+    The deviations below the median, read downwards, and those above it are two ascending sequences,
+    so the middle of their union is found by bisection.
+    """
+    centre = _middle(ordered)
+    count = len(ordered)
+    high = _smallest_deviation(ordered, centre, count // 2)
+    if count % 2:
+        return high
+    return (_smallest_deviation(ordered, centre, count // 2 - 1) + high) / 2
+
+
+def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
+    """The deviation of a rank (0 = smallest), found in a window around the centre.
+
+    The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence: the first window
+    whose left neighbour is not closer to the centre than its right end.
+    """
+    low, high = 0, len(ordered) - rank - 1
+    while low < high:
+        left = (low + high) // 2
+        if centre - ordered[left] > ordered[left + rank + 1] - centre:
+            low = left + 1
+        else:
+            high = left
+    return max(abs(centre - ordered[low]), abs(ordered[low + rank] - centre))
+
+
+def nearest_rank(values: Sequence[float], share: float) -> float:
+    """The percentile by nearest rank of at least one value; `share` is in 0..1."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def p99(values: Sequence[float]) -> float | None:
+    """The 99th percentile by nearest rank; None for fewer than `FEWEST_FOR_P99` values."""
+    return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
+
+
+def faster_half(seconds: Sequence[float]) -> list[int]:
+    """Numbers, from 0, of the faster half of the steps, which the machine disturbed least.
+
+    Unlike a median, the mean of whole steps is the sum of the means of their operations and of the
+    time between them.
+    """
+    order = sorted(range(len(seconds)), key=lambda step: seconds[step])
+    return order[: (len(seconds) + 1) // 2]

@@ -1,1 +1,0 @@
-"""Statistics of plain numbers: no records, no TensorFlow."""

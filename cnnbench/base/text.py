@@ -1,0 +1,351 @@
+"""Text for people: escape sequences, labels, messages and numbers.
+
+Names of models, hosts, flags and files, commands and error messages come from records, which may
+contain anything.
+
+cnnbench: TEXT              a notice, the progress of a command included
+    cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective
+    cnnbench: error: TEXT       why the command fails
+
+Lines of native libraries are notices, too. docs/migrating.md lists what else is there.
+
+For people: four significant digits, thousands separated by commas; shares in per cent with one
+decimal; bytes in powers of 1024. JSON and CSV get numbers unrounded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+# Escaping of untrusted text for each output format.
+
+# Characters with a meaning in Markdown and HTML, and what GitHub interprets within a word.
+# Intraword underscores, and colons before a space or a digit, have none.
+_SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
+# GitHub also searches the rendered text for these, where entities no longer protect it.
+_REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
+
+# All but letters, digits, and characters without a meaning within a line, given that brackets and
+# colons are escaped.
+_UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
+# GitHub links it wherever it stands.
+_LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
+
+# Prefixes that CI services read as commands in a log: Azure Pipelines and TeamCity ("##vso[...]",
+# "##[...]") anywhere in a line, GitHub ("::error::") at its beginning.
+_COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
+
+# What a spreadsheet takes for the beginning of a formula, full-width forms included.
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
+
+
+def plain(text: str) -> str:
+    """One `inert` line without control characters, direction marks and other invisible ones."""
+    return inert("".join(c if c.isprintable() else " " for c in text).strip())
+
+
+def inert(line: str) -> str:
+    """A line with a space within each prefix that a CI service would read as a command."""
+    return _COMMAND.sub(r"\g<0> ", line)
+
+
+def one_line(text: str) -> str:
+    """Text for a terminal or a build log: `plain`, with undecodable bytes as escapes."""
+    return plain(text.encode("utf-8", "backslashreplace").decode())
+
+
+def markdown(text: str) -> str:
+    """Text for Markdown: special characters as entities, links and mentions of GitHub as code."""
+    shown = plain(text)
+    escaped = _SPECIAL.sub(_entity, shown)
+    if not _REFERENCE.search(shown):
+        return escaped
+    return f"<code>{_LINK.sub('&#46;', escaped)}</code>"
+
+
+def code(text: str) -> str:
+    """Text for Markdown, as code: special characters as numeric entities.
+
+    In CommonMark entities are never structure, not even the border of a table cell.
+    """
+    return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_entity, plain(text)))}</code>"
+
+
+def _entity(found: re.Match[str]) -> str:
+    return f"&#{ord(found.group())};"
+
+
+def spreadsheet(text: str) -> str:
+    """Text for a cell of a CSV file, never a formula (OWASP, "CSV injection").
+
+    A number is none, negative or not.
+    """
+    shown = plain(text)
+    is_formula = shown.startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
+    return f"'{shown}" if is_formula else shown
+
+
+# ``--result_label``: labels of a run, such as the commit that it measures.
+
+FLAG = "result_label"
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+def parse(text: str) -> dict[str, str]:
+    """The labels in ``key=value,key=value``; ValueError names the part that is not a label.
+
+    Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values contain
+    anything but commas. Undecodable bytes of earlier records become escapes.
+    """
+    text = text.encode("utf-8", "backslashreplace").decode()
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value or not _KEY.fullmatch(key):
+            raise ValueError(f"{part.strip()!r} is not a label; write key=value,key=value")
+        if key in found:
+            raise ValueError(f"{key} is given twice")
+        found[key] = value
+    return found
+
+
+def fault(text: str) -> str:
+    """The reason why a text for new records is refused, or ""."""
+    try:
+        text.encode()
+        parse(text)
+    except UnicodeEncodeError:
+        return "must be text in UTF-8"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The labels in the configuration of a record; empty if absent or invalid."""
+    text = config.get(FLAG)
+    try:
+        return parse(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+
+
+# Lines on standard error: the format of cnnbench's, and the last words of TensorFlow's.
+
+_PREFIX = "cnnbench: "
+
+_OF_OPENBLAS = "OpenBLAS error: "
+
+# Two formats of TensorFlow: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
+# and 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
+_FATAL = re.compile(
+    rf"^(?:{_PREFIX})?(?:(?:F\d{{4}} |\d{{4}}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *|"
+    rf"{_OF_OPENBLAS})(.*)",
+    re.MULTILINE,
+)
+
+_FAULTY = "Unexpected Event status"
+"""TensorFlow's message when a kernel or a copy has failed on a GPU, for any reason."""
+
+
+def notice_line(text: str) -> str:
+    """A notice."""
+    return _PREFIX + one_line(text)
+
+
+def warning_line(text: str) -> str:
+    """A condition that may distort results, or something defective that is left out."""
+    return notice_line(f"warning: {text}")
+
+
+def error_line(text: str) -> str:
+    """The reason why a command fails."""
+    return notice_line(f"error: {text}")
+
+
+def library_lines(log: str, *, hides_openblas: bool = False) -> str:
+    """What native libraries wrote, as notices; lines of a nested cnnbench stay as they are.
+
+    Without the error of OpenBLAS, by which it ends the process, if `fatal_message` reports it.
+    """
+    lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
+    lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
+    return "".join(f"{notice_line(line)}\n" for line in lines)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that a misspelled one probably stands for; "" if none is near.
+
+    It begins with the word, or three quarters of both agree (two thirds of three characters).
+    """
+    names = sorted(known)
+    longer = [name for name in names if len(word) > 2 and name.startswith(word)]
+    cutoff = 0.75 if len(word) > 3 else 0.6
+    return next(iter(difflib.get_close_matches(word, names, 1, cutoff) or longer), "")
+
+
+def fatal_message(log: str) -> str:
+    """The last fatal message of TensorFlow or OpenBLAS, as one line; "" without one."""
+    found = _FATAL.findall(log)
+    message = one_line(found[-1]) if found else ""
+    return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
+
+
+# Formats of numbers, except in the lines that runs print like tf_cnn_benchmarks.
+
+NONE = "-"
+"""Stands for a missing value."""
+
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def number(value: float | None) -> str:
+    """A number with four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
+
+    From 10,000 on all digits before the point are written; from ten million on and below 0.001
+    powers of ten are used. None is `NONE`.
+    """
+    if value is None:
+        return NONE
+    size = abs(float(value))
+    if size and (size >= 1e7 or size < 1e-3):
+        return f"{value:.3e}"
+    if math.isnan(value):
+        return "nan"
+    rounded = float(f"{size:.3e}")  # 0.99999 is 1.000, not 1.0000
+    digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
+    return f"{value:,.{digits}f}"
+
+
+def exact(value: float) -> str:
+    """A number with all its digits, as in a limit that a flag may be set to: 0.5, 86400."""
+    return str(value).removesuffix(".0")
+
+
+def truth(value: bool) -> str:
+    """A truth value: true or false."""
+    return "true" if value else "false"
+
+
+def integer(value: float) -> str:
+    """A whole number, such as a count: 1,235."""
+    return f"{value:,.0f}"
+
+
+def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
+    """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`. With `signed`, +12.3 %."""
+    return NONE if share is None else f"{hundredths(share, digits, signed=signed)} %"
+
+
+def percents(low: float, high: float, digits: int = 1) -> str:
+    """A range of shares: "1.0 to 2.5 %"."""
+    return f"{hundredths(low, digits)} to {percent(high, digits)}"
+
+
+def hundredths(share: float, digits: int = 1, *, signed: bool = False) -> str:
+    """The number of `percent` without its sign %."""
+    # Rounded first: -0.0004 is 0.0 %, not -0.0 %.
+    return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
+
+
+def binary(size: float | None) -> str:
+    """Bytes in the unit that keeps the number below 1024, such as "1.5 MiB"; `NONE` for None."""
+    if size is None:
+        return NONE
+    value, units = size, iter(_BINARY_UNITS)
+    unit = next(units)
+    while abs(value) >= 1023.5 and unit != _BINARY_UNITS[-1]:
+        value, unit = value / 1024, next(units)
+    return f"{value:.0f} {unit}" if abs(value) >= 999.5 else f"{value:.3g} {unit}"
+
+
+def number_of(items: int | Sized) -> int:
+    """The number of some items, for a text; a number is one already."""
+    return items if isinstance(items, int) else len(items)
+
+
+def count(items: int | Sized, one: str, many: str) -> str:
+    """A number, or that of some items, with its noun in singular or plural: "1 run", "2 runs"."""
+    number = number_of(items)
+    return f"{number} {one if number == 1 else many}"
+
+
+def selected(shown: int, of: str, total: int, one: str, many: str) -> str:
+    """A selection from some things: "2 runs" if it has all, "the 2 fastest of 3 runs"."""
+    text = count(total, one, many)
+    return text if shown == total else f"the {shown} {of} of {text}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in whole units: "42 s", "5 min", "2 h 10 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def parse_integer(text: str) -> int:
+    """An integer in decimal ASCII digits, or hexadecimal behind 0x; raises ValueError."""
+    if "_" in text or not text.isascii():  # int() accepts both
+        raise ValueError(text)
+    return int(text, 16) if text[:2].lower() == "0x" else int(text)
+
+
+def parse_number(text: str) -> float:
+    """A finite number in ASCII digits; raises ValueError."""
+    value = float(text)
+    if "_" in text or not text.isascii() or not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of a size such as "4096" or "64K", in powers of 1024; None if it is malformed."""
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
+    if match is None:
+        return None
+    size: int = int(match.group(1)) * 1024 ** " KMGT".index(match.group(2) or " ")
+    return size
+
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A positive time; `source` is its text, such as "500ms", "10s", "2m" or "1.5h"."""
+
+    seconds: float
+    source: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """Reads a number with its unit; raises ValueError."""
+        match = re.fullmatch("([0-9.]{1,12})(ms|s|m|h)", text.strip())
+        seconds = parse_number(match[1]) * _SECONDS[match[2]] if match else 0.0
+        if not seconds:
+            raise ValueError(text)
+        return cls(seconds, text)
+
+
+def counted(names: Iterable[object]) -> str:
+    """A list of names with duplicates counted: "8 x NVIDIA H100"."""
+    counts = Counter(map(str, names))
+    return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
+
+
+def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
+    """The first names of a list, and the number of the others: "a; b and 3 more"."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,1 +1,0 @@
-"""Text for people: escaping, numbers, tables, sorting, terminals, progress."""

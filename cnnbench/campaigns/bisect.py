@@ -1,0 +1,704 @@
+"""`cnnbench bisect`: finds the commit that made a model slower.
+
+They are listed by git's own search; the repository is not changed.
+
+GOOD against BAD is judged as by `cnnbench ab`. Where BAD is slower by a quarter, a commit need not
+be distinguished from one that is slower by 3 %: the commits between are judged with half of the
+change found there, on a logarithmic scale, as the floor. That needs far fewer pairs and is robust
+against other programs on the machine. A commit between, neither the same as GOOD nor as slow as
+that, is bad if it is slower by the usual floor. The candidates follow from the answers alone, so
+that bisections can resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
+from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
+from cnnbench.campaigns.ab.explain import NotExplainedError, ProfilesFolder, Profiling
+from cnnbench.campaigns.ab.pairs import SIDES, Begun, Experiment, Pairs, PairsFolder, begun
+from cnnbench.campaigns.ab.side import Side, check, turn_seconds, worktree
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_line
+from cnnbench.campaigns.processes.child import Command, end_of, execute
+from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.judge.compare import (
+    ComparedConfiguration,
+    Comparison,
+    Judgement,
+    MetricResult,
+    Policy,
+    judge,
+    processes_needed,
+)
+from cnnbench.judge.compare.estimate import FIRST, STEP, too_many
+from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.metrics.measurement import THROUGHPUT
+from cnnbench.machine import repository
+from cnnbench.machine.commits import reverted, short
+from cnnbench.machine.repository import GitError, commit_of, git, why_missing
+from cnnbench.records.profiles import Explanation
+
+# Commits between GOOD and BAD: rules from verdicts to answers, and the candidates that remain.
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a repository; with `first_parent` a merge counts as one commit."""
+
+    repository: Path
+    first_parent: bool = False
+
+    def suspects(self, good: Sequence[str], bad: str) -> list[str]:
+        """Commits that may be the first bad one, including `bad`, the best to try next first.
+
+        The best is the one whose ancestors among them are closest to one half.
+        """
+        options = ["--first-parent"] if self.first_parent else []
+        excluded = [f"^{commit}" for commit in good]
+        listed = self._git("rev-list", "--bisect-all", *options, bad, *excluded)
+        return [line.split()[0] for line in listed.splitlines()]
+
+    def ordered(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
+        """Commits with parents before children."""
+        listed = self._git("rev-list", "--reverse", "--topo-order", bad, f"^{good}")
+        return tuple(line for line in listed.splitlines() if line in commits)
+
+    def show(self, commit: str, form: str = "%s") -> str:
+        """The first line of a commit's message, or another format of git."""
+        return self._git("show", "--no-patch", f"--format={form}", commit)
+
+    def parent(self, commit: str) -> str:
+        """The first parent of a commit that has one."""
+        return self._git("rev-parse", f"{commit}^1")
+
+    def _git(self, *arguments: str) -> str:
+        return git(*arguments, folder=self.repository)
+
+
+def repository_of(text: str) -> Path:
+    """The working tree of a folder, the value of --repository; FlagError if there is none."""
+    try:
+        return Path(git("rev-parse", "--show-toplevel", folder=text))
+    except GitError as error:
+        raise FlagError("repository", text, f"must be in a git repository: {error}") from None
+
+
+def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
+    """The commits GOOD and BAD; UsageError if one is unknown, or GOOD is no ancestor of BAD."""
+    found = []
+    for name, text in (("GOOD", good), ("BAD", bad)):
+        try:
+            found.append(commit_of(text, repository))
+        except GitError as error:
+            raise UsageError(f"{name} {text!r}: is no revision of {repository}: {error}") from None
+    if found[0] == found[1]:
+        raise UsageError(f"GOOD {good!r} and BAD {bad!r} are the same commit")
+    try:
+        base = git("merge-base", *found, folder=repository)
+    except GitError as error:
+        why = why_missing(repository) or error
+        raise UsageError(f"GOOD {good!r} and BAD {bad!r} have no common ancestor: {why}") from None
+    if base != found[0]:
+        reason = "BAD is an ancestor of it; swap them" if base == found[1] else ""
+        reason = reason or f"it is no ancestor of BAD; give what both come from: {base[:12]}"
+        raise UsageError(f"GOOD {good!r}: {reason}")
+    return found[0], found[1]
+
+
+GOOD, BAD, SKIP = "good", "bad", "skip"
+_TO_SLOWER = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
+_TO_CHANGED_WORK = {
+    Verdict.CHANGED_WORK: BAD,
+    Verdict.FAILED: SKIP,
+    Verdict.NOT_COMPARABLE: SKIP,
+    Verdict.NOT_MEASURED: SKIP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A commit that was measured against GOOD or could not be.
+
+    Attributes:
+      answer: "good", "bad" or "skip".
+      judgement: change of images/sec against GOOD; its `needed` are pairs for an answer.
+      confidence: that of its interval.
+      pairs: number of measured pairs.
+      lost: whether its processes were ended from outside too often.
+      good_fails: whether processes of GOOD failed.
+    """
+
+    commit: str
+    answer: str
+    judgement: Judgement
+    confidence: float = 0.0
+    pairs: int = 0
+    lost: bool = False
+    good_fails: bool = False
+
+    @property
+    def undecided(self) -> bool:
+        """Whether more pairs may give an answer."""
+        return self.answer == SKIP and self.judgement.verdict is Verdict.INCONCLUSIVE
+
+
+class CommitSearch:
+    """Search among the candidate commits."""
+
+    def __init__(self, history: History, good: str, bad: str) -> None:
+        self._history = history
+        self._good = [good]
+        self.bad = bad
+        self._skipped: set[str] = set()
+        self._misses = 0
+        self._suspects = history.suspects(self._good, bad)
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """The candidates; the first bad commit alone when it is found."""
+        return tuple(self._suspects)
+
+    @property
+    def steps_left(self) -> int:
+        """Estimated number of remaining steps."""
+        return math.ceil(math.log2(len(self._open()) + 1))
+
+    def next(self) -> str | None:
+        """The commit to measure; None if no answer can narrow the candidates.
+
+        After skipped commits it is farther and farther away: broken commits are seldom single.
+        """
+        left = self._open()
+        if not left:
+            return None
+        return left[min((1 << self._misses) - 1, len(left) // 2)]
+
+    def add(self, step: Step) -> None:
+        """Adds an answer."""
+        if step.answer == SKIP:
+            self._skipped.add(step.commit)
+            self._misses += 1
+            return
+        if step.answer == BAD:
+            self.bad = step.commit
+        else:
+            self._good.append(step.commit)
+        self._misses = 0
+        self._suspects = self._history.suspects(self._good, self.bad)
+
+    def _open(self) -> list[str]:
+        return [one for one in self._suspects if one != self.bad and one not in self._skipped]
+
+
+def is_about_work(differ: Step | None) -> bool:
+    """Whether the search is for changed work, not lower speed; `differ` is BAD against GOOD."""
+    return differ is not None and differ.judgement.verdict is Verdict.CHANGED_WORK
+
+
+def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
+    """The only configuration of an experiment; None if the sides have two."""
+    deciding = [entry for entry in comparison.entries if entry.decides]
+    return deciding[0] if len(deciding) == 1 else None
+
+
+def policy_between(found: Step, usual: Policy) -> Policy:
+    """The policy for a commit between GOOD and BAD; `found` is how BAD compares with GOOD."""
+    change = found.judgement.change
+    if change is None:
+        return usual
+    half = math.expm1(abs(math.log1p(change)) / 2)
+    return usual.replace(threshold=max(usual.threshold, half))
+
+
+def answer(result: MetricResult, usual: Policy, about_work: bool) -> str:
+    """Answer about a commit from its comparison with GOOD, in pairs.
+
+    One pair is enough in a search for changed work. In a search for lower speed, the policy `usual`
+    decides where the comparison is inconclusive, at the same level.
+    """
+    if about_work:
+        return _TO_CHANGED_WORK.get(result.verdict, GOOD)
+    if result.verdict is Verdict.INCONCLUSIVE:
+        again = judge(result.base, result.new, usual, paired=True)
+        return BAD if again.verdict is Verdict.SLOWER else SKIP
+    return _TO_SLOWER.get(result.verdict, SKIP)
+
+
+def settling_pairs(undecided: Sequence[Step], most_pairs: int) -> int:
+    """Pairs per commit, above `most_pairs`, that are expected to settle some steps.
+
+    0 where more pairs will not help.
+    """
+    found = most_pairs + STEP
+    for step in undecided:
+        needed = step.judgement.needed
+        if needed is None or too_many(needed - step.pairs, paired=True):
+            return 0
+        found = max(found, needed)
+    return found
+
+
+# Measurement of a commit against GOOD: worktree, build, pairs, verdict.
+
+_OTHER_CONFIGURATION = "its runs have another configuration than those of GOOD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Settings shared by all steps.
+
+    Attributes:
+      good, bad: hashes; all others are measured against the first.
+      side: flags and interpreter of the processes.
+      build: shell command that prepares a worktree; None to leave it as it is.
+      experiment: that of GOOD and BAD, yet without sides.
+      most_pairs: maximum where the answer is not clear.
+      pairing: how the processes of a pair share their time, see `turn_seconds`.
+    """
+
+    history: History
+    good: str
+    bad: str
+    side: Side
+    build: str | None
+    experiment: Experiment
+    most_pairs: int
+    pairing: str
+
+
+class BisectFolder(ResultsFolder):
+    """Results directory of a bisection, held by one process.
+
+    Its journal names the commits that cannot be measured. Each of the others has a results
+    directory of `cnnbench ab`, named by its hash, whose journal and records are its answer, so that
+    `report` and `history` read the whole.
+    """
+
+    command = "bisect"
+    noun = "bisection"
+    file = "bisect.jsonl"
+
+    def of_commit(self, commit: str) -> Path:
+        """The results directory of a commit."""
+        return self.folder / commit[:12]
+
+
+class _UnusableError(Exception):
+    """A commit that does not build; the message has the reason."""
+
+
+class CommitBench:
+    """Measures commits; the stack gets GOOD's worktree.
+
+    `differ` is how BAD compares with GOOD; None until that is measured.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        results: BisectFolder,
+        campaign: Campaign,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.setting = setting
+        self.campaign = campaign
+        self._results = results
+        self._stack = stack
+        self._good: Side | None = None
+        self.differ: Step | None = None
+
+    def prepare(self) -> None:
+        """Makes GOOD's worktree, if there is none yet; BenchmarkError if it does not build."""
+        if self._good is not None:
+            return
+        good = self.setting.good
+        try:
+            self._good = self._stack.enter_context(self._prepared(good, "a"))
+        except _UnusableError as error:
+            raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Seconds per pair of this session, or a first guess; None if unknown."""
+        seconds = self.campaign.seconds_of(None)
+        work = None if self._good is None else self._good.resolved.work
+        if seconds is None and work is not None:
+            seconds = work.seconds(self.campaign.facts)
+        return None if seconds is None else len(SIDES) * seconds
+
+    def known(self, commit: str) -> Step | None:
+        """The answer about a commit that earlier sessions have measured; see `measure`.
+
+        None if there is none, or if it is to be measured further.
+        """
+        unusable = self._results.processes.get(commit)
+        if unusable is not None and self.differ is not None:
+            return _skipped(commit, unusable["problem"])
+        state, step = self._begun(commit)
+        return None if self._pairs_to_go(state, step) else step
+
+    def measure(self, number: int, commit: str) -> RunPolicy[Step]:
+        """Measures a commit against GOOD, as a step counted from 0; call `prepare` first.
+
+        Measured pairs count. BenchmarkError if GOOD failed, or results cannot be written.
+        """
+        assert self._good is not None
+        setting = self.setting
+        with contextlib.ExitStack() as stack:
+            try:
+                new = stack.enter_context(self._prepared(commit, "b"))
+                sides = {"a": self._good, "b": new}
+                in_turn = turn_seconds(setting.pairing, sides, self.campaign.reporter)
+            except (_UnusableError, UsageError) as error:
+                if self.differ is None and isinstance(error, FlagError) and error.flag == "pairing":
+                    raise
+                problem = str(error)
+                self._results.journal.add(PROCESS, name=commit, status="failed", problem=problem)
+                return _skipped(commit, problem)
+            state, step = self._begun(commit)
+            burn_in = 0 if is_about_work(self.differ) else setting.experiment.burn_in
+            while most := self._pairs_to_go(state, step):
+                if step is not None:
+                    self.campaign.reporter.notice(f"undecided: going on, with up to {most} pairs")
+                first = setting.experiment.seed + number
+                experiment = replace(
+                    setting.experiment,
+                    sides=sides,
+                    most_pairs=most,
+                    earlier=state,
+                    sequential=not is_about_work(self.differ),
+                    seed=first if state is None else state.facts["seed"],
+                    burn_in=burn_in,
+                    turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
+                    policy=self._policy(),
+                )
+                place = self._results.of_commit(commit)
+                with PairsFolder(place, resume=True, within=self._results) as results:
+                    yield from Pairs(experiment, results, self.campaign).policy()
+                burn_in = 0
+                state = begun(self._results.of_commit(commit))
+                step = self._answer(commit, state)
+        assert step is not None
+        if step.good_fails:
+            raise BenchmarkError(f"GOOD ({setting.good[:12]}) fails: {step.judgement.reason}")
+        return step
+
+    def explain(self, parent: str, commit: str) -> Explanation:
+        """Profiles a commit and its parent, and explains their difference, or NotExplainedError."""
+        with contextlib.ExitStack() as stack:
+            try:
+                a = stack.enter_context(self._prepared(parent, "a"))
+                b = stack.enter_context(self._prepared(commit, "b"))
+            except (_UnusableError, UsageError) as error:
+                raise NotExplainedError(str(error)) from error
+            place = self._results.folder / f"explain-{commit[:12]}"
+            with ProfilesFolder(place, resume=True, within=self._results) as results:
+                return Profiling(
+                    sides={"a": a, "b": b},
+                    results=results,
+                    campaign=self.campaign,
+                    timeout=self.setting.experiment.timeout,
+                ).explain()
+
+    @contextlib.contextmanager
+    def _prepared(self, commit: str, name: str) -> Iterator[Side]:
+        """A built worktree, with the flags as resolved there."""
+        setting = self.setting
+        with worktree(commit, setting.history.repository) as folder:
+            # Before the build, which may write to files that git knows.
+            subject = replace(repository.of_folder(folder), side=name)
+            if setting.build is not None:
+                self._build(setting.build, commit, folder)
+            side = replace(setting.side, checkout=folder, revision=commit[:12], subject=subject)
+            yield replace(side, resolved=check(side))
+
+    def _build(self, command: str, commit: str, folder: Path) -> None:
+        log = self._results.folder / f"build-{commit[:12]}.log"
+        build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
+        self._results.check()
+        done = execute(build, self.setting.experiment.timeout)
+        if done.timed_out:
+            raise _UnusableError(f"does not build: takes more than {duration(done.seconds)}")
+        if done.code != 0:
+            told = f"exit status {done.code}; {last_line(end_of(log))}"
+            raise _UnusableError(f"does not build: {told}")
+
+    def _begun(self, commit: str) -> tuple[Begun | None, Step | None]:
+        """What earlier sessions have measured of a commit, and its answer.
+
+        None for an answer that is asked for again: processes were ended from outside, GOOD failed,
+        or BAD failed against it.
+        """
+        state = begun(self._results.of_commit(commit))
+        step = self._answer(commit, state)
+        if step is not None and (step.lost or step.good_fails):
+            step = None
+        if step is not None and self.differ is None and step.judgement.verdict is Verdict.FAILED:
+            step = None
+        return state, step
+
+    def _pairs_to_go(self, state: Begun | None, step: Step | None) -> int:
+        """Number of pairs up to which a commit is measured; 0 if its answer stands."""
+        if state is None:
+            return 1 if is_about_work(self.differ) else self.setting.experiment.most_pairs
+        if step is None:
+            return state.pairs
+        most = self.setting.most_pairs
+        needed = step.judgement.needed
+        decides = step.undecided and needed is not None and needed <= most
+        return most if decides and state.pairs < most else 0
+
+    def _policy(self) -> Policy:
+        policy = self.setting.experiment.policy
+        if self.differ is None or is_about_work(self.differ):
+            return policy
+        return policy_between(self.differ, policy)
+
+    def _answer(self, commit: str, state: Begun | None) -> Step | None:
+        """The answer in the journal and the records of a commit; None if its session was ended."""
+        if state is None or state.end is None:
+            return None
+        comparison = state.verdict(together=state.is_spent)
+        assert comparison is not None
+        alpha, policy = state.end["alpha"], self.setting.experiment.policy
+        entry = entry_of(comparison)
+        if entry is None:
+            step = _skipped(commit, _OTHER_CONFIGURATION, Verdict.NOT_COMPARABLE)
+        else:
+            pairs, judgement = min(len(entry.base), len(entry.new)), entry.main.judgement
+            fewest = processes_needed(policy, paired=True)
+            step = Step(
+                commit=commit,
+                answer=answer(entry.main, policy.replace(alpha=alpha), is_about_work(self.differ)),
+                judgement=replace(judgement, needed=fewest) if pairs < fewest else judgement,
+                confidence=1 - alpha,
+                pairs=pairs,
+            )
+        judgement = step.judgement
+        if self.differ is None and judgement.verdict is Verdict.CHANGED_WORK:
+            step = replace(step, answer=BAD)  # the search is for the commit that changed the work
+        return replace(
+            step,
+            judgement=replace(judgement, reason=state.end["failure"] or judgement.reason),
+            lost=state.end.get("lost", False),
+            good_fails=any(one.status != "ok" for each in comparison.entries for one in each.base),
+        )
+
+
+def _skipped(commit: str, reason: str, verdict: Verdict = Verdict.FAILED) -> Step:
+    judgement = Judgement(verdict=verdict, reason=reason)
+    return Step(commit=commit, answer=SKIP, judgement=judgement)
+
+
+# Steps of a bisection (GOOD against BAD, then the commits between) and its result as text.
+
+# Larger changes are printed in whole per cent.
+_LARGE = 0.1
+
+
+class Bisection:
+    """One bisection; what its folder already holds is not measured again.
+
+    Attributes:
+      steps: those of this session and of earlier ones, GOOD against BAD first.
+      suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD do
+        not differ.
+    """
+
+    def __init__(self, bench: CommitBench) -> None:
+        self._bench = bench
+        self.setting = setting = bench.setting
+        self._notice = bench.campaign.reporter.notice
+        self._search = CommitSearch(setting.history, setting.good, setting.bad)
+        self.steps: list[Step] = []
+        self.suspects: tuple[str, ...] = ()
+
+    @property
+    def differ(self) -> Step:
+        """The step that compares BAD with GOOD."""
+        assert self._bench.differ is not None
+        return self._bench.differ
+
+    def of(self, commit: str) -> Step | None:
+        """The step that measured a commit."""
+        return next((step for step in self.steps if step.commit == commit), None)
+
+    @property
+    def without_answer(self) -> list[Step]:
+        """Steps without an answer."""
+        if not self.suspects:
+            return self.steps[:1]
+        found = map(self.of, self.suspects)
+        return [step for step in found if step is not None and step.answer == SKIP]
+
+    def policy(self) -> RunPolicy[None]:
+        """Measures until an answer is found or no commit is left; whole pairs are kept."""
+        setting = self.setting
+        commit: str | None = setting.bad
+        while commit is not None:
+            known = self._bench.known(commit)
+            step = known or (yield from self._measure(commit))
+            if self._bench.differ is None:
+                self._bench.differ = step
+            else:
+                self._search.add(step)
+            before = "" if known is None else ", as measured before"
+            self._notice(f"{commit[:12]} is {word(step, self.differ)}{before}")
+            self.steps.append(step)
+            commit = self._search.next() if self.differ.answer == BAD else None
+        if self.differ.answer == BAD:
+            suspects = self._search.suspects
+            self.suspects = setting.history.ordered(suspects, setting.good, setting.bad)
+
+    def explain(self) -> Explanation | None:
+        """Explains the difference that the found commit makes; None without one.
+
+        NotExplainedError if it cannot be profiled.
+        """
+        if len(self.suspects) != 1:
+            return None
+        (commit,) = self.suspects
+        parent = self.setting.history.parent(commit)
+        self._notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
+        return self._bench.explain(parent, commit)
+
+    def _measure(self, commit: str) -> RunPolicy[Step]:
+        self._bench.prepare()
+        left, done = self._search.steps_left, len(self.steps)
+        what = f"step {done} of about {done + left - 1}" if done else "GOOD against BAD"
+        self._notice(self._outlook(left + (not done)))
+        self._notice(f"{what}: {commit[:12]} {self.setting.history.show(commit)}")
+        return (yield from self._bench.measure(done, commit))
+
+    def _outlook(self, steps: int) -> str:
+        """Number of remaining steps, and their estimated time."""
+        number = len(self._search.suspects)
+        text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
+        text += f"{count(steps, 'step', 'steps')} of "
+        experiment = self.setting.experiment
+        most, burn_in = experiment.most_pairs, experiment.burn_in
+        least = min(FIRST, most)
+        if is_about_work(self._bench.differ):
+            least, most, burn_in = 1, 1, 0
+        text += count(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
+        per_pair = self._bench.seconds_per_pair
+        if per_pair is None:
+            return text
+        times = [duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
+        basis = "as before" if self._bench.campaign.seconds_of(None) else "a first guess"
+        return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
+
+
+def word(step: Step, differ: Step) -> str:
+    """An answer in words; `differ` is how BAD compares with GOOD."""
+    if step.answer == SKIP:
+        return f"{'undecided' if step.undecided else 'skipped'}: {step.judgement.reason}"
+    if is_about_work(differ):
+        return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
+    return f"{step.answer}: {_speed(step)}"
+
+
+def _speed(step: Step) -> str:
+    """The change of images/sec, as "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    change, low, high = step.judgement.change, step.judgement.low, step.judgement.high
+    if change is None or low is None or high is None:
+        return f"{step.judgement.verdict.value}, {step.judgement.reason}"
+    if low <= 0 <= high:
+        return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
+    digits = 0 if abs(change) >= _LARGE else 1
+    least, most = sorted((abs(low), abs(high)))
+    direction = "slower" if change < 0 else "faster"
+    return f"{percent(abs(change), digits)} {direction} ({percents(least, most, digits)})"
+
+
+def text_of(found: Bisection) -> str:
+    """A table of the steps, and the first bad commit or the candidates for it."""
+    steps = table((_row(step, found.setting.history) for step in found.steps), whole=True)
+    more = _culprit(found) if len(found.suspects) == 1 else _range(found)
+    return writers.text_of([[steps], more if found.suspects else []])
+
+
+def no_difference(step: Step) -> str:
+    """The reason why there is nothing to search for, and advice."""
+    if step.undecided:
+        return f"whether BAD is slower than GOOD is undecided: {step.judgement.reason}"
+    text = f"BAD is not slower than GOOD: {step.judgement.verdict.value}, {step.judgement.reason}; "
+    if step.judgement.verdict is Verdict.SAME:
+        return text + "check revisions and flags, or look for a smaller change with --threshold"
+    if step.judgement.verdict is Verdict.FASTER:
+        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
+    return text + "measure what can be compared"
+
+
+def _row(step: Step, history: History) -> Row:
+    return {
+        "commit": step.commit[:12],
+        "answer": step.answer,
+        "change": TableCell(_change(step), kinds="number"),
+        "interval": TableCell(_interval(step), kinds="number"),
+        "pairs": numeric(step.pairs, integer),
+        "subject": history.show(step.commit),
+    }
+
+
+def _culprit(found: Bisection) -> list[Text]:
+    (commit,), history = found.suspects, found.setting.history
+    step = found.of(commit)
+    assert step is not None  # a single suspect was measured
+    sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
+    again = shlex.join(["cnnbench", "ab", *sides, "--", *found.setting.side.flags])
+    if not Path.cwd().is_relative_to(history.repository):
+        again = f"cd {shlex.quote(str(history.repository))} && {again}"
+    what = word(step, found.differ)
+    if not is_about_work(found.differ) and step.judgement.low is not None:
+        what = f"{_change(step)} median images/sec against GOOD "
+        what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
+    told = (history.show(commit), history.show(commit, "%an, %as"), what, *_kind(commit, history))
+    return [
+        Text(f"{commit} is the first bad commit"),
+        *(Text(one, indent=6, whole=True) for one in told),
+        Text(f"against the commit before it: {again}", indent=6, whole=True),
+    ]
+
+
+def _kind(commit: str, history: History) -> Iterator[str]:
+    """Says that a commit is a merge or reverts another one."""
+    first, *merged = history.show(commit, "%P").split()
+    if merged:
+        text = f"a merge of {' and '.join(map(short, (first, *merged)))}; "
+        text += (
+            "--first_parent did not search what it merged"
+            if history.first_parent
+            else "each of these is good by itself"
+        )
+        yield text
+    if other := reverted(history.show(commit, "%b")):
+        yield f"it reverts {short(other)}"
+
+
+def _range(found: Bisection) -> list[Text]:
+    number = number_of(found.suspects)
+    text = [Text(f"the first bad commit is one of these {number}; skipped commits hide which:")]
+    for commit in found.suspects:
+        step = found.of(commit)
+        why = "" if step is None else BAD if step.answer == BAD else word(step, found.differ)
+        title = f"{commit[:12]} {found.setting.history.show(commit)}"
+        text += [Text(title, indent=6, whole=True), Text(why, indent=12, whole=True)]
+    return text
+
+
+def _change(step: Step) -> str:
+    return NONE if step.judgement.change is None else THROUGHPUT.change_text(step.judgement.change)
+
+
+def _interval(step: Step) -> str:
+    if step.judgement.low is None or step.judgement.high is None:
+        return NONE
+    return THROUGHPUT.range_text(step.judgement.low, step.judgement.high)

@@ -1,0 +1,430 @@
+"""`cnnbench launch`: the processes of a job on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.interrupts import AT_ONCE, name_of, obey
+from cnnbench.base.job import CONTROLLER, LOWEST, WORKER, Job, Task
+from cnnbench.base.rendezvous import REFUSED
+from cnnbench.base.terminal import Messages
+from cnnbench.base.text import error_line, fatal_message, one_line
+from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, program, start, stop
+from cnnbench.campaigns.processes.commands import Resolved, of_plan, stored
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError
+from cnnbench.flags import ParsedArgs, parse_args, parse_flags
+from cnnbench.flags.declare import RunPart, named, specs_of, texts_of
+from cnnbench.flags.groups.all_reduce import ALL_REDUCE_FLAGS, params_of
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.params import ACCEPTED, FLAGS
+from cnnbench.lab.all_reduce import plan as all_reduce_plan
+from cnnbench.machine.cpu import Host
+from cnnbench.machine.gpu import share_of_gpus
+from cnnbench.plan import Setup, make_plan
+from cnnbench.plan.place import ADDRESSES, JobFlagNames
+from cnnbench.plan.run_plan import of_args
+from cnnbench.plan.setup import MachinePlan
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
+from cnnbench.records.run import RunRecord
+from cnnbench.run.driver import preflight
+from cnnbench.variable_mgr.modes import BUILT_IN, Processes
+
+# Commands of the processes of a job, by number of workers.
+
+# Known only to this command, or contradicting it.
+_OF_JOBS = (ClusterParams, VariableUpdateParams)
+_RESERVED = {
+    **dict.fromkeys(ADDRESSES, "is set by launch for every process"),
+    **dict.fromkeys(named(FLAGS, RunPart.DISCOVERY), "launch gives every process its flags"),
+    "cluster_ps": "launch has --ps for this",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLayout:
+    """Numbers of processes by kind; with a controller, a separate process drives the workers.
+
+    `options` are other flags of launch.
+    """
+
+    workers: int = 1
+    ps: int = 0
+    controller: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.workers + self.ps + self.controller
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of launch for this layout."""
+        ps = (f"--ps={self.ps}",) if self.ps else ()
+        controller = ("--controller",) if self.controller else ()
+        return (f"--workers={self.workers}", *ps, *controller, *self.options)
+
+    def with_coordinator(self, run: ParsedArgs) -> JobLayout:
+        """The layout with a controller, if the built-in mode of a run needs one."""
+        given = run.given.get("variable_update")
+        needed = any(m.name == given for m in BUILT_IN if m.processes is Processes.COORDINATOR)
+        return replace(self, controller=self.controller or needed)
+
+    def job(self, ports: Sequence[int]) -> Job:
+        """The job on these ports of this machine, as its chief sees it."""
+        hosts = tuple(f"localhost:{port}" for port in ports)
+        return Job(
+            task=Task(CONTROLLER if self.controller else WORKER),
+            worker_hosts=hosts[: self.workers],
+            ps_hosts=hosts[self.workers : self.workers + self.ps],
+            controller_host=hosts[-1] if self.controller else None,
+        )
+
+    def job_to_check(self) -> Job:
+        """The job on fixed ports, for checking flags."""
+        return self.job(range(LOWEST, LOWEST + self.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCommand:
+    """The command of every process of a job: its flags as typed, and what they mean."""
+
+    name: str
+    words: tuple[str, ...]
+    args: ParsedArgs
+
+    def of_task(self, job: Job, towers: int | None, **more: object) -> tuple[str, ...]:
+        """The words that start a process of a job, with more flags for all of them."""
+        own = command_words({**more, **task_flags(job, towers)})
+        return (*program(), self.name, *self.words, *own)
+
+    def alone(self, towers: int) -> tuple[str, ...]:
+        """The flags of a run in one process whose towers exchange nothing."""
+        of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
+        kept = {n: v for n, v in self.args.given.items() if n not in of_jobs and v is not None}
+        texts = {**texts_of(kept, ACCEPTED), "variable_update": "independent", "num_gpus": towers}
+        return command_words(texts)
+
+
+def task_command(words: Sequence[str]) -> TaskCommand:
+    """Parses the words after -- of the processes of a job; their command is `run` by default."""
+    if words and words[0] == "allreduce":
+        specs = (*all_reduce_plan.WITHOUT_EFFECT, *ALL_REDUCE_FLAGS)
+        args = ParsedArgs(parse_flags(words[1:], specs))
+        return TaskCommand(name=words[0], words=tuple(words[1:]), args=args)
+    return TaskCommand(name="run", words=tuple(words), args=parse_args(words))
+
+
+def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
+    """Refuses flags that the processes would refuse, before any is started.
+
+    Returns the setup of the chief; UsageError as `chief_setup`, BenchmarkError for unusable data.
+    """
+    if command.name == "run":
+        return make_plan(chief_setup(command.args, layout, towers))
+    given = command.args.given
+    if layout.ps:
+        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
+
+    def of_task(own: Mapping[str, Any], names: JobFlagNames) -> Setup:
+        values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
+        return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
+
+    return _of_tasks(given, layout, towers, of_task)
+
+
+def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> Setup:
+    """The setup of a run, or of the chief of a job; then that of each kind of process is checked.
+
+    UsageError names the flags of launch (such as --towers) where a process would name those it was
+    given for them.
+    """
+    if layout is None:
+        return of_args(args)
+    given, layout = args.given, layout.with_coordinator(args)
+    return _of_tasks(given, layout, towers, lambda own, names: of_args(args.including(own), names))
+
+
+def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
+    """Resolves a run, or a job of runs, whose record the caller stores; loads no TensorFlow.
+
+    UsageError or DataError says why it cannot be run.
+    """
+    return of_plan(make_plan(chief_setup(stored(args), layout)))
+
+
+def _of_tasks(
+    given: Mapping[str, Any],
+    layout: JobLayout,
+    towers: int | None,
+    of_task: Callable[[Mapping[str, Any], JobFlagNames], Setup],
+) -> Setup:
+    """The setup of the chief, made as for each kind of process, from its own flags."""
+    for name, reason in _RESERVED.items():
+        if name in given:
+            raise FlagError(name, given[name], reason)
+    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
+        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
+    called: dict[str, tuple[str, object]] = {
+        "worker_hosts": ("workers", layout.workers),
+        "ps_hosts": ("ps", layout.ps),
+        "controller_host": ("controller", str(layout.controller).lower()),
+    }
+    names = JobFlagNames("launch")
+    if towers is not None:
+        called["num_gpus"], names = ("towers", towers), JobFlagNames("launch", "--towers")
+    job = layout.job_to_check()
+    kinds = {task.job: task for task in reversed(job.tasks)}.values()
+    try:
+        *_, chief = [of_task(task_flags(replace(job, task=task), towers), names) for task in kinds]
+    except FlagError as error:
+        name, value = called.get(error.flag, (error.flag, error.value))
+        raise FlagError(name, value, error.reason) from error
+    return chief
+
+
+def check_files(command: TaskCommand, chief: Setup) -> None:
+    """Refuses output files that the chief, with the setup from `check`, could not write."""
+    given, reduces = command.args.given, command.name == "allreduce"
+    written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
+    results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
+    with preflight.held(chief, results, Messages.silent()):
+        pass
+
+
+def command_words(flags: Mapping[str, object]) -> tuple[str, ...]:
+    """The words of flags by name on a command line; True stands for a flag without a value."""
+    return tuple(f"--{n}" if value is True else f"--{n}={value}" for n, value in flags.items())
+
+
+def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
+    """The command line, after the program, of a run or of a job of runs with these flags each."""
+    if layout is None:
+        return ("run", *flags)
+    return ("launch", *layout.flags, "--", *flags)
+
+
+def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
+    """The flags, by name, that make a process this task of a job; `towers` if they are set."""
+    own = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    own |= {"controller_host": job.controller_host or "", "job_name": job.task.job}
+    values = {**own, "task_index": job.task.index, "num_gpus": towers}
+    return {name: value for name, value in values.items() if value not in ("", None)}
+
+
+def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
+    """Environment variables that give the process of a job its own GPUs."""
+    if machine.device == "cpu" or machine.gpu_indices or job.task.job != WORKER:
+        return {}
+    number, each = machine.num_gpus, machine.gpus_per_card
+    share = share_of_gpus(Host(), job.task.index, number, each)
+    everybody = share_of_gpus(Host(), job.num_workers - 1, number, each)
+    return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
+
+
+def shares_of_cores(tasks: int) -> list[set[int]]:
+    """Divides the processors of this process among tasks, neighbours together."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < tasks:
+        raise FlagError(
+            "affinity", "true", f"{len(cores)} processors cannot be divided among {tasks} processes"
+        )
+    edges = [len(cores) * i // tasks for i in range(tasks + 1)]
+    return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+# Execution of all processes of a job on this machine, up to their common end.
+
+_LOOK_SECONDS = 0.1
+_LONGEST_PART = 1 << 20
+
+AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
+"""Seconds that the others may still run after the end of the chief."""
+
+AFTER_LOSS = 45.0
+"""Seconds that the chief may still run after the end of another process, which it names before it
+writes the record."""
+
+
+@dataclass
+class _Process:
+    """A process of the job, and how much of its log has been shown."""
+
+    task: Task
+    child: Child
+    log: Path
+    ended: Ended | None = None
+    shown: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.ended is not None and self.ended.code == 0
+
+    def news(self) -> list[str]:
+        """New lines of the log with the name of the task; incomplete ones only after its end."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(self.shown)
+                data = file.read(_LONGEST_PART)
+        except OSError as error:
+            raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
+        if self.ended is None and len(data) < _LONGEST_PART:
+            data = b"".join(data.rpartition(b"\n")[:2])  # whole lines
+        self.shown += len(data)
+        return [
+            f"[{self.task}] " + one_line(line.rpartition("\r")[2])
+            for line in data.decode(errors="replace").replace("\r\n", "\n").split("\n")
+            if line.strip()
+        ]
+
+
+@dataclass(kw_only=True)
+class JobSession:
+    """One job, whose chief prints to the standard output of this process, byte for byte.
+
+    All other output goes to the log of its process and, after the name of its task, to `show`.
+
+    Attributes:
+      job: its tasks, as the chief sees them.
+      command, variables: program with arguments, and environment variables, of each process.
+      cores: processors for each process, in the order of the tasks; None for all of them.
+      spares: whether the others continue when a task is gone; see `Watchdog`.
+    """
+
+    job: Job
+    command: Callable[[Job], Sequence[str]]
+    variables: Callable[[Job], Mapping[str, str]]
+    logs: Path
+    show: Callable[[str], None]
+    cores: Sequence[set[int]] | None = None
+    spares: Callable[[Task, str], bool] = lambda task, state: False
+
+    def __post_init__(self) -> None:
+        self._processes: list[_Process] = []
+        self._stopped = self._interrupted = False
+
+    def run(self) -> int:
+        """Runs the job to its end; none of its processes remains afterwards.
+
+        Returns the exit code of the chief if it has failed by itself; 4 for any other failure. On
+        KeyboardInterrupt the chief has had time to write its record.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._show_news)  # the last lines, when all are gone
+            try:
+                self._start(stack)
+                self._wait()
+            except KeyboardInterrupt:
+                self._interrupted = True
+                self._stop()
+                raise
+        return self._outcome()
+
+    def _start(self, stack: ExitStack) -> None:
+        job, stdout = self.job, None
+        cores = self.cores or (None,) * len(job.tasks)
+        with suppress(AttributeError, OSError, ValueError):  # it may be closed
+            sys.stdout.flush()
+        with suppress(AttributeError, OSError, ValueError):
+            stdout = sys.stdout.fileno()
+        for task, own in zip(job.tasks, cores, strict=False):
+            seen = replace(job, task=task)
+            log = self.logs / f"{task.job}-{task.index}.log"
+            command = Command(
+                words=self.command(seen), log=log, environment=self.variables(seen), cores=own
+            )
+            child = start(command, stdout=stdout if task == job.chief else None)
+            stack.enter_context(child)
+            self._processes.append(_Process(task, child, log))
+
+    def _wait(self) -> None:
+        """Waits until all processes have ended, or for the time left after the end of others."""
+        deadline = math.inf
+        while running := self._running(self._processes):
+            obey()
+            self._look(running)
+            deadline = min(deadline, time.monotonic() + self._limit())
+            if time.monotonic() >= deadline:
+                self._stop()
+                return
+
+    def _limit(self) -> float:
+        """Seconds from now that others may still run after the ends so far; may be infinite."""
+        chief = self._processes[0]
+        if chief.ok:
+            return AFTER_SUCCESS
+        if chief.ended is not None:
+            return AFTER_FAILURE
+        lost = [one for one in self._processes if one.ended is not None and not one.ok]
+        return math.inf if all(map(self._spared, lost)) else AFTER_LOSS
+
+    def _spared(self, process: _Process) -> bool:
+        return self.spares(process.task, REFUSED)
+
+    def _stop(self) -> None:
+        """Ends running processes: the chief first, whose record has the reason."""
+        self._stopped = True
+        for process in self._running(self._processes):
+            process.child.send(signal.SIGCONT)  # the chief may wait for a suspended one
+        # The others, which leave no record, need not announce anything.
+        for part, seconds in ((self._processes[:1], None), (self._processes[1:], AT_ONCE / 4)):
+            running = self._running(part)
+            ended = stop([one.child for one in running], lambda line: self._show_news(), seconds)
+            for process, end in zip(running, ended, strict=True):
+                process.ended = end
+
+    @staticmethod
+    def _running(processes: Sequence[_Process]) -> list[_Process]:
+        return [process for process in processes if process.ended is None]
+
+    def _look(self, running: Sequence[_Process]) -> None:
+        """Waits a moment, registers ended processes, and prints new output."""
+        by_child = {process.child: process for process in running}
+        ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
+        for child in ended:
+            by_child[child].ended = child.wait(_LOOK_SECONDS)
+        self._show_news()
+
+    def _show_news(self) -> None:
+        known = error_line("interrupted")  # the line of the job, too
+        for process in self._processes:
+            for line in process.news():
+                if not (self._interrupted and line.endswith(known)):
+                    self.show(line)
+
+    def _outcome(self) -> int:
+        for process in self._processes:
+            if not process.ok:
+                why = _ended(process.ended, process.log)
+                self.show(error_line(f"{process.task} {why}; {process.log}"))
+        chief = self._processes[0].ended
+        if not self._stopped and chief is not None and (chief.code or 0) > 0:
+            return int(chief.code or 0)
+        ok = all(one.ok or self._spared(one) for one in self._processes[1:])
+        return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
+
+
+def _ended(ended: Ended | None, log: Path) -> str:
+    if ended is None or (ended.timed_out and ended.code == -signal.SIGKILL):
+        return "did not end and was killed"
+    if ended.error is not None:
+        return f"was not started: {ended.error}"
+    if ended.code is None:
+        return "was killed together with its guard"
+    if ended.code < 0:
+        reason = fatal_message(end_of(log))
+        return f"was ended by {name_of(-ended.code)}{reason and ': '}{reason}"
+    return f"ended with exit status {ended.code}"

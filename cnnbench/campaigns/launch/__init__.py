@@ -1,1 +1,0 @@
-"""All processes of a job on one machine: ports, commands, logs, end; imports no TensorFlow."""

@@ -1,0 +1,497 @@
+"""The schema of suites.
+
+Scalars keep their text: a flag's value is the text in the file, not what YAML 1.1 makes of it
+(``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+
+Defaults are merged into the entries here; `cnnbench.campaigns.sweep` checks the values of flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cnnbench.base.files import read_file
+from cnnbench.base.text import exact, nearest, parse_integer, parse_number
+from cnnbench.campaigns.launch import JobLayout
+from cnnbench.errors import UsageError
+from cnnbench.records.metric import BOUNDS
+
+# Suite files as trees whose nodes have line numbers.
+
+_MOST_MIB = 1  # which takes seconds to parse
+# Deeper than any suite; a list that contains itself has no end.
+_MAX_DEPTH = 12
+_MAX_SCANNED_DEPTH = 50  # PyYAML's time grows with the square of the depth, or more
+
+_TAGS = {
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:null": "null",
+    "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:str": "string",
+    "tag:yaml.org,2002:timestamp": "string",
+    "tag:yaml.org,2002:merge": "string",
+    "tag:yaml.org,2002:value": "string",
+}
+_TRUE = ("y", "yes", "true", "on")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value and its position in the file.
+
+    `kind` is mapping, list, or a scalar kind: boolean, integer, number, string, null. Scalars have
+    their `text` as written; the fields of mappings are key, its line, value.
+    """
+
+    file: str
+    line: int
+    kind: str
+    text: str = ""
+    items: tuple[Node, ...] = ()
+    fields: tuple[tuple[str, int, Node], ...] = field(default=(), repr=False)
+
+    @property
+    def is_true(self) -> bool:
+        """The value as a boolean of YAML 1.1."""
+        return self.text.lower() in _TRUE
+
+    def error(self, message: str, line: int | None = None) -> UsageError:
+        """A usage error about this node, or another line: ``file:line: message``."""
+        return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Names of the shipped suites, sorted."""
+    files = resources.files("cnnbench.configs").iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def find_suite(text: str) -> str:
+    """The path of a suite: that of a file, or the name of a shipped suite."""
+    if os.path.isfile(text):
+        return text
+    if text in shipped_suites():
+        path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
+        with contextlib.suppress(OSError):  # the working directory may be gone
+            relative = os.path.relpath(path)
+            return path if relative.startswith("..") else relative
+        return path
+    shipped = ", ".join(shipped_suites())
+    if text.endswith((".yaml", ".yml")) or os.sep in text:
+        raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
+    raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses deeply nested documents while it scans them."""
+
+    def fetch_more_tokens(self) -> None:
+        """Reads on; RecursionError beyond `_MAX_SCANNED_DEPTH`."""
+        if self.flow_level + len(self.indents) > _MAX_SCANNED_DEPTH:
+            raise RecursionError
+        super().fetch_more_tokens()
+
+
+def load(path: str, flag: str = "") -> Node:
+    """The root of the one document in a file, which messages name as given.
+
+    UsageError, with file and line, also for keys given twice and for unknown tags.
+    """
+    data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
+    try:
+        root = yaml.compose(data, Loader=_Loader)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise UsageError(f"{path}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise UsageError(f"{path}: is empty")
+    return _node(path, root, {})
+
+
+def _node(file: str, node: yaml.Node, done: dict[int, Node], depth: int = 0) -> Node:
+    """A node, converted once: an alias is the node itself once more, and costs nothing."""
+    line = int(node.start_mark.line) + 1
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"{file}:{line}: nested too deeply")
+    if id(node) in done:
+        return done[id(node)]
+    if isinstance(node, yaml.ScalarNode):
+        kind = _TAGS.get(node.tag)
+        if kind is None:
+            raise UsageError(f"{file}:{line}: the tag {node.tag} is not known")
+        found = Node(file, line, kind, text=str(node.value))
+    elif isinstance(node, yaml.SequenceNode):
+        items = tuple(_node(file, item, done, depth + 1) for item in node.value)
+        found = Node(file, line, "list", items=items)
+    else:
+        fields: list[tuple[str, int, Node]] = []
+        for key, value in node.value:
+            at = int(key.start_mark.line) + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{file}:{at}: a key must be a word")
+            if any(key.value == name for name, _, _ in fields):
+                raise UsageError(f'{file}:{at}: the key "{key.value}" is there twice')
+            fields.append((key.value, at, _node(file, value, done, depth + 1)))
+        found = Node(file, line, "mapping", fields=tuple(fields))
+    done[id(node)] = found
+    return found
+
+
+# Keys of suite files: dataclasses whose fields declare how each key is read.
+
+COMMANDS = ("run", "allreduce")
+DEFAULT_TIMEOUT = 3600.0
+MAX_REPEATS = 1000
+AUTO = "auto"
+"""The value of repeats that stands for as many as a verdict needs."""
+
+MAX_PROCESSES = 256
+
+_NAME = re.compile(r"[\w][\w.+-]*")
+
+Reader = Callable[[Node, str], Any]
+"""Takes the value of a key and the key's name for messages; raises UsageError."""
+
+FlagNodes = Mapping[str, Node]
+"""Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
+
+Limits = tuple[float | None, float | None]
+"""The smallest and the largest value of a metric; None for no limit."""
+
+
+def _scalar(
+    kind: str,
+    parse: Callable[[str], Any],
+    valid: Callable[[Any], object] = lambda value: True,
+    limits: str = "",
+    kinds: tuple[str, ...] = ("integer", "number", "string"),
+) -> Reader:
+    """A reader of scalars of accepted kinds of nodes; `kind` and `limits` are for messages."""
+
+    def read(node: Node, what: str) -> Any:
+        try:
+            value = parse(node.text) if node.kind in kinds else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise node.error(f"{what} must be {kind}, not {_shown(node)}")
+        if not valid(value):
+            raise node.error(f"{what}: {node.text!r} must be {limits}")
+        return value
+
+    return read
+
+
+def _whole(most: int) -> Reader:
+    return _scalar("a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}")
+
+
+def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
+    kinds = ("string", "integer", "number", "boolean", "null")
+    return _scalar("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+
+
+def _repeats(node: Node, what: str) -> int | None:
+    if node.kind == "string" and node.text == AUTO:
+        return None
+    kind = f"a whole number or {AUTO}"
+    limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
+    read = _scalar(kind, parse_integer, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    return int(read(node, what))
+
+
+_number = _scalar("a finite number", parse_number)
+_seconds = _scalar("a finite number", parse_number, lambda s: s > 0, "greater than 0 (seconds)")
+_text = _words()
+_name = _words(_NAME.fullmatch, "letters, digits and any of . _ + -")
+_command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
+
+
+def _boolean(node: Node, what: str) -> bool:
+    if node.kind != "boolean":
+        raise node.error(f"{what} must be true or false, not {_shown(node)}")
+    return node.is_true
+
+
+def _list(node: Node, what: str) -> tuple[Node, ...]:
+    if node.kind != "list":
+        raise node.error(f"{what} must be a list, not {_shown(node)}")
+    return node.items
+
+
+def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
+    items = _list(node, what)
+    if not items:
+        raise node.error(f"{what}: at least one item is needed")
+    return items
+
+
+def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
+    """The values of a mapping by key; only known keys unless known is None."""
+    if node.kind != "mapping":
+        raise node.error(f"{what} must be a mapping (key: value), not {_shown(node)}")
+    names = None if known is None else tuple(known)
+    for key, line, _ in node.fields:
+        if names is not None and key not in names:
+            raise node.error(unknown_key(key, names), line)
+    return {key: value for key, _, value in node.fields}
+
+
+def _flags(node: Node, what: str) -> FlagNodes:
+    flags = _mapping(node, what)
+    for name, value in flags.items():
+        if value.kind == "mapping":
+            raise value.error(f"{name}: must be one value, or a list")
+        if value.kind == "list" and any(item.kind in ("mapping", "list") for item in value.items):
+            raise value.error(f"{name}: items of a list flag must be single values")
+    return flags
+
+
+def _includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
+    return tuple(_flags(item, f"an item of {what}") for item in _list(node, what))
+
+
+def _excludes(node: Node, what: str) -> tuple[Node, ...]:
+    for item in _list(node, what):
+        if not _mapping(item, f"an item of {what}"):
+            raise item.error(f"an item of {what} must name a flag")
+    return node.items
+
+
+def _axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+    axes = []
+    owners: dict[str, tuple[str, int]] = {}
+    for axis, values in _mapping(node, what).items():
+        sets = _axis(axis, values, f"{what}.{axis}")
+        for name, value in ((name, flags[name]) for flags in sets for name in flags):
+            owner, line = owners.setdefault(name, (axis, value.line))
+            if owner != axis:
+                raise value.error(
+                    f"{what}.{axis}: sets {name}, which {what}.{owner} sets in line {line}; "
+                    "one of them would have no effect"
+                )
+        axes.append(sets)
+    return tuple(axes)
+
+
+def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
+    items = _filled_list(node, what)
+    sets = [item for item in items if item.kind == "mapping"]
+    if not sets:
+        return tuple({name: item} for item in items)
+    if len(sets) < len(items):
+        raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
+    return _includes(node, what)
+
+
+_LAUNCH: Mapping[str, Reader] = {
+    "workers": _whole(MAX_PROCESSES),
+    "ps": _whole(MAX_PROCESSES),
+    "controller": _boolean,
+}
+"""The fields of `JobLayout` as keys."""
+
+
+def _bounds(node: Node, what: str) -> dict[str, Limits]:
+    bounds: dict[str, Limits] = {}
+    for metric, limits in _mapping(node, what, BOUNDS).items():
+        of = f"{what}.{metric}"
+        ends = _mapping(limits, of, ("min", "max"))
+        low, high = (_number(ends[key], key) if key in ends else None for key in ("min", "max"))
+        if low is None and high is None:
+            raise limits.error(f"{of}: needs min, max or both")
+        if low is not None and high is not None and low > high:
+            raise limits.error(f"{of}: min {exact(low)} is above max {exact(high)}")
+        bounds[metric] = low, high
+    return bounds
+
+
+def _search(node: Node, what: str) -> BatchSizeSearch | None:
+    if node.kind != "mapping":
+        return BatchSizeSearch() if _boolean(node, what) else None
+    search = BatchSizeSearch(**_decode(BatchSizeSearch, node, what))
+    if search.limit < search.multiple_of:
+        raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
+    return search
+
+
+def _launch(node: Node, what: str) -> JobLayout:
+    keys = _mapping(node, what, _LAUNCH)
+    layout = JobLayout(**{key: _LAUNCH[key](value, key) for key, value in keys.items()})
+    if layout.workers + layout.ps > MAX_PROCESSES:
+        raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
+    return layout
+
+
+def _on_cpu(node: Node, what: str) -> OnCpu:
+    return OnCpu(**_decode(OnCpu, node, what))
+
+
+def _settings(node: Node, what: str) -> dict[str, Any]:
+    return _decode(EntrySettings, node, what)
+
+
+def _key(read: Reader, default: Any = None, name: str = "") -> Any:
+    """A field that is a key of the file, of the same name unless given."""
+    return field(default=default, metadata={"read": read, "name": name})
+
+
+@dataclass(frozen=True)
+class BatchSizeSearch:
+    """The search for the largest batch size per device, among multiples up to a limit.
+
+    A trial has `num_batches` steps after one warm-up step.
+    """
+
+    limit: int = _key(_whole(2**31 - 1), 65536)
+    multiple_of: int = _key(_whole(2**31 - 1), 1)
+    num_batches: int = _key(_whole(2**31 - 1), 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCpu:
+    """Flags and filter with which a suite for GPUs runs on a machine without any."""
+
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    filter: str = _key(_text, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntrySettings:
+    """The keys that defaults and entries share; `timeout` is in seconds per process.
+
+    `repeats` is None for as many as a verdict needs, `launch` for a run in one process.
+    """
+
+    command: str = _key(_command, "run")
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    repeats: int | None = _key(_repeats)
+    timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
+    launch: JobLayout | None = _key(_launch)  # noqa: RUF009
+    bounds: Mapping[str, Limits] = _key(_bounds)
+    search: BatchSizeSearch | None = _key(_search, name="max_batch_search")  # noqa: RUF009
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteEntry(EntrySettings):
+    """One entry of a suite, defaults merged in.
+
+    The items of each axis of the matrix, and the inclusions, are sets of flags. Exclusions are
+    flags and texts (one or several) that a configuration must not have together. An optional entry
+    is skipped when its flags name environment variables that are not set.
+    """
+
+    node: Node
+    name: str = _key(_name, "")
+    axes: tuple[tuple[FlagNodes, ...], ...] = _key(_axes, (), "matrix")
+    include: tuple[FlagNodes, ...] = _key(_includes, ())
+    exclude: tuple[Node, ...] = _key(_excludes, ())
+    optional: bool = _key(_boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A checked suite, defaults merged in; `on_cpu` is None if it suits all machines."""
+
+    file: str
+    name: str = _key(_name)
+    description: str = _key(_text, "")
+    on_cpu: OnCpu | None = _key(_on_cpu)  # noqa: RUF009
+    defaults: Mapping[str, Any] = _key(_settings)
+    entries: tuple[SuiteEntry, ...] = _key(_filled_list)
+
+    def with_settings(
+        self, repeats: int | None, timeout: float | None, search: BatchSizeSearch | None
+    ) -> Suite:
+        """The suite with settings for all entries; None: their own.
+
+        A search is for runs that have none.
+        """
+        entries = (
+            replace(
+                entry,
+                repeats=repeats or entry.repeats,
+                timeout=timeout or entry.timeout,
+                search=entry.search or (search if entry.command == "run" else None),
+            )
+            for entry in self.entries
+        )
+        return replace(self, entries=tuple(entries))
+
+
+def check(root: Node) -> Suite:
+    """The suite in a document; UsageError names file, line and key, and the valid values."""
+    given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
+    if "entries" not in given:
+        raise root.error('a suite needs the key "entries", a list')
+    entries: dict[str, SuiteEntry] = {}
+    for node in given.pop("entries"):
+        entry = _entry(given["defaults"], node)
+        if entry.name in entries:
+            first = entries[entry.name].node.line
+            raise node.error(f'a second entry "{entry.name}"; the first is in line {first}')
+        entries[entry.name] = entry
+    return Suite(file=root.file, entries=tuple(entries.values()), **given)
+
+
+def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
+    given = _decode(SuiteEntry, node, "an entry")
+    if "name" not in given:
+        raise node.error('an entry needs the key "name"')
+    base = dict(defaults)
+    if given.get("command", base.get("command", "run")) != base.get("command", "run"):
+        # Flags, metrics and searches of one command mean nothing to another.
+        for name in ("flags", "bounds", "search", "launch"):
+            base.pop(name, None)
+    for name in ("flags", "bounds"):
+        # By name: what an entry does not set keeps its default.
+        given[name] = {**base.get(name, {}), **given.get(name, {})}
+    return SuiteEntry(node=node, **{**base, **given})
+
+
+def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
+    """The values of the keys in a mapping, by field of a dataclass made by `_key`."""
+    by_key = keys_of(declared)
+    return {
+        by_key[key].name: by_key[key].metadata["read"](value, key)
+        for key, value in _mapping(node, what, by_key).items()
+    }
+
+
+def keys_of(declared: type) -> dict[str, Field[Any]]:
+    """The fields of a dataclass that are keys of the file, by key."""
+    return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The message for an unknown key: the nearest known one, or all if they are few."""
+    names = tuple(known)
+    close = nearest(key, names)
+    if close:
+        return f'unknown key "{key}"; did you mean "{close}"?'
+    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
+    return f'unknown key "{key}"{few}'
+
+
+def _shown(node: Node) -> str:
+    return {
+        "mapping": "a mapping",
+        "list": "a list",
+        "boolean": "true" if node.is_true else "false",
+        "null": "nothing",
+    }.get(node.kind, repr(node.text))

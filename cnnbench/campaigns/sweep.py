@@ -1,0 +1,894 @@
+"""Planning and running a suite, and its summary.
+
+The results directory has one record per run, a log beside each, and a journal. Names of records
+hold key and repeat.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import re
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.document import Row, Text, numeric, table, writers
+from cnnbench.base.inference import standard_deviation
+from cnnbench.base.stats import median
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import count, duration, first_few, labels_of, number, percent
+from cnnbench.campaigns.launch import command_words, resolve_run, run_words
+from cnnbench.campaigns.processes.campaign import (
+    Campaign,
+    Measuring,
+    Record,
+    Request,
+    RequestBatch,
+    RunPolicy,
+    blank_record,
+    bus_bandwidth,
+    read,
+)
+from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.commands import (
+    Resolved,
+    digest_key,
+    environment_identity,
+    flags_of,
+    refuse_in_sweep,
+    resolve_all_reduce,
+    source_digest,
+)
+from cnnbench.campaigns.processes.results_dir import PROCESS, Question, ResultsFolder, plan_of
+from cnnbench.campaigns.suite import (
+    AUTO,
+    BatchSizeSearch,
+    FlagNodes,
+    Limits,
+    Node,
+    Suite,
+    SuiteEntry,
+    unknown_key,
+)
+from cnnbench.errors import DataError, ExitCode, FlagError, UsageError
+from cnnbench.flags import args_of, values_of
+from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.params import FLAGS
+from cnnbench.judge.compare.configuration import Configuration, labels
+from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
+from cnnbench.judge.metrics.measurement import Policy, median_step_text
+from cnnbench.judge.report.results import ProcessValues
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.codec import encode
+from cnnbench.records.files import remove_abandoned
+from cnnbench.records.metric import BOUNDS
+from cnnbench.records.metrics.figures import throughputs
+from cnnbench.records.run import RunRecord, Subject, SweepPlace, with_subject
+
+# Plan of a suite: expanded entries, repeats and order; all flags are checked beforehand.
+
+MAX_CONFIGURATIONS = 10_000
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCase:
+    """One configuration of an entry, named by it and the flags that vary: "resnet50 num_gpus=2".
+
+    Attributes:
+      flags: texts by name, a list flag's with commas.
+      nodes: places of the flags in the file.
+      varied: names of the flags that vary.
+      resolved, key: known for the cases of a plan; keys are equal for equal configurations in equal
+        environments.
+      repeats: number of processes; where the entry has none, it follows from the number of cases.
+    """
+
+    entry: SuiteEntry
+    name: str
+    flags: Mapping[str, str]
+    nodes: FlagNodes
+    varied: tuple[str, ...]
+    resolved: Resolved = field(default_factory=Resolved)
+    key: str = ""
+    repeats: int = 1
+
+
+class _MissingVariable(UsageError):
+    """A flag names an environment variable without a value; `lack` omits file and line."""
+
+    def __init__(self, node: Node, name: str, lack: str) -> None:
+        self.lack = f"{name} {lack}"
+        super().__init__(str(node.error(f"${{{name}}}: the environment variable {self.lack}")))
+
+
+def expand(entry: SuiteEntry) -> tuple[tuple[SweepCase, ...], str | None]:
+    """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
+
+    Also returns the missing variable of an optional entry, as in "DATA is not set". UsageError for
+    an exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
+    """
+    try:
+        return _expand(entry), None
+    except _MissingVariable as missing:
+        if entry.optional:
+            return (), missing.lack
+        raise
+
+
+def _expand(entry: SuiteEntry) -> tuple[SweepCase, ...]:
+    count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
+    if count > MAX_CONFIGURATIONS:
+        raise entry.node.error(
+            f"{entry.name}: its matrix has {count} configurations; {MAX_CONFIGURATIONS} is the most"
+        )
+    only_included = bool(entry.include) and not entry.axes
+    products = [] if only_included else list(itertools.product(*entry.axes))
+    made = _exclude(entry, [_configuration(entry, sets) for sets in products])
+    made += [_configuration(entry, (flags,)) for flags in entry.include]
+    seen: dict[str, SweepCase] = {}
+    for configuration in made:
+        if configuration.name in seen:
+            line = max(node.line for node in (entry.node, *configuration.nodes.values()))
+            raise entry.node.error(f"{configuration.name}: is there twice", line)
+        seen[configuration.name] = configuration
+    if not made:
+        raise entry.node.error(f"{entry.name}: everything is excluded")
+    return tuple(made)
+
+
+def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> SweepCase:
+    own = {name: node for flags in sets for name, node in flags.items()}
+    nodes = {**entry.flags, **own}
+    values = {name: _value(entry, name, node) for name, node in nodes.items()}
+    texts = {name: text for name, text in values.items() if text is not None}
+    label = " ".join([entry.name, *(f"{name}={_short(texts.get(name, ''))}" for name in own)])
+    return SweepCase(entry=entry, name=label, flags=texts, nodes=nodes, varied=tuple(own))
+
+
+def _exclude(entry: SuiteEntry, made: list[SweepCase]) -> list[SweepCase]:
+    kept = made
+    named = {name for configuration in made for name in configuration.nodes}
+    for rule in entry.exclude:
+        values = {
+            name: [_value(entry, name, item) for item in node.items or (node,)]
+            for name, _, node in rule.fields
+        }
+        # Null means "not given", but a flag that no configuration has is a typing error.
+        rest = [
+            one
+            for one in kept
+            if not values.keys() <= named
+            or any(one.flags.get(name) not in texts for name, texts in values.items())
+        ]
+        if len(rest) == len(kept):
+            raise rule.error("excludes nothing: no configuration has these flags together")
+        kept = rest
+    return kept
+
+
+def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
+    """The value of a flag as on a command line; None if it is not given."""
+    if node.kind == "null":
+        return None
+    if node.kind == "list":
+        return ",".join("".join(_substituted(item)) for item in node.items)
+    # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
+    spec = flags_of(entry.command).get(name)
+    if node.kind == "boolean" and spec is not None and spec.kind.name == "boolean":
+        return "true" if node.is_true else "false"
+    return "".join(_substituted(node))
+
+
+def _substituted(node: Node) -> Iterator[str]:
+    end = 0
+    for match in _VARIABLE.finditer(node.text):
+        yield node.text[end : match.start()]
+        end = match.end()
+        name, otherwise = match.groups()
+        value = os.environ.get(name) or otherwise
+        if value is None:
+            raise _MissingVariable(node, name, "is empty" if name in os.environ else "is not set")
+        yield value
+    yield node.text[end:]
+
+
+def _short(text: str) -> str:
+    """A value for use in a name: the last part of a path. (nccl/xring is no path.)"""
+    if text.startswith(("/", "./", "../", "~")):
+        text = os.path.basename(text.rstrip("/"))
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The cases of a sweep, in the order of the file, and notices for before the first run."""
+
+    suite: str
+    cases: tuple[SweepCase, ...]
+    notices: tuple[str, ...]
+    subject: Subject = field(default_factory=Subject)
+
+
+def make_plan(
+    suite: Suite,
+    facts: Mapping[str, Any],
+    for_all: Mapping[str, str] | None = None,
+    pattern: str | None = None,
+    subject: Subject | None = None,
+) -> SweepPlan:
+    """Expands all entries and checks all flags; UsageError names file, line and valid values.
+
+    Args:
+      facts: about this machine; part of the cases' keys, as is the revision of the subject.
+      for_all: texts of flags, by name, that all configurations get whose command has them.
+      pattern: a regular expression that the names match; other configurations are not even checked,
+        because flags for this machine may not suit them.
+    """
+    for_all = for_all or {}
+    subject = (subject or Subject()).labelled(labels_of(for_all)) or Subject()
+    state = {"revision": subject.revision, "changes": subject.changes, "sources": source_digest()}
+    known = {name: value for name, value in state.items() if value is not None}
+    environment = {**environment_identity(facts), **known}
+    configurations: list[SweepCase] = []
+    notices: list[str] = []
+    for entry in suite.entries:
+        expanded, unset = expand(entry)
+        if unset is not None:
+            notices.append(f"{entry.name}: left out, because {unset}")
+        configurations += expanded
+    if not configurations:
+        raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
+    cases: dict[str, SweepCase] = {}
+    for configuration in _chosen(configurations, pattern):
+        case = _case(configuration, environment, for_all, notices)
+        if case.key in cases:
+            raise configuration.entry.node.error(
+                f'"{case.name}" runs the same as "{cases[case.key].name}"; '
+                "their records could not be distinguished"
+            )
+        cases[case.key] = case
+    listed = tuple(dict.fromkeys(notices))
+    return SweepPlan(suite.name, _repeated(cases.values()), listed, subject)
+
+
+def question_of(plan: SweepPlan, facts: Mapping[str, Any], seed: int) -> Question:
+    """The question of a sweep, which may have more configurations and repeats when it goes on."""
+    return Question(
+        plans={
+            one.name: plan_of(one.resolved, search=_facts_of(one.entry.search))
+            for one in plan.cases
+        },
+        facts=facts,
+        policy={"name": "rounds", "suite": plan.suite, "seed": seed},
+    )
+
+
+def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[SweepCase]:
+    try:
+        expression = re.compile(pattern or "")
+    except re.error as error:
+        raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
+    chosen = [one for one in configurations if expression.search(one.name)]
+    if not chosen:
+        names = [f'"{one.name}"' for one in configurations]
+        raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
+    return chosen
+
+
+def family(cases: Iterable[SweepCase], command: str) -> int:
+    """Number of configurations of a command, which `cnnbench compare` judges together."""
+    return sum(case.resolved.rows for case in cases if case.entry.command == command)
+
+
+def _repeated(cases: Collection[SweepCase]) -> tuple[SweepCase, ...]:
+    """The cases with their repeats; automatic ones are the number that verdicts need."""
+    commands = {case.entry.command for case in cases}
+    needed = {name: processes_to_decide(family(cases, name)) for name in commands}
+    return tuple(
+        replace(case, repeats=case.entry.repeats or needed[case.entry.command]) for case in cases
+    )
+
+
+@dataclass(frozen=True)
+class Item:
+    """One process, counted from 1, or, with repeat 0, the search for the batch size of a case."""
+
+    case: SweepCase
+    repeat: int
+
+    @property
+    def label(self) -> str:
+        """Label in progress lines."""
+        if self.repeat == 0:
+            return f"{self.case.name}: largest batch"
+        if self.case.repeats == 1:
+            return self.case.name
+        return f"{self.case.name} #{self.repeat}"
+
+    @property
+    def duration_key(self) -> tuple[str, bool]:
+        """Key of items of equal duration: the case, and whether it is the search."""
+        return self.case.key, self.repeat == 0
+
+
+def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
+    """Searches first, then round r of all cases before round r + 1, each shuffled by the seed."""
+    generator = random.Random(seed)
+    rounds = max((case.repeats for case in cases), default=0)
+    items = []
+    for repeat in range(rounds + 1):
+        due = [
+            Item(case, repeat)
+            for case in cases
+            if (repeat <= case.repeats if repeat else case.entry.search is not None)
+        ]
+        generator.shuffle(due)
+        items += due
+    return tuple(items)
+
+
+def _case(
+    configuration: SweepCase,
+    environment: Mapping[str, Any],
+    for_all: Mapping[str, str],
+    notices: list[str],
+) -> SweepCase:
+    """A configuration with its resolved flags, to whose notices its own are added."""
+    entry = configuration.entry
+    known = flags_of(entry.command)
+    for name, node in configuration.nodes.items():
+        if name not in known:
+            raise node.error(unknown_key(name, known))
+    for name, text in for_all.items():
+        if name in configuration.varied:
+            reason = f'is what "{entry.name}" varies; choose with --filter'
+            raise FlagError(name, text, reason)
+    own = {name: text for name, text in for_all.items() if name in known}
+    flags = {**configuration.flags, **own}
+    only_of_runs = {
+        "bounds": entry.bounds,
+        "max_batch_search": entry.search,
+        "launch": entry.launch,
+    }
+    if entry.command != "run" and any(only_of_runs.values()):
+        name = next(name for name, value in only_of_runs.items() if value)
+        raise entry.node.error(f"{entry.name}: {name} needs command: run")
+    resolved = _resolve(configuration, flags)
+    notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
+    search = entry.search
+    if search is not None and resolved.batch_size > search.limit:
+        raise entry.node.error(
+            f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
+            f"batch size it starts with, {resolved.batch_size}"
+        )
+    parts = {
+        "command": entry.command,
+        "config": resolved.identity,
+        "search": _facts_of(search),
+        "environment": environment,
+    }
+    return replace(configuration, flags=flags, resolved=resolved, key=digest_key(parts))
+
+
+def _facts_of(search: BatchSizeSearch | None) -> dict[str, int] | None:
+    return None if search is None else vars(search)
+
+
+def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
+    """The resolved flags; errors name the line of the flag."""
+    entry = configuration.entry
+    try:
+        given = values_of(flags, flags_of(entry.command))
+        refuse_in_sweep(given)
+        if entry.command == "allreduce":
+            return resolve_all_reduce(given)
+        return resolve_run(args_of(given), entry.launch)
+    except FlagError as error:
+        node = configuration.nodes.get(error.flag, entry.node)
+        raise node.error(f"{configuration.name}: {error}") from None
+    except (UsageError, DataError) as error:
+        raise entry.node.error(f"{configuration.name}: {error}") from None
+
+
+# Processes of a sweep, and how long they take; results are written at once.
+
+_NAME_LENGTH = 120
+_NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
+
+
+class Store(ResultsFolder):
+    """A results directory, locked by one sweep at a time and made if missing."""
+
+    command = "sweep"
+    noun = "sweep"
+    file = "sweep.jsonl"
+    shared = True
+    kept = (f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",)
+
+    def __init__(
+        self, folder: str, question: Question | None = None, *, resume: bool = False
+    ) -> None:
+        super().__init__(folder, question, resume=resume)
+        self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+        remove_abandoned(self.folder)
+
+    def log(self, name: str) -> Path:
+        """Log file of a process, beside its record."""
+        return self.folder / f"{name}.log"
+
+    def find(self, key: str, repeat: int) -> list[Path]:
+        """Records of a run, oldest first, valid or not; repeats are counted from 1."""
+        found = []
+        for path in self.folder.glob(f"*.{key}.r{repeat}.*.json"):
+            match = _NAME.fullmatch(path.stem)
+            if match is not None:
+                found.append((match["stamp"], path))
+        return [path for _, path in sorted(found)]
+
+    def path(self, label: str, key: str, repeat: int) -> Path:
+        """Path of a new record of a run; the label is for people who look at the directory."""
+        label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
+        return self.folder / f"{label}.{key}.r{repeat}.{self.stamp}.json"
+
+
+NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
+"""Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
+
+_REDUCING_SECONDS = 20.0
+"""Estimate for a process of all-reduces: a few sizes and algorithms on two CPU cores."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A process of this sweep or of the one that is resumed, of which only the status is known."""
+
+    item: Item
+    path: Path
+    ended: Ended
+
+
+def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
+    """Command and flags of an item, without the file of its record."""
+    entry = item.case.entry
+    flags: dict[str, object] = {**item.case.flags}
+    if item.repeat == 0:
+        assert entry.search is not None
+        flags = {name: text for name, text in flags.items() if name not in NOT_IN_TRIALS}
+        flags |= {"num_batches": entry.search.num_batches, "num_warmup_batches": 1}
+    if batch_size is not None:
+        flags.pop("batch_size", None)
+        flags["batch_size"] = batch_size
+    words = command_words(flags)
+    return run_words(entry.launch, words) if entry.command == "run" else (entry.command, *words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """One sweep in an order from a seed; a store to resume keeps its valid records.
+
+    Attributes:
+      program: what starts cnnbench.
+      command: the command line of the sweep, for its records.
+    """
+
+    plan: SweepPlan
+    store: Store
+    campaign: Campaign
+    seed: int
+    program: Sequence[str]
+    command: Sequence[str]
+
+    def run(self) -> list[SweepRun]:
+        """Runs all items that are not done; returns all results."""
+        for event in self.store.earlier:
+            if self.store.resume and event.get("suite") == self.plan.suite:
+                self.store.stamp = event.get("stamp", self.store.stamp)
+        counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
+        self.store.begin(suite=self.plan.suite, stamp=self.store.stamp, **counts)
+        return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))
+
+    def left(self) -> list[Item]:
+        """The items that are not done, in their order; a notice has their number and duration."""
+        for event in self.store.earlier:
+            if event.get("event") == PROCESS and event.get("repeat"):
+                self.campaign.remember((event["key"], False), event["seconds"])
+        items = ordered(self.plan.cases, self.seed)
+        left = [item for item in items if self._earlier(item) is None]
+        if len(left) < len(items):
+            done = f"{len(items) - len(left)} of {len(items)} runs are done already"
+            self.campaign.reporter.notice(done)
+        if left:
+            self.campaign.reporter.notice(outlook(left, self.campaign))
+        return left
+
+    def known_batch(self, case: SweepCase) -> int | None:
+        """The batch size that a search in an earlier session has found; None without one."""
+        earlier = None if case.entry.search is None else self._earlier(Item(case, 0))
+        if isinstance(earlier, RunRecord) and earlier.batch is not None:
+            return earlier.batch.per_device
+        return None
+
+    def _earlier(self, item: Item) -> Record | None:
+        """The record of a successful run of an item, or after a search, by an earlier session."""
+        repeats = [item.repeat] if item.repeat else range(1, item.case.repeats + 1)
+        records = (_good(self._target(item.case, repeat)) for repeat in repeats)
+        return next((one for one in records if one), None)
+
+    def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
+        """Runs the items in their order; a case whose search fails is not run."""
+        runs: list[SweepRun] = []
+        batches: dict[str, int] = {}
+        given_up: set[str] = set()
+        for at, item in enumerate(items):
+            key = item.case.key
+            if key in given_up:
+                continue
+            then = [one.duration_key for one in items[at + 1 :] if one.case.key not in given_up]
+            if item.repeat:
+                target = self._target(item.case, item.repeat)
+                (ended,) = yield self._batch(item, batches.get(key), target, then)
+                runs.append(SweepRun(item, target, ended))
+                continue
+            known = self.known_batch(item.case)
+            if known is not None:
+                batches[key] = known  # less memory may be free by now
+                continue
+            found = yield from self._search(item, then)
+            if isinstance(found, SweepRun):
+                given_up.add(key)
+                runs.append(found)
+            else:
+                batches[key] = found
+        return runs
+
+    def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:
+        """Searches the case's batch size; the process that failed if it was not found."""
+        case, bounds = item.case, item.case.entry.search
+        assert bounds is not None
+        target = self._target(case, 1)
+        fitting, refused = case.resolved.batch_limits or (0, None)
+        answers = ("ok", "out_of_memory")
+        search = largest_batch(fitting or case.resolved.batch_size, bounds)
+        try:
+            batch = next(search)
+            while True:
+                fits = False
+                if refused is None or batch < refused:  # else the run would refuse it too
+                    later = [item.duration_key, *then]
+                    (ended,) = yield self._batch(item, batch, target, later, answers)
+                    if ended.status not in answers:
+                        return SweepRun(Item(case, 1), target, ended)
+                    fits = ended.status == "ok"
+                batch = search.send(fits)
+        except StopIteration as end:
+            found: int = end.value
+        if not found:  # otherwise more memory is free by now
+            found = bounds.multiple_of
+            (ended,) = yield self._batch(item, found, target, then, name=f"{target.stem}.smallest")
+            if ended.status != "ok":
+                return SweepRun(Item(case, 1), target, ended)
+        at_limit = found + bounds.multiple_of > bounds.limit
+        text = f"{found} per device{', the limit of the search' if at_limit else ''}"
+        self.campaign.reporter.notice(f"{item.label}: {text}")
+        return found
+
+    def _batch(
+        self,
+        item: Item,
+        batch_size: int | None,
+        target: Path,
+        then: Sequence[Hashable],
+        answers: Sequence[str] = ("ok",),
+        name: str = "",
+    ) -> RequestBatch:
+        """A process with a batch size; None for that of the flags.
+
+        `target` takes the record, that of a trial of a search only if it fails; see `Request` for
+        the others.
+        """
+        case, trial = item.case, item.repeat == 0
+        log = target.with_suffix(f".batch{batch_size}.log" if trial else ".log")
+        kept = log.with_suffix(".json")
+        record = self.store.unfinished(kept)
+        words = (*arguments(item, batch_size), *command_words({"result_json": record}))
+        request = Request(
+            name=name or log.stem,
+            label=f"{item.label}, {batch_size}" if trial else item.label,
+            command=Measuring(
+                words=(*self.program, *words),
+                log=log,
+                record=record,
+                blank=blank_record(case.entry.command, ("cnnbench", *words), case.resolved),
+            ),
+            key=item.duration_key,
+            target=None if trial else target,
+            failed=target,
+            answers=answers,
+            place=lambda document, lost: self._annotated(document, item, kept),
+            facts={
+                **{"key": case.key, "case": case.name, "repeat": item.repeat},
+                **({"batch_size": batch_size} if trial else {"record": target.name}),
+            },
+        )
+        return RequestBatch(
+            folder=self.store, requests=[request], then=then, timeout=case.entry.timeout
+        )
+
+    def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
+        case = item.case
+        place = SweepPlace(
+            suite=self.plan.suite,
+            case=case.name,
+            key=case.key,
+            repeat=item.repeat,
+            seed=self.seed,
+            requested_batch_size=case.resolved.batch_size if case.entry.search else None,
+            command=tuple(self.command),
+        )
+        flag = "--result_json="
+        command = [
+            f"{flag}{target}" if word.startswith(flag) else word for word in document["command"]
+        ]
+        config = {**document["config"], "result_json": str(target)}
+        made = {**document, "command": command, "config": config, "sweep": encode(place)}
+        # A plug-in that the suite names may be of a repository of its own, and code may be edited.
+        return made if document.get("subject") else with_subject(made, self.plan.subject)
+
+    def _target(self, case: SweepCase, repeat: int) -> Path:
+        """Path of the record of a run: when resuming, of one that is there."""
+        there = self.store.find(case.key, repeat) if self.store.resume else []
+        label = f"{self.plan.suite}-{case.name}"
+        good = [path for path in there if _good(path)]
+        return [*there, *good][-1] if there else self.store.path(label, case.key, repeat)
+
+
+def _good(path: Path) -> Record | None:
+    """The record of a successful run in a file; None without one."""
+    record = read(path)
+    return record if record is not None and record.status == "ok" else None
+
+
+def largest_batch(start: int, search: BatchSizeSearch) -> Generator[int, bool, int]:
+    """The largest batch size that fits (0 if none): doubles from `start`, then bisects.
+
+    Yields sizes to try, and gets whether they fit. A batch is assumed to fit if a larger one does.
+    """
+    unit, most = search.multiple_of, search.limit // search.multiple_of
+    good, bad = 0, max(1, min(start // unit, most))
+    while (yield bad * unit):
+        if bad == most:
+            return most * unit
+        good, bad = bad, min(2 * bad, most)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if (yield middle * unit):
+            good = middle
+        else:
+            bad = middle
+    return good * unit
+
+
+def outlook(todo: Sequence[Item], campaign: Campaign) -> str:
+    """Number of processes, and estimated minutes, from earlier sweeps in the directory or FLOPs."""
+    runs = [item for item in todo if item.repeat]
+    cases = {item.case.key: item.case for item in todo}
+    text = f"{count(len(runs), 'process', 'processes')} of "
+    text += count(len(cases), "configuration", "configurations")
+    automatic = {case.repeats for case in cases.values() if case.entry.repeats is None}
+    if automatic:
+        text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
+    guesses = [_seconds(item, campaign) for item in runs]
+    known = [one for one in guesses if one is not None]
+    if len(known) < len(runs) or not runs:
+        return f"{text}; their duration is known after the first"
+    basis = (
+        "as before"
+        if all(campaign.seconds_of(item.duration_key) for item in runs)
+        else "a first guess"
+    )
+    searches = len(todo) - len(runs)
+    besides = f", and {count(searches, 'search', 'searches')} for batch sizes" if searches else ""
+    return f"{text}: about {duration(sum(known))}, {basis}{besides}"
+
+
+def _seconds(item: Item, campaign: Campaign) -> float | None:
+    known = campaign.seconds_of(item.duration_key)
+    if known is not None:
+        return known
+    work = item.case.resolved.work
+    return _REDUCING_SECONDS if work is None else work.seconds(campaign.facts)
+
+
+# Results of a sweep: a row per configuration, computed from the records.
+
+_REPORTED = "in reports"
+
+FOUND = -0.2
+"""The change of throughput that a sweep should be able to show in every configuration."""
+
+_MANY = 50
+"""Largest number of processes that is advised."""
+
+HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """Results of one configuration.
+
+    Attributes:
+      throughputs, bandwidths: images/sec, and bytes/sec of the fastest all-reduce, one per
+        successful process.
+      batch_size: batch size per device; None if unknown or mixed.
+      problems: label, message and log of each failed process.
+      verdicts: HELD, VIOLATED or UNKNOWN for each bound, and the same in words.
+      reported: name in compare and report; "" for all-reduces, whose rows have names.
+      pauses: what the median step of the runs hides, in words; "" if nothing.
+    """
+
+    name: str
+    throughputs: ProcessValues
+    bandwidths: ProcessValues
+    batch_size: int | None
+    ok: int
+    failed: int
+    problems: tuple[str, ...]
+    verdicts: tuple[tuple[str, str], ...]
+    reported: str = ""
+    pauses: str = ""
+
+
+def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
+    """The rows, in natural order of their names, from the newest result of each run."""
+    by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
+    for result in results:
+        by_key[result.item.case.key].append(result)
+    good = {
+        case.key: [read(one.path) for one in by_key[case.key] if one.ended.status == "ok"]
+        for case in cases
+    }
+    names = _names(good)
+    rows = [_row(case, by_key[case.key], good[case.key], names[case.key]) for case in cases]
+    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
+    """Names of the runs of each case in compare and report, by its key."""
+    found = {
+        key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
+        for key, those in good.items()
+    }
+    titles = labels(one for one in found.values() if one is not None)
+    return {key: "" if one is None else titles[one.key] for key, one in found.items()}
+
+
+def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
+    """REGRESSION if a bound is violated; else FAILED, INCONCLUSIVE (a bound not judged), or OK."""
+    listed = list(rows)
+    words = {word for row in listed for word, _ in row.verdicts}
+    if VIOLATED in words:
+        return ExitCode.REGRESSION
+    if any(row.failed for row in listed):
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
+
+
+def table_text(rows: Sequence[SummaryRow]) -> str:
+    """The rows, then the failures."""
+    pauses = (f"{row.name}: {row.pauses}" for row in rows if row.pauses)
+    failed = (f"failed: {problem}" for row in rows for problem in row.problems)
+    # A second name for the configuration is left out in a narrow terminal.
+    shown = table(map(_cells, rows), spare=(_REPORTED,))
+    return writers.text_of([[shown, *(Text(one, hanging=6) for one in (*pauses, *failed))]])
+
+
+def _cells(row: SummaryRow) -> Row:
+    return {
+        "configuration": row.name,
+        "batch": numeric(row.batch_size, "{:.0f}".format),
+        "median images/sec": numeric(row.throughputs.median),
+        "median bus GB/s": numeric(row.bandwidths.median, scale=1e-9),
+        "spread": numeric(
+            (row.throughputs if row.throughputs.values else row.bandwidths).spread, percent
+        ),
+        "runs": f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else ""),
+        "bounds": _bounds(row),
+        _REPORTED: row.reported,
+    }
+
+
+def advice(
+    rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
+) -> str:
+    """Whether `cnnbench compare` would find a large change in every configuration of runs.
+
+    A line with the command, by its number of repeats, that adds the needed processes; "" for fewer
+    than two each.
+    """
+    rows = list(rows)
+    measured = [row for row in rows if len(row.throughputs.values) > 1]
+    if not measured:
+        return ""
+    scatters = {
+        row.name: standard_deviation([math.log(speed) for speed in row.throughputs.values])
+        for row in measured
+    }
+    name = max(scatters, key=lambda one: scatters[one])
+    among = family(cases, RunRecord.kind)
+    needed = processes_to_find(FOUND, scatters[name], among)
+    fewest = min(len(row.throughputs.values) for row in measured)
+    text = f"like processes scatter by at most {percent(math.expm1(scatters[name]))} ({name})"
+    change = f"a change of {percent(FOUND, 0)} in every configuration"
+    if fewest >= needed:
+        return f"{text}: {fewest} of each side find {change}"
+    more = count(sum(max(0, needed - row.ok) for row in rows), "process more", "processes more")
+    text += f": to find {change}, a comparison needs about {needed} of each side, {more} in all"
+    if needed > _MANY:
+        return f"{text}; use a quieter machine"
+    return f"{text}; a quieter machine, or {command(needed)}"
+
+
+def _bounds(row: SummaryRow) -> str:
+    bad = [text for word, text in row.verdicts if word != HELD]
+    return "; ".join(bad) if bad else HELD if row.verdicts else ""
+
+
+def _row(
+    case: SweepCase,
+    results: Sequence[SweepRun],
+    good: Sequence[RunRecord | AllReduceRecord | None],
+    reported: str,
+) -> SummaryRow:
+    """The row of a case; `good` has records of successful runs, None for an unreadable one."""
+    records = [record for record in good if isinstance(record, RunRecord)]
+    rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
+    bad = [result for result in results if result.ended.status != "ok"]
+    lost = good.count(None)
+    sizes = {record.batch.per_device for record in records if record.batch is not None}
+    return SummaryRow(
+        name=case.name,
+        throughputs=ProcessValues(tuple(s for s in throughputs(records) if s is not None)),
+        bandwidths=ProcessValues(tuple(rate for rate in rates if rate is not None)),
+        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        ok=len(good) - lost,
+        failed=len(bad) + lost,
+        problems=tuple(
+            f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
+            for one in bad
+        ),
+        verdicts=tuple(_verdict(*bound, records) for bound in case.entry.bounds.items()),
+        reported=reported,
+        pauses=median_step_text(records, Policy.threshold),
+    )
+
+
+def _verdict(metric: str, limits: Limits, records: Sequence[RunRecord]) -> tuple[str, str]:
+    """The verdict on the median of a metric over processes, and the same in words."""
+    values = [value for value in BOUNDS[metric].values(records) if value is not None]
+    if not values:
+        return UNKNOWN, f"{metric} {UNKNOWN}"
+    value, (low, high) = median(values), limits
+    text = f"{metric} {number(value)}"
+    if low is not None and value < low:
+        return VIOLATED, f"{text} below {number(low)}"
+    if high is not None and value > high:
+        return VIOLATED, f"{text} above {number(high)}"
+    # A NaN is within no bound.
+    word = VIOLATED if math.isnan(value) else HELD
+    return word, f"{text} {word}"

@@ -1,0 +1,470 @@
+"""Sections about the processes of a run and its machine."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+
+from cnnbench.base import text as numbers
+from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
+from cnnbench.base.document import (
+    Answer,
+    Charts,
+    Content,
+    Row,
+    Table,
+    TableCell,
+    Text,
+    introduced,
+    numeric,
+    table,
+)
+from cnnbench.base.stats import FEWEST_FOR_P99, grouped, median
+from cnnbench.base.terminal import natural_key
+from cnnbench.base.text import count, integer, number, percent
+from cnnbench.judge.compare.configuration import Effect, fact
+from cnnbench.judge.metrics.measurement import fact_text, machine_name, readable_fact
+from cnnbench.judge.report.results import (
+    MOST_LISTED,
+    Configured,
+    ReportSubject,
+    newest,
+    newest_text,
+    time_text,
+)
+from cnnbench.judge.report.sections.campaigns import titled
+from cnnbench.machine.checks import CONDITIONS
+from cnnbench.records.all_reduce import AllReduceRecord
+from cnnbench.records.codec import started
+from cnnbench.records.metrics.figures import throughput
+from cnnbench.records.run import ConditionNote, RunRecord, Subject, subject_of
+
+# Step times: in order, and their distribution.
+
+_SHOWN = 8
+"""Most processes in a chart."""
+
+_DRAWN = 8
+"""Most configurations with a pair of charts."""
+
+_POINTS = 160
+"""Most points of a curve; longer series are drawn as medians and maxima of parts."""
+
+_HEADROOM = 1.6
+"""The axis ends at this multiple of the 95th percentile."""
+
+
+@introduced
+def steps(results: ReportSubject) -> Iterable[Content]:
+    """Wall time of every step: on the left in order, warm-up on grey ground; on the right the timed
+    steps of each process: the box holds the middle half, the stroke is the median, whiskers reach
+    from the 1st to the 99th percentile, dots are beyond. Arrows at an edge are steps beyond the
+    axis.
+    """
+    timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
+    drawn = newest(timed, _DRAWN)
+    if len(drawn) < len(timed):
+        yield Text(f"The charts are of the newest {_DRAWN} of {integer(len(timed))} rows.")
+    charts = (chart for one in drawn for chart in _charts(one))
+    yield Charts(tuple(charts), pairs=True) if timed else None
+    yield table(map(_row, timed), hints=_HINTS)
+
+
+def _charts(one: Configured) -> tuple[Lines, Rows]:
+    """The steps of all processes, or of some at equal distances, in order and as distributions."""
+    timed = [(f"process {n}", run) for n, run in enumerate(one.good, start=1) if run.step_seconds]
+    chosen = timed
+    if len(timed) > _SHOWN:
+        chosen = [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
+    warmup = max(len(record.warmup_step_seconds) for _, record in chosen)
+    most = max(float(np.quantile(record.step_seconds, 0.95)) for _, record in chosen)
+    axis = Axis(label="step time, ms", zero=True, better=LOWER, limit=_HEADROOM * 1000 * most)
+    some = len(chosen) < len(timed)
+    series = Lines(
+        title=f"{one.name}: steps in order",
+        x=Axis(label="step; up to 0 warm-up"),
+        y=axis,
+        series=tuple(starmap(_series, chosen)),
+        shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
+        note=f"{len(chosen)} of {len(timed)} processes are shown." if some else "",
+    )
+    distribution = Rows(
+        title=f"{one.name}: distribution",
+        x=replace(axis, label="time of a timed step, ms"),
+        rows=tuple(_box(*each, style) for style, each in enumerate(chosen)),
+    )
+    return series, distribution
+
+
+def _series(name: str, record: RunRecord) -> ChartSeries:
+    seconds = (*record.warmup_step_seconds, *record.step_seconds)
+    first = 1 - len(record.warmup_step_seconds)
+    return ChartSeries(
+        name=f"{name}, {time_text(record.started_at)} UTC",
+        points=_thinned([(float(step), 1000 * s) for step, s in enumerate(seconds, first)]),
+        marks=False,
+    )
+
+
+def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most `_POINTS` parts, each with the median and, if it stands out, the maximum."""
+    size = math.ceil(len(points) / _POINTS)
+    if size == 1:
+        return tuple(points)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        middle = median(y for _, y in part)
+        kept.append((part[0][0], middle))
+        x, highest = max(part, key=lambda point: point[1])
+        if highest > 1.2 * middle and x > part[0][0]:
+            kept.append((x, highest))
+    return tuple(kept)
+
+
+def _box(name: str, record: RunRecord, style: int) -> DistributionRow:
+    times = sorted(1000 * seconds for seconds in record.step_seconds)
+    low, first, middle, third, high = np.quantile(times, (0.01, 0.25, 0.5, 0.75, 0.99)).tolist()
+    beyond = [(value, "") for value in times if value < low or value > high]
+    half = f"half of the steps between {number(first)} and {number(third)} ms"
+    return DistributionRow(
+        label=name,
+        values=(*beyond[:3], *beyond[3:][-12:]),
+        centre=middle,
+        low=low,
+        high=high,
+        box=(first, third),
+        hint=f"{name}: median {number(middle)} ms, {half}",
+        style=style,
+    )
+
+
+_HINTS = {
+    "within a process": "interquartile range over median",
+    "between processes": "from the fastest process to the slowest, over the median",
+}
+
+
+def _row(one: Configured) -> Row:
+    """Numbers of the timed steps of all processes."""
+    steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
+    middle, high, highest, slowest = np.quantile(steps, (0.5, 0.9, 0.99, 1.0)).tolist()
+    return {
+        "configuration": one.name,
+        "timed steps": numeric(len(steps), integer),
+        "median, ms": numeric(middle),
+        "90 %, ms": numeric(high),
+        # Of fewer steps the 99th percentile would be the slowest one.
+        "99 %, ms": numeric(highest if len(steps) >= FEWEST_FOR_P99 else None),
+        "slowest, ms": numeric(slowest),
+        "within a process": numeric(one.sample(_scatter).median, percent),
+        "between processes": numeric(one.sample("step_seconds").spread, percent),
+    }
+
+
+def _scatter(record: RunRecord) -> float | None:
+    if not record.step_seconds:
+        return None
+    first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
+    return float((third - first) / middle)
+
+
+# Sections about processes: failures, skipped files, commands, how to reproduce the results.
+
+_FAILURES = ("configuration", "status", "error", "timed steps", "started (UTC)", "run")
+_COMMANDS = (*("started (UTC)", "configuration", "status", "images/sec"), *("run", "command"))
+
+
+def failures(results: ReportSubject) -> Iterable[Content]:
+    """Failed and interrupted runs with their errors, and skipped files with the reason."""
+    if failed := [one for one in results.processes if one[1].status != "ok"]:
+        yield "These runs have no values in this report, except valid points of all-reduces."
+        yield _table(failed, _FAILURES)
+        if len(failed) > MOST_LISTED:
+            yield f"The newest {MOST_LISTED} of {integer(len(failed))} are listed."
+    files = (
+        {
+            "file": TableCell(one.path, kinds="code"),
+            "reason": TableCell(one.reason, kinds="prose"),
+            "kind": TableCell("a fault", tone="bad") if one.defect else "no fault",
+        }
+        for one in results.skipped[:MOST_LISTED]
+    )
+    yield table(files, title="Skipped files")
+
+
+def earlier(results: ReportSubject) -> Iterable[Content]:
+    """A row for each configuration that the other sections leave out, the newest first."""
+    found = sorted(results.earlier, key=lambda one: one.latest, reverse=True)
+    listed = found[:_MOST_EARLIER]
+    which = newest_text(len(listed), len(found))
+    text = f"What the other sections leave out, each configuration and revision{which}."
+    yield text if found else None
+    yield table(
+        {
+            "configuration": one.name,
+            "median images/sec": numeric(one.throughput.median),
+            "processes": numeric(len(one.good), integer),
+            "last started (UTC)": TableCell(f"{one.latest:%Y-%m-%d %H:%M}", kinds="steady"),
+        }
+        for one in listed
+    )
+
+
+_MOST_EARLIER = 2000
+
+
+def commands(results: ReportSubject) -> Iterable[Content]:
+    """Every process with its exact command, in order of time."""
+    if processes := results.processes:
+        which = newest_text(min(len(processes), MOST_LISTED), len(processes))
+        yield f"Every process with its exact command, in order of time{which}."
+        yield _table(processes, _COMMANDS)
+
+
+def _table(
+    processes: Sequence[tuple[str, RunRecord | AllReduceRecord]], titles: Iterable[str]
+) -> Table | None:
+    rows = (_cells(name, record) for name, record in processes[-MOST_LISTED:])
+    return table({title: cells[title] for title in titles} for cells in rows)
+
+
+def _cells(name: str, record: RunRecord | AllReduceRecord) -> Row:
+    steps, speed = "", None
+    if isinstance(record, RunRecord):
+        steps = f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
+        speed = throughput(record)
+    return {
+        "configuration": name,
+        "status": TableCell(record.status, tone="" if record.status == "ok" else "bad"),
+        "error": TableCell(error_text(record), kinds="prose"),
+        "timed steps": steps,
+        "images/sec": numeric(speed),
+        "started (UTC)": TableCell(time_text(record.started_at), kinds="steady"),
+        "run": TableCell(record.run_id, kinds="code"),
+        "command": TableCell(shlex.join(record.command), kinds="command"),
+    }
+
+
+def error_text(run: RunRecord | AllReduceRecord) -> str:
+    """The error of a run that did not succeed."""
+    error = run.error
+    return "stopped before its end" if error is None else f"{error.type}: {error.message}"
+
+
+_MOST_UNFOLDED = 12
+
+
+@introduced
+def reproduce(results: ReportSubject) -> Iterable[Content]:
+    """These commands, with these versions on an equal machine, measure it again; commits with a
+    plus had changes. Every process has its own command under Runs and commands.
+    """
+    software = grouped(_all_software(results), lambda row: (*row.values(),))
+    if not software:
+        return
+    yield table(
+        {**alike[0], "processes": numeric(len(alike), integer)} for alike in software.values()
+    )
+    commands = sorted(_commands(results), key=lambda one: started(one[3]))
+    rows: Iterable[Row] = (
+        {
+            "measures": name,
+            "command": TableCell(shlex.join(words), kinds="command"),
+            "processes": numeric(processes, integer),
+        }
+        for name, words, processes, _ in commands
+    )
+    yield table(rows, title="Commands", folded=len(commands) > _MOST_UNFOLDED)
+
+
+def _all_software(results: ReportSubject) -> Iterable[Row]:
+    for _, one in results.processes:
+        ab = getattr(one, "ab", None)
+        yield _software(one.environment, subject_of(one.subject, one.config, ab))
+    if not results.processes:
+        for document in results.strategies:
+            yield _software(document.environment, document.subject or Subject())
+
+
+def _software(facts: Mapping[str, Any], subject: Subject) -> Row:
+    """Machine, versions and commits; "" where unknown."""
+    texts = {name: fact_text(value) for name, value in facts.items()}
+    own = Subject(dirty=facts.get("git_dirty") is True, changes=texts.get("git_changes"))
+    return {
+        "machine": machine_name(texts),
+        "cnnbench": texts.get("cnnbench_version", ""),
+        "commit of cnnbench": _commit(texts.get("git_commit", ""), own),
+        "TensorFlow": texts.get("tensorflow_version", ""),
+        "Python": texts.get("python_version", ""),
+        "measured in": subject.repository or "",
+        "its commit": _commit(subject.revision or "", subject),
+    }
+
+
+def _commit(revision: str, state: Subject) -> TableCell:
+    changes = f"+{state.changes or ''}" if revision and state.dirty else ""
+    return TableCell(f"{revision}{changes}", kinds="code")
+
+
+def _commands(results: ReportSubject) -> Iterable[tuple[str, Sequence[str], int, str]]:
+    """Subject and words of each command, the number of its processes, and their start."""
+    for title, document in titled(results):
+        yield f"modes of {title}", document.command, len(document.processes), document.started_at
+    for one in results.tunings:
+        processes = sum(row.processes for row in one.rows) + 2 * one.pairs
+        yield "best flags", one.search_command, processes, one.started_at
+    by_campaign = {one.run_id for document in results.strategies for one in document.processes}
+    others = (one for one in results.processes if one[1].run_id not in by_campaign)
+    first: dict[str, tuple[str, ...]] = {}
+
+    def campaign(one: tuple[str, RunRecord | AllReduceRecord]) -> tuple[str, tuple[str, ...]]:
+        name, record = one
+        place = record.sweep or {}
+        sweep = place.get("command")
+        if isinstance(sweep, list) and sweep and all(isinstance(word, str) for word in sweep):
+            return f"suite {place.get('suite')}", tuple(sweep)
+        if isinstance(record, RunRecord):  # whose command names another file for each record
+            return name, first.setdefault(name, record.command)
+        return name, record.command
+
+    for (name, words), alike in grouped(others, campaign).items():
+        starts = (record.started_at for _, record in alike)
+        yield name, words, len(alike), min(starts, key=started)
+
+
+# Sections on the machine: disturbances of the measurements, and its environment.
+
+_UNKNOWN = "unknown"
+_MOST_NAMED = 3
+
+
+def disturbances(results: ReportSubject) -> Answer | None:
+    """The most frequent disturbance, or that there was none; None if nothing was checked."""
+    checked, marked, kinds = _checked(results)
+    if not checked:
+        return None
+    if not marked:
+        return Answer("Conditions", "Nothing disturbed the measurements", "good")
+    details = (
+        f"{_kind(notes)} {_when(notes)}: {len(notes)} of {checked}; for example, {notes[0].text}"
+        for notes in kinds[:_MOST_NAMED]
+    )
+    verb = "was" if marked == 1 else "were"
+    text = f"{marked} of {count(checked, 'process', 'processes')} {verb} disturbed"
+    return Answer("Conditions", text, "unsure", tuple(details))
+
+
+def conditions(results: ReportSubject) -> Iterable[Content]:
+    """Remarks by kind, the most frequent first, and disturbances by configuration."""
+    checked, marked, kinds = _checked(results)
+    if not checked:
+        return
+    text = f"In {marked} of {checked} processes something may have distorted the values."
+    yield Text(text, "unsure") if marked else Text("No check had a remark.", "good")
+    yield table(
+        {
+            "condition": _kind(notes),
+            "when": TableCell(_when(notes), kinds="steady"),
+            "processes": numeric(len(notes), f"{len(notes)} of {checked}"),
+            "for example": TableCell(notes[0].text, kinds="prose"),
+            "advice": TableCell(notes[0].advice, kinds="prose"),
+        }
+        for notes in kinds
+    )
+    good = (one for one in results.configured if one.good)
+    yield table(map(_disturbed, good), title="During the timed steps")
+
+
+def _checked(results: ReportSubject) -> tuple[int, int, list[list[ConditionNote]]]:
+    """Numbers of successful processes with conditions and with notes, and the notes.
+
+    Notes are by kind and time, at most one per process, the most frequent first.
+    """
+    good = (one.conditions for _, one in results.processes if one.status == "ok")
+    checked = [one for one in good if one is not None]
+    notes = (
+        note
+        for one in checked
+        for note in {(note.id, note.when): note for note in one.notes}.values()
+    )
+    kinds = grouped(notes, lambda note: (note.id, note.when)).values()
+    marked = sum(bool(one.notes) for one in checked)
+    return len(checked), marked, sorted(kinds, key=len, reverse=True)
+
+
+def _kind(notes: Sequence[ConditionNote]) -> str:
+    return CONDITIONS.get(notes[0].id, notes[0].id)
+
+
+def _when(notes: Sequence[ConditionNote]) -> str:
+    when = notes[0].when
+    return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
+
+
+def _disturbed(one: Configured) -> Row:
+    def most(name: str, text: Callable[[float], str]) -> TableCell:
+        found = one.sample(lambda run: run.condition(name))
+        return numeric(max(found.values, default=None), text)
+
+    busy = one.sample(lambda run: run.condition("other_cpus"))
+    return {
+        "configuration": one.name,
+        "CPUs used by others, median": numeric(busy.median),
+        "CPUs used by others, at most": most("other_cpus", numbers.number),
+        "stolen by the hypervisor, at most": most("steal_fraction", numbers.percent),
+        "throttled, s, at most": most("quota_seconds", numbers.number),
+        "pages swapped, at most": most("swapped_pages", numbers.integer),
+        "slowed for heat, times": most("thermal_events", numbers.integer),
+    }
+
+
+def environment(results: ReportSubject) -> Iterable[Content]:
+    """A table of equal facts, and one of the others with a row per run."""
+    described = [(name, one) for name, one in results.processes if one.environment]
+    environments = [one.environment for _, one in described]
+    names = sorted({name for facts in environments for name in facts}, key=natural_key)
+    alike = [name for name in names if _same(name, environments)]
+    # Facts that affect speed come first.
+    unlike = [name for name in names if name not in alike]
+    unlike.sort(key=lambda name: [*Effect].index(fact(name).effect))
+    shared: Iterable[Row] = (
+        {"fact": name, "value": TableCell(readable_fact(name, environments[0][name]), kinds="code")}
+        for name in alike
+    )
+    yield table(shared, title="Alike in all runs" if len(described) > 1 else "")
+    yield _mixture(results, unlike)
+    runs = []
+    for configuration, one in described[-MOST_LISTED:] if unlike else ():
+        row: dict[str, TableCell | str] = {
+            "started (UTC)": TableCell(time_text(one.started_at), kinds="steady"),
+            "configuration": configuration,
+            "run": one.run_id[:8],
+        }
+        for name in unlike:  # records from elsewhere may have a fact of any name
+            row.setdefault(name, readable_fact(name, one.environment.get(name, "")))
+        runs.append(row)
+    which = newest_text(len(runs), len(described)) if runs else ""
+    yield table(runs, title=f"Different from run to run{which}", folded=True)
+
+
+def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
+    """Names of facts that affect speed and differ within a configuration."""
+    groups = [
+        [run.environment for run in one.good if run.environment] for one in results.configured
+    ]
+    deciding = (name for name in unlike if fact(name).effect is Effect.BLOCKS)
+    found = [name for name in deciding if not all(_same(name, group) for group in groups)]
+    message = "Runs of one configuration differ in facts that decide speed, so that their values "
+    message += f"are those of a mixture: {', '.join(found)}."
+    return Text(message, "unsure") if found else None
+
+
+def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:
+    return len({fact_text(facts.get(name, _UNKNOWN), name) for facts in environments}) <= 1

@@ -1,0 +1,477 @@
+"""What a training does: its steps, learning rate and input.
+
+Plain arithmetic of the step number, without TensorFlow: the rate is computed by
+the host and handed to the step. It depends on the global batch size, never on the
+mode or on how many towers share that batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cnnbench.base.text import number
+from cnnbench.base.time_series import MIN_STEPS
+from cnnbench.data.dataset import InputSpec
+from cnnbench.errors import FlagError
+from cnnbench.flags.groups.optimizer import OptimizerParams
+from cnnbench.flags.groups.strategies import StrategyParams
+from cnnbench.flags.params import Params
+from cnnbench.models.model import Model
+from cnnbench.models.spec import LearningRateSpec
+from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
+from cnnbench.plan.network import NetworkPlan
+from cnnbench.plan.place import Work
+from cnnbench.plan.setup import Setup
+from cnnbench.records.run import Target
+
+# Batches, steps, evaluations and target of a run.
+
+DEFAULT_NUM_BATCHES = 100
+MINIMUM_WARMUP = 10
+
+TOP_1_ACCURACY = "top_1_accuracy"
+"""Name that tf_cnn_benchmarks has for the metric that ends a training, for any model."""
+
+_MOST_STEPS = 2**31 - 1
+_MOST_COUNTED = 100_000
+
+# Distance of the checks of --warmup=auto: least number of steps, and growth of the series.
+_SMALLEST_STRIDE = 5
+_GROWTH = 1.1
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The length of a warm-up.
+
+    Attributes:
+      least: minimum number of steps.
+      most: maximum number of steps; equal to least unless auto.
+      auto: whether to continue after `least` until the steps are steady.
+    """
+
+    least: int
+    most: int
+    auto: bool = False
+
+    @cached_property
+    def checks(self) -> frozenset[int]:
+        """Numbers of the steps after which the times so far are checked.
+
+        Their distance grows with the series: a check takes time in proportion to the
+        square of its length, and more checks find more false steady states.
+        """
+        if not self.auto:
+            return frozenset()
+        found = []
+        step = max(self.least, MIN_STEPS)
+        while step < self.most:
+            found.append(step)
+            step = max(step + _SMALLEST_STRIDE, int(step * _GROWTH))
+        return frozenset([*found, self.most])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """Batches and steps of a run.
+
+    Attributes:
+      batch_per_device, global_batch: images per training step.
+      eval_batch_per_device: images per device in an evaluation step.
+      num_batches, num_epochs: length of the timed loop (in evaluation mode: of the evaluation).
+      train_examples: images of one training epoch; 0 in evaluation mode.
+      num_eval_batches: global batches of one evaluation.
+      eval_examples: examples of one evaluation, without padding.
+      eval_steps: global steps after which an evaluation is due.
+      eval_interval_secs: seconds between searches for a new checkpoint to evaluate; 0 evaluates
+        once.
+      target: metric that ends the training; None without one.
+    """
+
+    batch_per_device: int
+    global_batch: int
+    eval_batch_per_device: int
+    num_batches: int
+    num_epochs: float
+    warm_up: WarmUp
+    train_examples: int
+    num_eval_batches: int
+    eval_examples: int
+    eval_steps: frozenset[int]
+    eval_interval_secs: int
+    target: Target | None
+
+    @classmethod
+    def resolved(cls, setup: Setup, network: NetworkPlan) -> Length:
+        """The length that the flags ask for; FlagError for impossible numbers and points."""
+        flags, work, dataset = setup.params, setup.work, network.dataset
+        batch = flags.batch_size or network.model.batch_size
+        eval_batch = flags.eval_batch_size or batch
+        towers = setup.place.towers_per_step
+        evaluating = work is Work.EVALUATION
+        epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
+        eval_batches, eval_examples = 0, 0
+        if work.evaluates:
+            seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
+            eval_batches, eval_examples = _of_evaluations(setup, seen, eval_batch * towers)
+        if evaluating:
+            batch, batches = eval_batch, eval_batches
+        elif flags.num_epochs:
+            batches = _epoch_to_step("num_epochs", flags.num_epochs, batch * towers, epoch)
+        else:
+            batches = flags.num_batches or DEFAULT_NUM_BATCHES
+        epochs = batches * batch * towers / epoch
+        return cls(
+            batch_per_device=batch,
+            global_batch=batch * towers,
+            eval_batch_per_device=eval_batch,
+            num_batches=batches,
+            num_epochs=epochs,
+            warm_up=WarmUp(0, 0) if evaluating else _warm_up(flags),
+            train_examples=0 if evaluating else epoch,
+            num_eval_batches=eval_batches,
+            eval_examples=eval_examples,
+            eval_steps=_evaluation_steps(flags, batches, epochs, epoch, batch * towers),
+            eval_interval_secs=flags.eval_interval_secs,
+            target=_target_of(flags, network.model),
+        )
+
+    @property
+    def training_steps(self) -> int:
+        """Steps of the whole training from global step 0; warm-up steps train too."""
+        return self.warm_up.least + self.num_batches
+
+    def check_steps_left(self, train_dir: str, done: int) -> None:
+        """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""
+        if done - self.num_batches > self.warm_up.most:  # warm-up steps train, too
+            reason = (
+                f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
+                "more batches or for another directory"
+            )
+            raise FlagError("num_batches", self.num_batches, reason)
+
+
+def _of_evaluations(setup: Setup, examples: int, global_batch: int) -> tuple[int, int]:
+    """Batches and examples of an evaluation, as long as the training unless it has own flags.
+
+    Every pass over the examples ends with a batch that is filled up, so that passes have whole
+    numbers of batches.
+    """
+    params = setup.params
+    flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
+    epochs = getattr(params, flag)
+    if not epochs or params.num_eval_batches:
+        batches = params.num_eval_batches or params.num_batches or DEFAULT_NUM_BATCHES
+    else:
+        passes, part = divmod(epochs, 1.0)
+        steps = int(passes) * math.ceil(examples / global_batch)
+        steps += math.ceil(int(part * examples) / global_batch)
+        batches = _countable(flag, epochs, max(1, steps), global_batch, examples)
+    if params.data_dir is None:
+        return batches, batches * global_batch
+    shards = 1 if setup.place.asynchronous else setup.place.job.num_workers
+    return batches, evaluated_examples(batches, global_batch, examples, shards)
+
+
+def _warm_up(params: Params) -> WarmUp:
+    least = params.num_warmup_batches
+    if least is None:
+        # The GPU convolution autotuner tries its candidates during the first steps.
+        least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
+        _check_count("autotune_threshold", params.autotune_threshold or 1, least, "warm-up steps")
+    if params.warmup != "auto":
+        return WarmUp(least, least)
+    if params.max_warmup_batches < least:
+        raise FlagError(
+            "max_warmup_batches",
+            params.max_warmup_batches,
+            f"is less than the {least} steps of --num_warmup_batches that come first; "
+            f"use at least {least}",
+        )
+    return WarmUp(least, params.max_warmup_batches, auto=True)
+
+
+def _target_of(params: Params, model: Model) -> Target | None:
+    """The target of a run; None without one.
+
+    Raises:
+      FlagError: the model has no such metric, or the value is out of the metric's range.
+    """
+    if params.stop_at_top_1_accuracy is not None:
+        flag, value = "stop_at_top_1_accuracy", params.stop_at_top_1_accuracy
+        given, text = TOP_1_ACCURACY, str(value)
+    elif params.stop_at is not None:
+        flag, value = "stop_at", params.stop_at.value
+        given, text = params.stop_at.metric, params.stop_at.source
+    else:
+        return None
+    names = ("loss", *model.metric_names, *model.host_metric_names)
+    aliases = {name.lower(): name for name in reversed(names)}
+    if model.top_1_accuracy in names:
+        aliases[TOP_1_ACCURACY] = model.top_1_accuracy
+    if "top_5" in names:
+        aliases["top_5_accuracy"] = "top_5"
+    metric = given if given in names else aliases.get(given.lower())
+    if metric is None:
+        called = "top-1 accuracy" if given == TOP_1_ACCURACY else f"metric {given}"
+        reason = f"model {model.name} has no {called}; its metrics are {', '.join(names)}"
+        if model.has_host_metrics() and not model.host_metric_names:
+            reason += " (host_metric_names does not declare those of host_metrics)"
+        if flag != "stop_at":
+            reason += ": use --stop_at=METRIC:VALUE"
+        raise FlagError(flag, text, reason)
+    if metric in (model.top_1_accuracy, "top_1", "top_5") and not 0 <= value <= 1:
+        raise FlagError(flag, text, f"{metric} is from 0 to 1")
+    lower = metric == "loss" or metric in model.lower_is_better
+    return Target(metric=metric, value=value, lower_is_better=lower)
+
+
+def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
+    """Examples that count in an evaluation, padding of the last batch excluded.
+
+    Args:
+      batches: global batches.
+      examples: examples of the validation subset.
+      shards: workers that read equal shares of it.
+    """
+    of_shard = global_batch // shards
+    steps = math.ceil(math.ceil(examples / shards) / of_shard)
+    passes, rest = divmod(batches, steps)
+    shares = (len(range(shard, examples, shards)) for shard in range(shards))
+    return passes * examples + sum(min(rest * of_shard, share) for share in shares)
+
+
+def _epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
+    """The first step count at which `epoch` epochs of images have been seen."""
+    steps = max(1, math.ceil(int(epoch * examples) / global_batch))
+    return _countable(flag, epoch, steps, global_batch, examples)
+
+
+def _evaluation_steps(
+    params: Params, batches: int, epochs: float, examples: int, global_batch: int
+) -> frozenset[int]:
+    """Global steps, below --num_batches, after which training pauses for an evaluation.
+
+    Args:
+      params: which of the four flags is given.
+      batches, epochs: length of the training.
+      examples: images in one epoch.
+
+    Raises:
+      FlagError: evaluations would come more often than steps, or too many of them.
+    """
+    if every := params.eval_during_training_every_n_steps:
+        _check_count("eval_during_training_every_n_steps", every, batches / every)
+        steps = set(range(every, batches + 1, every))
+    elif period := params.eval_during_training_every_n_epochs:
+        flag = "eval_during_training_every_n_epochs"
+        if period * examples < global_batch:
+            per_epoch = examples / global_batch
+            reason = f"is less than one step; an epoch has {number(per_epoch)} steps"
+            raise FlagError(flag, period, reason)
+        _check_count(flag, period, epochs / period)
+        points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
+        steps = {_epoch_to_step(flag, e, global_batch, examples) for e in points if e < epochs}
+    else:
+        flag = "eval_during_training_at_specified_epochs"
+        steps = set(params.eval_during_training_at_specified_steps)
+        for epoch in params.eval_during_training_at_specified_epochs:
+            steps.add(_epoch_to_step(flag, epoch, global_batch, examples))
+    # The evaluation after the last step is the final one and has its own line.
+    return frozenset(step for step in steps if step < batches)
+
+
+def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
+    if steps > _MOST_STEPS:
+        most = _MOST_STEPS * global_batch // examples
+        raise FlagError(flag, epochs, f"must be at most {most}: {_MOST_STEPS} steps")
+    return steps
+
+
+def _check_count(flag: str, value: float, count: float, what: str = "evaluations") -> None:
+    if count > _MOST_COUNTED:
+        raise FlagError(flag, value, f"means {number(count)} {what}, not up to {_MOST_COUNTED}")
+
+
+# Learning rate of each step, from the flags or from the model's own schedule.
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Parameters of a schedule, whichever flags or model it comes from.
+
+    Attributes:
+      base: the rate after the warm-up.
+      warmup_epochs, warmup_steps: length of the linear increase from 0 to `base`.
+      boundaries_epochs: where the rate changes by a factor of its own; empty without any.
+    """
+
+    base: float
+    warmup_epochs: float
+    warmup_steps: int
+    boundaries_epochs: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        flags: OptimizerParams,
+        defaults: LearningRateSpec,
+        global_batch: int,
+        examples_per_epoch: int,
+    ) -> Outline:
+        """The outline of `make_schedule` with the same arguments."""
+        pieces, base = flags.piecewise_learning_rate_schedule, flags.init_learning_rate
+        epochs: float = flags.num_learning_rate_warmup_epochs
+        boundaries: tuple[float, ...] = ()
+        if pieces is not None:
+            base, boundaries = pieces.rates[0], pieces.boundaries
+        elif base is None:
+            epochs, boundaries = defaults.warmup_epochs, defaults.boundaries_epochs
+            base = defaults.base
+            if defaults.base_batch is not None:
+                base = base if flags.resnet_base_lr is None else flags.resnet_base_lr
+                base *= global_batch / defaults.base_batch
+        steps_per_epoch = examples_per_epoch / global_batch
+        return cls(base, epochs, int(steps_per_epoch * epochs), boundaries)
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """The learning rates of a run; 0 in an evaluation."""
+
+    outline: Outline
+    schedule: Schedule
+
+    @classmethod
+    def resolved(cls, setup: Setup, defaults: LearningRateSpec, length: Length) -> LearningRates:
+        """The rates that the flags ask for, or those of the model; see `make_schedule`."""
+        if setup.work is Work.EVALUATION:
+            return cls(Outline(0.0, 0.0, 0), lambda step: 0.0)
+        sizes = length.global_batch, length.train_examples
+        schedule = make_schedule(setup.params, defaults, *sizes, length.training_steps)
+        return cls(Outline.of(setup.params, defaults, *sizes), schedule)
+
+
+def make_schedule(
+    flags: OptimizerParams,
+    defaults: LearningRateSpec,
+    global_batch: int,
+    examples_per_epoch: int,
+    steps: int,
+) -> Schedule:
+    """The learning rate of a run, by step from 0.
+
+    In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without decay,
+    see --learning_rate_schedule), the model's own schedule. Only the first two use
+    --num_learning_rate_warmup_epochs; only models that scale their rate by the batch size (the
+    ResNets of ImageNet, today's networks) use --resnet_base_lr.
+
+    Args:
+      global_batch: images per step over all towers and workers.
+      steps: number of steps of the whole run, from global step 0; a cosine ends with them.
+
+    Raises:
+      FlagError: if decay would come more often than steps.
+    """
+    steps_per_epoch = examples_per_epoch / global_batch
+    outline = Outline.of(flags, defaults, global_batch, examples_per_epoch)
+    base, warmup = outline.base, outline.warmup_steps
+    boundaries = [int(epoch * steps_per_epoch) for epoch in outline.boundaries_epochs]
+    if flags.piecewise_learning_rate_schedule is not None:
+        rates = flags.piecewise_learning_rate_schedule.rates
+        # One step earlier than a model's own boundaries, as in tf_cnn_benchmarks.
+        schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
+    elif flags.init_learning_rate is None and defaults.decay_epochs:
+        # As many examples of the data set, not steps of an epoch, as in tf_cnn_benchmarks.
+        period = max(1, int(defaults.decay_epochs * examples_per_epoch // global_batch))
+
+        def schedule(step: int) -> float:
+            """A staircase without end; the first step of a period has its rate."""
+            return base * defaults.decay_factor ** (step // period)
+
+    elif flags.init_learning_rate is None:
+        if defaults.whole_batches:
+            boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
+        schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
+    else:
+        run = ScheduledSteps(base, warmup, steps, steps_per_epoch)
+        schedule = SCHEDULES.find(flags.learning_rate_schedule)(run, flags)
+    if not warmup:
+        return schedule
+    return lambda step: base * step / warmup if step < warmup else schedule(step)
+
+
+def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
+    """Rate k up to and including boundary k, the last rate after the last boundary."""
+    return lambda step: rates[bisect.bisect_left(boundaries, step)]
+
+
+# Input of a run: data, preprocessing, and its distribution to devices and workers.
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputPlan:
+    """Input of a run.
+
+    Attributes:
+      data_dir: folder of the files; None for synthetic data.
+      training, validation: inputs of one worker that reads all data; workers, devices and threads
+        are set when the run is built.
+      distribution: distribution of the batches by a strategy; None where towers fetch their own.
+      metrics_in_process: whether metrics that need all examples are computed in a process of their
+        own.
+    """
+
+    data_dir: str | None
+    training: InputSpec
+    validation: InputSpec
+    distribution: StrategyParams | None
+    metrics_in_process: bool
+
+    @classmethod
+    def resolved(cls, setup: Setup, network: NetworkPlan, length: Length) -> InputPlan:
+        """The input that the flags ask for."""
+        flags = setup.params
+
+        def spec(training: bool) -> InputSpec:
+            return InputSpec.from_flags(
+                flags,
+                dataset=network.dataset,
+                data_dir=flags.data_dir,
+                subset="train" if training else "validation",
+                batch_per_device=(
+                    length.batch_per_device if training else length.eval_batch_per_device
+                ),
+                num_devices=setup.place.job.towers_per_worker,
+                shard_files=training and flags.auto_shard_policy == "file",
+                image_size=getattr(network.model, "image_size", 0),
+                channels=network.model.channels,
+                num_classes=network.spec.num_classes,
+                examples=network.examples,
+                elements=network.spec.elements,
+                preprocess=network.preprocess(training=training),
+                seed=flags.tf_random_seed,
+                dtype=setup.numerics.dtype,
+            )
+
+        by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
+        # Without training or a next evaluation, nothing would run beside the child process.
+        goes_on = setup.work.trains or flags.eval_interval_secs
+        return cls(
+            data_dir=flags.data_dir,
+            training=spec(training=True),
+            validation=spec(training=False),
+            distribution=flags.group(StrategyParams) if by_strategy else None,
+            metrics_in_process=bool(flags.collect_eval_results_async and goes_on),
+        )
+
+    def of_worker(self, subset: str, **placed: Any) -> InputSpec:
+        """The input of one worker, with the fields of `InputSpec` that its place decides."""
+        spec = self.training if subset == "train" else self.validation
+        return dataclasses.replace(spec, **placed)

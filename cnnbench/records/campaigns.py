@@ -1,0 +1,322 @@
+"""Records of `cnnbench strategies` and `cnnbench tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar
+
+from cnnbench.base.text import number
+from cnnbench.records.codec import (
+    ABSENT,
+    OPTIONAL,
+    TIME,
+    Document,
+    check_amount,
+    check_amounts,
+    one_of,
+    started,
+)
+from cnnbench.records.run import Subject
+
+# The document of `cnnbench strategies`, schema 1: the modes of --variable_update side by side.
+
+ONE_TOWER = "one_tower"
+"""The case that the modes are compared with."""
+
+REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
+UNKNOWN = ""
+WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRow:
+    """One row; None where nothing was measured.
+
+    Attributes:
+      mode: value of --variable_update, or "one_tower".
+      all_reduce: all-reduce in use, as in `placement` of a record; "" for none.
+      processes: number of successful processes.
+      images_per_sec: median over the processes of the speed over the timed steps.
+      low, high: 95 % interval of images_per_sec, or its range with too few processes.
+      overhead: time of a step beyond that of one tower with the same work, as a share of the
+        latter; the median over the rounds.
+      peak_memory_bytes, build_seconds, first_step_seconds: medians over the processes.
+      variables, variable_copies, reduction_operations: as in `placement` of a record.
+      weights: "reference", "equal" to it, "different", "not compared"; "" without a checkpoint.
+      weight_distance: largest difference of two elements of a variable from the reference, as a
+        share of the variable's largest element.
+      weight_variable: the variable with that difference; "" if all bits are equal.
+      problem: why a process failed, or "".
+    """
+
+    mode: str
+    all_reduce: str = ""
+    processes: int = 0
+    images_per_sec: float | None = None
+    low: float | None = None
+    high: float | None = None
+    overhead: float | None = None
+    peak_memory_bytes: float | None = None
+    build_seconds: float | None = None
+    first_step_seconds: float | None = None
+    variables: int | None = None
+    variable_copies: int | None = None
+    reduction_operations: int | None = None
+    weights: str = field(default=UNKNOWN, metadata=one_of(WEIGHTS))
+    weight_distance: float | None = None
+    weight_variable: str = ""
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
+        # Both may be negative; a distance of weights may be infinite or NaN.
+        check_amounts("rows", self, but=("overhead", "weight_distance"))
+        if self.overhead is not None and not isfinite(self.overhead):
+            raise ValueError(f"rows.overhead: {self.overhead} is not finite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyProcess:
+    """A process of a round that went well.
+
+    Attributes:
+      mode: value of --variable_update, or "one_tower".
+      round: number of the round, from 1.
+      run_id: run_id of its record.
+      images_per_sec: images per second over the timed steps, without disturbances that few of the
+        mode's processes have; None if unknown.
+    """
+
+    mode: str
+    round: int
+    run_id: str
+    images_per_sec: float | None
+
+    def __post_init__(self) -> None:
+        if self.images_per_sec is not None:
+            check_amount("processes.images_per_sec", self.images_per_sec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategiesDocument(Document):
+    """Result of ``cnnbench strategies``.
+
+    Attributes:
+      run_id: unique name of the measurement.
+      started_at: start of the command, ISO 8601 with offset, UTC.
+      command: argv.
+      config: resolved parameters of the first mode.
+      rows: one row per mode, one tower first.
+      processes: successful processes in the order of the rows.
+      weights_tolerance: largest distance of weights that are called equal.
+      environment: facts about machine and software; unknown ones are absent.
+      subject: what was measured; absent where nothing names it.
+      incomplete: how the command ended early, and what was measured by then; absent if it did not.
+      planned: number of processes that it would have measured; absent if it did not end early.
+    """
+
+    kind: ClassVar[str] = "strategies"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "processes")
+
+    run_id: str
+    started_at: str = field(metadata=TIME)
+    command: tuple[str, ...]
+    config: Mapping[str, Any]
+    rows: tuple[StrategyRow, ...]
+    processes: tuple[StrategyProcess, ...]
+    weights_tolerance: float
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject | None = field(default=None, metadata=ABSENT)
+    incomplete: str | None = field(default=None, metadata=ABSENT)
+    planned: int | None = field(default=None, metadata=ABSENT)
+
+    def __post_init__(self) -> None:
+        started(self.started_at)
+        if not self.rows:
+            raise ValueError("rows: none")
+
+
+def speeds_of(processes: Sequence[StrategyProcess], mode: str) -> tuple[float, ...]:
+    """Images/sec of the processes of a mode, as far as they are known."""
+    of_mode = (one.images_per_sec for one in processes if one.mode == mode)
+    return tuple(speed for speed in of_mode if speed is not None)
+
+
+def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
+    """Result of the comparison of weights, a line each, with whether it is as expected."""
+    reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
+    if reference is None:
+        return [("weights were not compared", True)]
+    found = []
+    equal = [row for row in rows if row.weights == EQUAL]
+    if equal:
+        largest = max(row.weight_distance or 0.0 for row in equal)
+        bits = "all bits" if largest == 0.0 else f"within {number(largest)} of the largest value"
+        names = ", ".join(row.mode for row in equal)
+        found.append((f"weights equal those of {reference}, {bits}: {names}", True))
+    for row in rows:
+        if row.weights == DIFFERENT:
+            share = f"{number(row.weight_distance)} of its largest value, more than {tolerance:g}"
+            of = f"weights of {row.mode} differ from those of {reference}"
+            found.append((f"{of}: {row.weight_variable} by {share}", False))
+    return found
+
+
+# The document of `cnnbench tune`, schema 1: the fastest flags of a network, and their proof.
+
+FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
+VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
+"""Verdicts on the leader: three of `ab`; "open" if inconclusive or without a measured candidate;
+"none" if no candidate was faster in the races."""
+
+AS_GIVEN = "as given"
+"""Name of the candidate that adds no flag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRow:
+    """A candidate; None where nothing was measured.
+
+    Attributes:
+      candidate: the flags that it adds, or "as given".
+      flags: all of its flags.
+      changes: words of --allow for what it trains differently.
+      group: name of the group of its first race.
+      processes: number of measured processes.
+      images_per_sec: median over the processes.
+      gain: speed above that of the flags as given, as a share of it, estimated from all races.
+      low, high: ends of the 95 % interval of gain.
+      left: why it left its race: "slower", "behind", "failed" or "untried"; "" if it did not.
+      after: number of its last round; None if it did not leave.
+      reason: why it left, in words, or "".
+      slower_by: how much slower a "slower" one was than the best, as a share of the best speed.
+      p: p value of that test.
+      place: place of one that was left "behind" among the remaining candidates, from 1.
+    """
+
+    candidate: str
+    flags: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    group: str = ""
+    processes: int = 0
+    images_per_sec: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    left: str = ""
+    after: int | None = None
+    reason: str = ""
+    slower_by: float | None = field(default=None, metadata=OPTIONAL)
+    p: float | None = field(default=None, metadata=OPTIONAL)
+    place: int | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        if self.images_per_sec is not None:
+            check_amount("rows.images_per_sec", self.images_per_sec)
+        _check_finite("rows.", self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedCandidate:
+    """A candidate that cannot run.
+
+    Attributes:
+      group: name of its group in the space.
+      candidate: the flags that it adds.
+      reason: why it cannot run.
+    """
+
+    group: str
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneDocument(Document):
+    """Result of ``cnnbench tune``, schema 1.
+
+    Attributes:
+      started_at: start of the first session of the search, ISO 8601 with offset, UTC.
+      search_command: argv of the search.
+      command: the fastest proven command line, in words; for a job one of `cnnbench launch`.
+      verdict: verdict on the leader against the flags as given: "faster", "same", "slower", "open"
+        (also if no candidate was tried), or "none" if the flags as given lead.
+      reason: reason of the verdict.
+      leader: name of the leading candidate at the end of the races.
+      gain: speed of the leader above that of the flags as given, as a share of it, from the pairs.
+      low, high: ends of the interval of gain.
+      confidence: confidence of that interval, such as 0.96.
+      p: p value of the test in these pairs; None if there was none.
+      pairs: number of measured pairs.
+      weights: a sentence on whether the leader trains the same weights.
+      trains_alike: whether it does; None where that was not compared.
+      weights_steps: number of steps after which the weights were compared; None if they were not.
+      weight_distance: largest difference of two elements of a variable, as a share of the
+        variable's largest element.
+      weight_variable: the variable with that difference; "" if all bits are equal.
+      weights_tolerance: largest distance of weights that are called equal.
+      given: the flags as given.
+      seed: seed of all random orders.
+      seconds: wall seconds of all processes.
+      budget_seconds: seconds that --minutes allows.
+      scatter: standard deviation of a process in the races, as a share; None if unknown.
+      failure: the error that ended the proof, or "".
+      enough_minutes: value of --minutes with which the search could go on; None where more time
+        would not change the answer.
+      rows: the candidates, the fastest first; then those that were not measured.
+      refused: candidates that cannot run.
+    """
+
+    kind: ClassVar[str] = "tune"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "refused")
+
+    started_at: str = field(metadata=TIME)
+    search_command: tuple[str, ...]
+    command: tuple[str, ...]
+    verdict: str
+    reason: str
+    leader: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    pairs: int
+    weights: str
+    trains_alike: bool | None
+    given: tuple[str, ...]
+    seed: int
+    seconds: float
+    budget_seconds: float
+    scatter: float | None
+    failure: str
+    rows: tuple[TuneRow, ...]
+    refused: tuple[RefusedCandidate, ...]
+    p: float | None = field(default=None, metadata=OPTIONAL)
+    enough_minutes: int | None = field(default=None, metadata=OPTIONAL)
+    weights_steps: int | None = field(default=None, metadata=OPTIONAL)
+    weight_distance: float | None = field(default=None, metadata=OPTIONAL)
+    weight_variable: str = field(default="", metadata=OPTIONAL)
+    weights_tolerance: float | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        started(self.started_at)
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
+        _check_finite("", self)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the leader is faster and, as far as compared, trains the same."""
+        return self.verdict == FASTER and self.trains_alike is not False
+
+
+def _check_finite(section: str, of: TuneRow | TuneDocument) -> None:
+    for key in ("gain", "low", "high"):
+        value = getattr(of, key)
+        if value is not None and not isfinite(value):
+            raise ValueError(f"{section}{key}: {value} is not finite")

@@ -1,0 +1,784 @@
+"""The other processes of a job: the handshake, and watching that they live.
+
+TensorFlow's own start waits without limit or message for a missing process, and accepts processes
+with different flags; its import cannot be cancelled. Here every process listens on its own address,
+calls all others, and continues when it has reached and has been reached by every one. So each pair
+of addresses is known to work in both directions, whatever the order of starts, and the port is free
+again when `meet` returns: TensorFlow's server takes it. The connections with the chief stay open
+for `cnnbench.run.cluster`. A process that gives up tells the others, also those that start
+later.
+
+A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: the card of the caller,
+the card of the process that answers, and a confirmation. Nothing is authenticated, and nothing
+received is executed or stored.
+
+TensorFlow waits without limit for a stopped process, and its errors do not always name the lost
+one. So all processes exchange messages with the chief. One that falls silent is asked on its gRPC
+port (`probe`), which a stopped process does not answer, but one with a busy interpreter does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cnnbench.base import rendezvous
+from cnnbench.base.files import parse_json
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS, WRITING_SECONDS, obey
+from cnnbench.base.job import PS, Job, Task, claim, host_and_port, unbound
+from cnnbench.base.rendezvous import listed, named, not_ok, probe
+from cnnbench.base.text import one_line
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.machine.cpu import Host, pid_namespace
+from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
+
+# Handshake of all processes before TensorFlow is loaded; standard library only.
+
+LONGEST_LINE = 1 << 20
+
+_GREETING = "cnnbench handshake"
+_CALL_SECONDS = 10.0  # for one call, from either side
+_PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
+_GOODBYE_SECONDS = 2.0  # for telling all others of a failure, until a notice reports the wait
+_MOST_NAMED = 8  # tasks, or flags, in one message
+_LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True)
+class Met:
+    """Connections that stay open after the handshake.
+
+    Attributes:
+      port: reserves the port, without listening, until TensorFlow's server listens on it.
+      lines: connections with all other tasks at the chief, with the chief at the others.
+      local: PIDs of the other processes of the job on this machine.
+    """
+
+    port: contextlib.ExitStack
+    lines: Mapping[Task, socket.socket]
+    local: Collection[int] = ()
+
+
+def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
+    """Waits until every process of a job is there and has the same facts: versions and `--flags`.
+
+    `tell` prints a line about missing tasks every few seconds.
+
+    Raises:
+      BenchmarkError: the port of this task is in use, or a task is missing, has given up or has
+        other facts. The message names the task and its address.
+    """
+    hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    hosts["--controller_host"] = job.controller_host or ""
+    return rendezvous.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
+
+
+@dataclass(frozen=True)
+class _Card:
+    """Facts that a process sends about itself; `pid` is valid in `namespace` (`pid_namespace`)."""
+
+    task: str
+    nonce: str
+    facts: Mapping[str, str]
+    failed: str | None
+    pid: int
+    namespace: str | None
+
+    @classmethod
+    def read(cls, line: bytes) -> _Card | None:
+        """Reads a card; None if no process of cnnbench has sent it."""
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict) or _GREETING not in values:
+                return None
+            facts, failed = values["facts"], values["failed"]
+            namespace = values.get("namespace")
+            return cls(
+                task=str(values["task"]),
+                nonce=str(values["nonce"]),
+                facts={str(name): str(value) for name, value in facts.items()},
+                failed=None if failed is None else str(failed),
+                pid=int(str(values.get("pid", 0))),
+                namespace=None if namespace is None else str(namespace),
+            )
+        except (ValueError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def line(self) -> bytes:
+        return json.dumps({_GREETING: 1, **vars(self)}).encode() + b"\n"
+
+
+class _Meeting:
+    """The state of the handshake in one process.
+
+    A peer has arrived when the process that answers on its address has the same nonce (a random
+    number per process) as the one that has called here.
+    """
+
+    def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
+        self._job = job
+        self._tell = tell
+        self._own = _Card(
+            task=str(job.task),
+            nonce=secrets.token_hex(8),
+            facts=facts,
+            failed=None,
+            pid=os.getpid(),
+            namespace=pid_namespace(Host()),
+        )
+        self._by_name = {str(task): task for task in job.peers}
+        self._reached: dict[Task, _Card] = {}
+        self._called_by: dict[Task, str] = {}
+        self._trouble: dict[Task, str] = {}
+        self._lines: dict[Task, socket.socket] = {}
+        self._came: set[Task] = set()
+        self._told = False  # a process that gave up told this one, and tells all others
+        self._visits = 0
+
+    async def run(self, timeout: float) -> Met:
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        until = time.monotonic() + timeout
+        try:
+            listener, reserved = await self._listen()
+        except BenchmarkError as error:
+            await self._say_goodbye(str(error), until)
+            raise
+        server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
+        work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
+        work.append(asyncio.create_task(rendezvous.report_missing(self._tell, self._missing)))
+        try:
+            self._check_arrivals()
+            done, _ = await asyncio.wait([self._over], timeout=timeout)
+            if not done:
+                message = f"waited {timeout:g} s (--cluster_timeout) for {self._missing()}"
+                self._fail(f"{self._job.task}: {message}")
+            self._over.result()
+        except BenchmarkError as error:
+            reserved.close()
+            for line in self._lines.values():
+                line.close()
+            await self._say_goodbye(str(error), until)
+            raise
+        finally:
+            for task in work:
+                task.cancel()
+            server.close()
+        here, cards = self._own.namespace, self._reached.values()
+        local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
+        return Met(reserved, self._lines, local)
+
+    # The port of this process.
+
+    async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
+        """A listening socket on the own port, and a reservation of it that does not listen."""
+        deadline = time.monotonic() + _PORT_SECONDS
+        while True:
+            try:
+                return _bind(self._job.address(self._job.task))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                    await asyncio.sleep(rendezvous.RETRY_SECONDS)
+                    continue
+                reason = error.strerror or error
+                if error.errno == errno.EADDRINUSE:
+                    reason = "the port is in use by another program"
+                raise BenchmarkError(f"{named(self._job, self._job.task)}: {reason}") from error
+
+    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._visits += 1
+        try:
+            if self._visits <= 64 + 2 * len(self._by_name):
+                await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
+        # A process of the job will call again, unless the meeting is over, where Python 3.11 would
+        # print a traceback of the cancellation.
+        except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
+            pass
+        finally:
+            self._visits -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        card = _Card.read(await reader.readline())
+        if card is None or card.nonce == self._own.nonce:
+            return
+        self._note(card)
+        if card.failed is not None:
+            self._told = self._told or not self._over.done()
+            self._fail(f"{card.task} gave up: {card.failed}")
+            return
+        writer.write(self._own.line())
+        await writer.drain()
+        if self._agrees(card) and await reader.readline() and card.task in self._by_name:
+            peer = self._by_name[card.task]
+            self._called_by[peer] = card.nonce
+            if self._job.is_chief:
+                self._keep(peer, writer)
+            self._check_arrivals()
+
+    # The ports of the others.
+
+    async def _reach(self, peer: Task) -> None:
+        while not self._has_arrived(peer):
+            if peer not in self._reached or peer in self._called_by:
+                trouble = await self._call(peer)
+                self._trouble[peer] = trouble or ""
+                self._check_arrivals()
+            await asyncio.sleep(rendezvous.RETRY_SECONDS)
+
+    async def _call(self, peer: Task) -> str | None:
+        """Calls a peer once; returns why it cannot be reached, or None."""
+        try:
+            card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
+        except socket.gaierror:
+            return "unknown host"
+        except ConnectionRefusedError:
+            return "nobody listens there"
+        except asyncio.TimeoutError:
+            return "no answer"
+        except ValueError:
+            card = None
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        if card is None:
+            return "another program answers there"
+        self._note(card)
+        if not self._agrees(card):
+            return "disagrees"
+        if card.task != str(peer):
+            return f"answers as {card.task}"
+        self._reached[peer] = card
+        return None
+
+    async def _exchange(self, peer: Task, own: _Card) -> _Card | None:
+        host, port = host_and_port(self._job.address(peer))
+        reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
+        try:
+            writer.write(own.line())
+            card = _Card.read(await reader.readline())
+            if card is not None and _differences(self._own, card) == []:
+                writer.write(b"{}\n")
+                await writer.drain()
+                if peer == self._job.chief and card.task == str(peer):
+                    self._keep(peer, writer)
+            return card
+        finally:
+            writer.close()
+
+    def _keep(self, peer: Task, writer: asyncio.StreamWriter) -> None:
+        if peer in self._lines:
+            self._lines[peer].close()
+        self._lines[peer] = writer.get_extra_info("socket").dup()
+
+    async def _say_goodbye(self, reason: str, until: float) -> None:
+        """Tells the other processes that this one has given up; absent ones until `until`."""
+        card = replace(self._own, facts={}, failed=reason)
+
+        async def tell(peer: Task) -> None:
+            while True:
+                try:
+                    await asyncio.wait_for(self._exchange(peer, card), _CALL_SECONDS)
+                    return
+                except (OSError, ValueError, asyncio.TimeoutError):
+                    if peer in self._came:
+                        return  # the peer has ended, or tells its own failure
+                await asyncio.sleep(rendezvous.RETRY_SECONDS)
+
+        # A coroutine: a cancelled future of gather prints that nobody retrieved its exception.
+        async def tell_all() -> None:
+            await asyncio.gather(*map(tell, self._job.peers))
+
+        telling = asyncio.create_task(tell_all())
+        await asyncio.wait([telling], timeout=_GOODBYE_SECONDS)
+        left = until - time.monotonic()
+        if not (telling.done() or self._told) and left > 0:
+            absent = [named(self._job, peer) for peer in self._job.peers if peer not in self._came]
+            self._tell(f"{reason}; waiting for {_listed(absent)} to tell it, too")
+            await asyncio.wait([telling], timeout=left)
+        telling.cancel()
+
+    # State of the handshake.
+
+    def _note(self, card: _Card) -> None:
+        if card.task in self._by_name:
+            self._came.add(self._by_name[card.task])
+
+    def _agrees(self, card: _Card) -> bool:
+        found = _differences(self._own, card)
+        if found:
+            self._fail(f"the processes of the job disagree: {_listed(found)}")
+        return not found
+
+    def _has_arrived(self, peer: Task) -> bool:
+        return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
+
+    def _check_arrivals(self) -> None:
+        if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
+            self._over.set_result(None)
+
+    def _fail(self, message: str) -> None:
+        if not self._over.done():
+            self._over.set_exception(BenchmarkError(one_line(message)))
+
+    def _missing(self) -> str:
+        peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
+        return _listed([f"{named(self._job, peer)}: {self._state(peer)}" for peer in peers])
+
+    def _state(self, peer: Task) -> str:
+        if self._trouble.get(peer):
+            return self._trouble[peer]
+        if peer not in self._reached:
+            return "no answer"
+        if peer in self._called_by:
+            return f"two processes say that they are {peer}"
+        return f"it has not reached this process at {self._job.address(self._job.task)}"
+
+
+def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
+    """A listening socket on all interfaces, like TensorFlow's, and a reservation of the port.
+
+    All sockets set SO_REUSEADDR, so that the server can share the port with the reservation.
+    """
+    _, port = host_and_port(address)
+    with contextlib.ExitStack() as stack:
+        reserved = stack.enter_context(contextlib.ExitStack())
+        reserved.enter_context(claim(port))
+        pair = reserved.enter_context(unbound()), stack.enter_context(unbound())
+        for one in pair:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("", port))
+        pair[1].listen(128)
+        stack.pop_all()
+    return pair[1], reserved
+
+
+def _differences(own: _Card, other: _Card) -> list[str]:
+    names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
+    if any(card.task.startswith(f"{PS}:") for card in (own, other)):  # it has few facts
+        names = [name for name in own.facts if name in other.facts]
+    return [
+        f"{name} is {_value(own.facts.get(name))} at {own.task}, "
+        f"{_value(other.facts.get(name))} at {other.task}"
+        for name in names
+        if own.facts.get(name) != other.facts.get(name)
+    ]
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "unknown"
+    return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
+
+
+def _listed(phrases: list[str]) -> str:
+    more = len(phrases) - _MOST_NAMED
+    return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))
+
+
+# Detection of lost, stopped and stalled processes of a job; no TensorFlow.
+
+PATIENCE = 600.0
+"""Seconds for a process to load TensorFlow and start its server."""
+
+PERIOD = 2.0
+"""Seconds between two messages of a task."""
+
+_SILENCE = 6.0  # seconds without a message that make a task suspect
+_ANSWER_SECONDS = 5.0  # for the answer of a suspect
+_MISSES = 2  # wrong answers in a row that are a loss
+
+NOT_STARTED = "its server has not started"
+MUTE = "answers, but reports nothing"
+
+_LINGER_SECONDS = 2.0
+_RECENT_SECONDS = 30.0  # age up to which a stop of this process explains the end of a job
+_MOST_BYTES = 1 << 20  # largest message
+
+
+class Ending(NamedTuple):
+    """The end of a run: an exit code, and a reason if it is not 0."""
+
+    code: int
+    reason: str = ""
+
+
+@dataclass
+class _Peer:
+    """A task and its connection; `line` is None once closed, `standing` if it has no loop."""
+
+    line: socket.socket | None
+    heard: float
+    up: bool = False
+    ended: bool = False
+    standing: Standing | None = None
+    received: bytes = b""
+    unsent: bytes = b""
+
+
+class Watchdog:
+    """A daemon thread that ends this process when the job cannot continue.
+
+    Every task but the chief has one connection to the chief, its line, kept from the handshake. On
+    it each side reports every `period` seconds that it is alive, and its progress: 2(n-1) messages
+    for n tasks. A task is suspect if its line has closed or was silent for some seconds. A suspect
+    is asked by `probe` every `period` seconds; several wrong answers in a row are a loss, so that a
+    task that ends normally just before this process calls `end` is not lost. The chief reports its
+    findings to all others before it ends, so that all name the same task. The others watch the
+    chief alone; if it does not answer they ask all tasks, once per miss, and name all that are
+    lost.
+
+    The chief also compares the progress of all tasks: see `StallDetector` and `blamed`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        lost: Callable[[str], None],
+        *,
+        patience: float = PATIENCE,
+        period: float = PERIOD,
+        leave: Callable[[int], object] = os._exit,
+        spares: Callable[[Task, str], bool] = lambda task, state: False,
+        look: Callable[[], Standing] | None = None,
+        stall_timeout: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[str, float], str] = probe,
+    ) -> None:
+        """Does not start the thread.
+
+        Args:
+          lost: called once, in another thread, with a message that names the task, while the main
+            thread may be stuck in TensorFlow; has a minute to write the record and print.
+          leave: ends the process without clean-up: `sys.exit` would wait for the main thread.
+          spares: whether the job continues without a task in a state named by `probe`; its loss is
+            then only noted in `gone`.
+          look: see `StallDetector`; None for a process without a loop of its own.
+        """
+        self._job = job
+        self._lost = lost
+        self._patience, self._period = patience, period
+        self._leave = leave
+        self._spares = spares
+        self._stall_timeout = stall_timeout
+        self._progress = None if look is None else StallDetector(look, stall_timeout)
+        self._clock = clock
+        self._ask = ask
+        self.gone: dict[Task, str] = {}
+        self._peers: dict[Task, _Peer] = {}
+        self._reasons: dict[Task, str] = {}  # reasons given by failing tasks
+        self._selector = selectors.DefaultSelector()
+        self._up = False
+        self._own: Standing | None = None
+        self._missed: dict[Task, int] = {}
+        self._begun = self._ticked = self._gap = self._gap_end = 0.0
+        self._stopped = threading.Event()
+        self._once = threading.Lock()
+        self._changed = threading.Condition()
+        self._ending: Ending | None = None
+
+    def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
+        """Starts the thread."""
+        self.open(lines or {})
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def open(self, lines: Mapping[Task, socket.socket]) -> None:
+        """Takes over the connections; does not start the thread that calls `tick` and `listen`."""
+        self._begun = self._ticked = self._clock()
+        for task, line in lines.items():
+            line.setblocking(False)
+            self._peers[task] = _Peer(line, self._begun)
+            self._selector.register(line, selectors.EVENT_READ, task)
+
+    def up(self, *, all_others: bool = False) -> None:
+        """Records and announces that TensorFlow's server of this process answers.
+
+        With `all_others`, those of all others answer, too: one that falls silent is then a loss,
+        even if it has never announced its server.
+        """
+        self._up = True
+        for peer in self._peers.values():
+            peer.up = peer.up or all_others
+            self._send(peer, {"up": True, "standing": self._own})
+
+    def up_together(self) -> None:
+        """`up` for workers whose servers start at the same time; returns when all others can, too.
+
+        No Python runs here while the servers start, so a loss before that would go unnoticed.
+        """
+        if not self._job.is_chief:
+            self.up()
+        with self._changed:
+            while not all(peer.up for peer in self._peers.values()):
+                obey()
+                self._changed.wait(LONGEST_WAIT_SECONDS)
+        if self._job.is_chief:
+            self.up()
+
+    def wait(self) -> Ending:
+        """Waits until the chief announces the end of the run."""
+        with self._changed:
+            while self._ending is None:
+                obey()
+                self._changed.wait(LONGEST_WAIT_SECONDS)
+        return self._ending
+
+    def end(self, how: Ending, seconds: float = 0.0, *, lost: bool = False) -> None:
+        """Announces the end of this process's part; from now on other processes may end.
+
+        Args:
+          seconds: to wait until the others end, fail or are lost, too. Those that fail in the same
+            step may still need the server of this process for that.
+          lost: whether its end is a loss to the others, which name its reason.
+        """
+        self._stopped.set()
+        self._tell({"failed": one_line(how.reason)} if lost else {"end": how})
+        with self._changed:
+            self._changed.wait_for(self._all_ended, seconds)
+
+    def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
+        """Lost tasks with the reasons that they have given for their ends, awaited for `seconds`.
+
+        Without `states` (those of the lost tasks), all tasks that have given a reason.
+        """
+
+        def known() -> bool:
+            return bool(self._reasons) or (bool(states) and all(map(self._has_ended, states)))
+
+        with self._changed:
+            self._changed.wait_for(known, seconds)
+            found = {task: self._reasons.get(task, state) for task, state in states.items()}
+            return found or dict(self._reasons)
+
+    def explanation(self) -> str:
+        """Why the job has ended, if because this process was stopped for too long; else "".
+
+        Only a stop within the last half minute counts.
+        """
+        now = self._clock()
+        seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
+        if now - self._ticked >= self._longest_gap:
+            seconds = now - self._ticked
+        if not seconds:
+            return ""
+        own = named(self._job, self._job.task)
+        heartbeat = "too long for the heartbeat of TensorFlow's coordination service"
+        ended = heartbeat if self._job.client_per_worker else "and the others ended without it"
+        return f"{own} was stopped for {seconds:.0f} s, {ended}"
+
+    def tick(self) -> None:
+        """Sends the progress of this process and judges what is known of the others."""
+        now = self._note_time()
+        if self._progress is not None:
+            self._own = self._progress.at(now)
+        for peer in self._peers.values():
+            beat = {"up": self._up, "standing": self._own}
+            self._send(peer, beat if not peer.unsent else None)
+        self._find_lost(now)
+        if not self._stopped.is_set():
+            self._find_stalled()
+
+    def listen(self, seconds: float) -> bool:
+        """Reads messages of the others; returns True early when a connection has closed."""
+        ready = self._selector.select(seconds)
+        now = self._note_time()
+        closed = [self._receive(key.data, now) for key, _ in ready]
+        return any(closed)
+
+    def _run(self) -> None:
+        while not (self._stopped.is_set() and self._all_ended()):
+            self.tick()
+            until = self._clock() + self._period
+            while (left := until - self._clock()) > 0 and not self.listen(left):
+                pass
+        for peer in self._peers.values():
+            self._close(peer)
+        self._selector.close()
+
+    def _note_time(self) -> float:
+        now = self._clock()
+        gap = now - self._ticked
+        if gap >= self._longest_gap:
+            self._gap, self._gap_end = gap, now
+            # What happened meanwhile is not known yet.
+            self._begun += gap
+            for peer in self._peers.values():
+                peer.heard += gap
+            if self._progress is not None:
+                self._progress.forgive(gap)
+        self._ticked = now
+        return now
+
+    @property
+    def _longest_gap(self) -> float:
+        return self._period + _SILENCE + _ANSWER_SECONDS
+
+    # Connections.
+
+    def _tell(self, message: object, but: _Peer | None = None) -> None:
+        for peer in self._peers.values():
+            if peer is not but:
+                self._send(peer, message)
+
+    def _send(self, peer: _Peer, message: object) -> None:
+        """Sends a message after those still waiting; what cannot be sent now waits."""
+        with self._changed:
+            if message is not None:
+                peer.unsent += json.dumps(message).encode() + b"\n"
+            if peer.line is None or not peer.unsent:
+                return
+            with contextlib.suppress(OSError):  # full, or closed, which reading notices
+                peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
+
+    def _receive(self, task: Task, now: float) -> bool:
+        """Returns whether the connection has closed."""
+        peer = self._peers[task]
+        assert peer.line is not None
+        try:
+            data = peer.line.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        *lines, peer.received = (peer.received + data).split(b"\n")
+        if not data or len(peer.received) > _MOST_BYTES:
+            self._close(peer)
+            return True
+        peer.heard = now
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
+                self._take(task, peer, parse_json(line))
+        return False
+
+    def _take(self, task: Task, peer: _Peer, message: dict[str, Any]) -> None:
+        if "lost" in message:
+            self._report(str(message["lost"]))
+        elif "failed" in message:
+            if self._job.is_chief:
+                self._tell({**message, "task": str(task)}, but=peer)
+            by_name = {str(one): one for one in self._job.tasks}
+            with self._changed:
+                whose = by_name.get(str(message.get("task")), task)
+                self._reasons[whose] = one_line(str(message["failed"]))
+                self._changed.notify_all()
+        elif "end" in message:
+            code, reason = message["end"]
+            with self._changed:
+                peer.ended = True
+                if task == self._job.chief:
+                    self._ending = Ending(int(code), str(reason))
+                self._changed.notify_all()
+        else:
+            with self._changed:
+                peer.up = peer.up or bool(message["up"])
+                self._changed.notify_all()
+            standing = message["standing"]
+            peer.standing = None if standing is None else Standing.read(standing)
+
+    def _close(self, peer: _Peer) -> None:
+        with self._changed:
+            if peer.line is not None:
+                self._selector.unregister(peer.line)
+                peer.line.close()
+            peer.line = None
+            self._changed.notify_all()
+
+    def _all_ended(self) -> bool:
+        return all(map(self._has_ended, self._job.peers))
+
+    def _has_ended(self, task: Task) -> bool:
+        """Whether a task has ended or failed, or has no connection left to report that."""
+        line = self._peers.get(task) or self._peers.get(self._job.chief)
+        known = task in self._reasons or task in self.gone
+        return known or line is None or line.ended or line.line is None
+
+    # Verdicts.
+
+    def _find_lost(self, now: float) -> None:
+        watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
+        suspects = [
+            task
+            for task, peer in watched.items()
+            if peer.line is None or (peer.up and peer.heard < now - _SILENCE)
+        ]
+        # Without the chief the state of the others is unknown.
+        asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
+        states = not_ok(self._job, asked, _ANSWER_SECONDS, self._ask)
+        self._note_time()
+        self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
+        lost = {task: states[task] for task, n in self._missed.items() if n >= _MISSES}
+        if self._stall_timeout:
+            before = now - LONG * self._stall_timeout
+            mute = (task for task in suspects if watched[task].line and task not in states)
+            lost |= {task: MUTE for task in mute if watched[task].heard < before}
+        if self._stopped.is_set():  # `end` need not wait for those that will not say that they end
+            with self._changed:
+                for task in lost.keys() & watched.keys():
+                    watched[task].ended = True
+                self._changed.notify_all()
+            return
+        for task in [task for task, state in lost.items() if self._spares(task, state)]:
+            self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
+        if any(task in suspects for task in lost):
+            lost = self.explained(lost)
+            self.gone |= lost
+            self._report(f"lost {listed(self._job, lost)}")
+        late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
+        if late and now - self._begun >= self._patience:
+            states = not_ok(self._job, late, _ANSWER_SECONDS, self._ask)
+            missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
+            self._report(f"waited {self._patience:g} s for {missing}")
+
+    def _find_stalled(self) -> None:
+        if self._own is None or not self._job.is_chief:
+            return
+        standings = {self._job.task: self._own}
+        standings |= {t: p.standing for t, p in self._peers.items() if p.standing is not None}
+        loops = self._job.num_workers if self._job.client_per_worker else 1
+        if len(standings) < loops or not all(standing.stalled for standing in standings.values()):
+            return
+        # With one loop for all towers, the worker that it waits for.
+        by_name = {str(task): task for task in self._job.tasks}
+        found = blamed(standings)
+        tasks = {by_name.get(one.task, task): str(one) for task, one in found.items()}
+        even = "; none is behind the others" if len(found) > 1 else ""
+        stuck = f"stuck: {listed(self._job, tasks)}{even}"
+        self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
+
+    def _report(self, message: str) -> None:
+        """Reports a failure and ends the process; returns only if a test replaces `leave`."""
+        if self._stopped.is_set() or not self._once.acquire(blocking=False):
+            return
+        message = self.explanation() or message
+        if self._job.is_chief:
+            self._tell({"lost": message})
+
+        def call_back() -> None:
+            with contextlib.suppress(Exception):  # the process ends in any case
+                self._lost(one_line(message))
+
+        call = threading.Thread(target=call_back, daemon=True)
+        call.start()
+        if self._job.is_chief:
+            self._linger()
+        call.join(WRITING_SECONDS)
+        self._leave(int(ExitCode.FAILED))
+
+    def _linger(self) -> None:
+        """Reads until the others close: closing with unread messages resets the connection."""
+        end = time.monotonic() + _LINGER_SECONDS
+        while any(peer.line is not None for peer in self._peers.values()):
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            for key, _ in self._selector.select(left):
+                self._receive(key.data, self._ticked)

@@ -1,1 +1,0 @@
-"""Handshake, supervision and servers of the processes of a job."""

@@ -1,0 +1,546 @@
+"""Observers of a run: benchmark logs, MLPerf logs and summaries.
+
+`benchmark_run.log` is one JSON object about the run, replaced atomically; `metric.log` has a JSON
+object per line, and new lines are appended.
+
+Keys and form are those of MLCommons' logging package for training (mllog 1.0 and later), as its
+compliance checker asks for them of resnet and ssd; docs/observability.md lists what is left out.
+
+An event file is a TFRecord file of `Event` messages. The dashboard's name and the tensor's form
+make a value a scalar, histogram or image. `tf.summary` is not used: it cannot write the events that
+hide the values of an earlier run, and its `scalar` and the like need the package tensorboard, which
+TensorFlow no longer installs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from cnnbench.base.files import place
+from cnnbench.data.coco import CROP_TRIES
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.records.files import write_text, writing_output
+from cnnbench.records.run import Evaluation
+from cnnbench.run.observe.operations import message
+from cnnbench.run.step.train_step import TrainStep
+from cnnbench.variable_mgr.base import VariableMgr
+
+# Callbacks that run outside timed steps: summaries and logs.
+
+
+class Moment(NamedTuple):
+    """State of a training after a step of the warm-up or a timed one.
+
+    Attributes:
+      global_step: global step of the weights.
+      metrics: metrics of the step's batch by name; empty unless they are computed.
+      images_per_sec: as the row of the step prints it; None in the warm-up.
+    """
+
+    global_step: int
+    learning_rate: float
+    loss: float
+    metrics: Mapping[str, float]
+    images_per_sec: float | None
+
+
+class Observer:
+    """Receives the events of a run; by default ignores them."""
+
+    def begins(self, global_step: int, steps: int) -> None:
+        """The training begins, with the warm-up; `steps` are timed after it, at most."""
+
+    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+        """The row of a timed step was printed; the first step is 1. Metrics as in `Moment`."""
+
+    def due(self, global_step: int) -> bool:
+        """Whether `paused` is to be called after this step of the warm-up or of the timed loop."""
+        del global_step
+        return False
+
+    def paused(self, moment: Moment) -> None:
+        """Called while no step is running; may take time."""
+
+    def evaluating(self, global_step: int) -> None:
+        """An evaluation begins; the training is paused or has ended."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """An evaluation has ended."""
+
+    def resuming(self, global_step: int) -> None:
+        """The training continues after an evaluation."""
+
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+        """The training has ended, with its last evaluation; steps and rate of the timed loop."""
+
+    def close(self) -> None:
+        """The run has ended, successfully or not."""
+
+
+# The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks wrote too.
+
+_RUN, _METRICS = "benchmark_run.log", "metric.log"
+_RATE = "examples per second"
+_KINDS = {bool: "bool_value", int: "long_value", float: "float_value"}
+_ACCURACIES = {"top_1": "top_1_accuracy", "top_5": "top_5_accuracy"}
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class BenchmarkLog(Observer):
+    """Writes `benchmark_run.log` and `metric.log` into a folder, which it makes.
+
+    Args:
+      config: every parameter of the run, resolved, as plain JSON values.
+      parameters: `cnnbench.run.driver.describe.log_parameters`.
+      facts: facts about machine and software, as in records; unknown ones are absent.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        config: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        test_id: str | None,
+    ) -> None:
+        self._folder = Path(folder)
+        about = run_info(config, parameters, facts, test_id)
+        with writing_output("benchmark_log_dir", folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
+
+    def displayed(self, step: int, images_per_sec: float, metrics: Mapping[str, float]) -> None:
+        """A row of the table; steps are numbered as there."""
+        self._metric("current_examples_per_sec", images_per_sec, step, _RATE)
+        for name, value in metrics.items():
+            self._metric(_ACCURACIES.get(name, name), value, step)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Accuracies and rate of an evaluation."""
+        step = evaluation.global_step
+        found = {"top_1": evaluation.top_1, "top_5": evaluation.top_5}
+        for name, value in {**found, **evaluation.metrics}.items():
+            if value is not None:
+                self._metric(f"eval_{_ACCURACIES.get(name, name)}", value, step)
+        rate = evaluation.images_per_sec
+        self._metric("eval_average_examples_per_sec", rate, step, _RATE)
+
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+        """The average of the timed loop."""
+        self._metric("average_examples_per_sec", images_per_sec, steps, _RATE)
+
+    def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
+        line: dict[str, Any] = {
+            "name": name,
+            # JSON has no NaN and no infinities.
+            "value": value if math.isfinite(value) else str(value),
+            "unit": unit,
+            "global_step": step,
+            "timestamp": datetime.now(timezone.utc).strftime(_TIME),
+            "extras": [],
+        }
+        with writing_output("benchmark_log_dir", str(self._folder)):
+            with (self._folder / _METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def run_info(
+    config: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    test_id: str | None,
+) -> dict[str, Any]:
+    """Content of benchmark_run.log; arguments as for `BenchmarkLog`."""
+    gpus = facts.get("gpu_names") or []
+    cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
+    parameters = {**config, **parameters}
+    return {
+        "model_name": parameters["model"],
+        "dataset": {"name": parameters["dataset"]},
+        "test_id": test_id,
+        "run_date": datetime.now(timezone.utc).strftime(_TIME),
+        "tensorflow_version": {
+            "version": facts.get("tensorflow_version"),
+            "git_hash": facts.get("tensorflow_git_version"),
+        },
+        "machine_config": {
+            "cpu_info": {**cpu, "mhz_per_cpu": facts.get("cpu_max_mhz")},
+            "gpu_info": {"count": len(gpus), "model": gpus[0] if gpus else None},
+            "memory_total": facts.get("memory_bytes"),
+        },
+        "run_parameters": [_parameter(name, parameters[name]) for name in sorted(parameters)],
+    }
+
+
+def _parameter(name: str, value: Any) -> dict[str, Any]:
+    key = _KINDS.get(type(value))
+    return {"name": name, "string_value": str(value)} if key is None else {"name": name, key: value}
+
+
+# MLPerf's compliance log: `:::MLLOG` lines on standard error.
+
+_POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+_BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
+"""MLPerf's names of the networks that were its benchmarks."""
+
+
+class MLPerfLog(Observer):
+    """Logs a training: its set-up, blocks of training between evaluations, and its end."""
+
+    def __init__(self, plan: RunPlan, write: Callable[[str], None]) -> None:
+        self._plan, self._target, model = plan, plan.length.target, plan.network.model
+        names = (*model.host_metric_names, *model.metric_names)
+        # The metric that is logged as accuracy.
+        if plan.length.target is not None:
+            self._accuracy = plan.length.target.metric
+        elif model.top_1_accuracy in names:
+            self._accuracy = model.top_1_accuracy
+        else:
+            self._accuracy = (*names, "loss")[0]
+        self._write = write
+        self._lengths: Iterator[int] = iter(())
+        self._block: float | None = None
+        self._reached = False
+        self._started = self._finished = False
+        self._log(_START, "init_start", None)
+        settings = {
+            "submission_benchmark": _BENCHMARKS.get(
+                plan.network.model.name, plan.network.model.name
+            ),
+            "seed": plan.numerics.tf_random_seed,
+            "global_batch_size": plan.length.global_batch,
+            "train_samples": plan.length.train_examples,
+            "eval_samples": plan.length.eval_examples,
+            "gradient_accumulation_steps": 1,
+            **_network(plan),
+            **_optimizer(plan),
+        }
+        for key, value in settings.items():
+            self._log(_POINT, key, value)
+
+    def begins(self, global_step: int, steps: int) -> None:
+        """Logs the start of the training, with the warm-up."""
+        self._log(_END, "init_stop", None)
+        self._log(_START, "run_start", None)
+        self._started = True
+        last = global_step + self._plan.length.warm_up.least + steps
+        evaluations = sorted(
+            step for step in self._plan.length.eval_steps if global_step < step < last
+        )
+        edges = [global_step, *evaluations, last]
+        self._lengths = iter([end - begin for begin, end in itertools.pairwise(edges)])
+        self.resuming(global_step)
+
+    def evaluating(self, global_step: int) -> None:
+        """Logs the end of a block of training."""
+        self._end_block()
+        self._log(_START, "eval_start", None, **self._position(global_step))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Logs the target's metric, or else the model's accuracy."""
+        position = self._position(evaluation.global_step)
+        value = evaluation.value_of(self._accuracy)
+        if value is not None:
+            self._log(_POINT, "eval_accuracy", value, **position)
+        if self._target is not None and self._target.reached(value):
+            self._reached = True
+        self._log(_END, "eval_stop", None, **position)
+
+    def resuming(self, global_step: int) -> None:
+        """Logs the next block of training, if steps are left."""
+        length = next(self._lengths, 0)
+        if not length:
+            return
+        self._block = self._epochs(global_step)
+        self._log(
+            *(_START, "block_start", None),
+            first_epoch_num=self._block,
+            epoch_count=self._epochs(length),
+            samples_count=global_step * self._plan.length.global_batch,
+        )
+
+    def ended(self, global_step: int, steps: int, images_per_sec: float) -> None:
+        """Logs the end of the training, after its last evaluation."""
+        self._finished = True
+
+    def close(self) -> None:
+        """Logs the end of the run, and whether it reached its target."""
+        if self._started:
+            self._end_block()
+            done = self._finished if self._target is None else self._reached
+            status = "success" if done else "aborted"
+            self._log(_END, "run_stop", None, status=status)
+
+    def _epochs(self, steps: int) -> float:
+        return steps * self._plan.length.global_batch / self._plan.length.train_examples
+
+    def _position(self, global_step: int) -> dict[str, float]:
+        samples = global_step * self._plan.length.global_batch
+        return {"epoch_num": self._epochs(global_step), "samples_count": samples}
+
+    def _end_block(self) -> None:
+        if self._block is not None:
+            self._log(_END, "block_stop", None, first_epoch_num=self._block)
+            self._block = None
+
+    def _log(self, kind: str, key: str, value: Any, **metadata: Any) -> None:
+        line = {
+            "namespace": "",
+            "time_ms": round(time.time() * 1e3),
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": metadata,
+        }
+        self._write(f":::MLLOG {json.dumps(line)}")
+
+
+def _network(plan: RunPlan) -> dict[str, Any]:
+    """Settings of batch norm and of the training images."""
+    settings: dict[str, Any] = {}
+    if plan.network.spec.statistics:
+        sync = plan.numerics.bn_stats == "sync"
+        settings["model_bn_span"] = (
+            plan.length.global_batch if sync else plan.length.batch_per_device
+        )
+    if plan.network.dataset.name == "coco" and plan.input.data_dir is not None:
+        settings["max_samples"] = CROP_TRIES
+    return settings
+
+
+def _optimizer(plan: RunPlan) -> dict[str, Any]:
+    """Settings of the optimizer, as it declares them, and of its learning rate."""
+    rate = plan.rates.outline
+    optimizer = plan.numerics.optimizer
+    settings: dict[str, Any] = {
+        "opt_name": optimizer.mlperf_name or optimizer.name,
+        "opt_base_learning_rate": rate.base,
+        "opt_learning_rate_warmup_epochs": rate.warmup_epochs,
+        "opt_learning_rate_warmup_steps": rate.warmup_steps,
+        "opt_learning_rate_warmup_factor": 0.0,
+        "opt_weight_decay": plan.numerics.weight_decay,
+    }
+    if rate.boundaries_epochs:
+        settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
+    named = {
+        **plan.numerics.constants,
+        "base_rate": rate.base,
+        "end_rate": plan.rates.schedule(plan.length.training_steps),
+        "warmup_epochs": rate.warmup_epochs,
+        "weight_decay": plan.numerics.weight_decay,
+    }
+    own = optimizer.mlperf.items()
+    return settings | {key: named[of] if isinstance(of, str) else of for key, of in own}
+
+
+# TensorBoard summaries of training and evaluations, by --summary_verbosity.
+
+_BUCKETS = 30
+_MOST_IMAGES = 3
+# Values of DataClass.
+_SCALAR, _TENSOR, _BLOBS = 1, 2, 3
+# Value of SessionLog.SessionStatus.
+_SESSION_START = 1
+
+
+class EventFile:
+    """An event file, created in the folder of a flag when the first value is written."""
+
+    def __init__(self, flag: str, folder: str) -> None:
+        self._flag = flag
+        self._folder = folder
+        self._writer: Any = None
+        self._start: int | None = None
+
+    def hide(self, step: int) -> None:
+        """Makes the next value hide those of this step and later ones in all earlier events."""
+        self._start = step if self._start is None else min(step, self._start)
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Writes a number."""
+        self._write(tag, np.float32(value), step, "scalars", _SCALAR)
+
+    def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
+        """Writes a histogram of the finite values."""
+        self._write(tag, buckets(values), step, "histograms", _TENSOR)
+
+    def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
+        """Writes the first images of a batch, [n, height, width, channels] of 1, 3 or 4 channels.
+
+        Each is scaled so that its least value is black and its greatest white.
+        """
+        rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
+        height, width = rows.shape[1:3]
+        content = [str(width).encode(), str(height).encode()]
+        for row in rows:
+            shown = np.nan_to_num(row)
+            low, high = shown.min(), shown.max()
+            scaled = np.round((shown - low) * (255.0 / max(high - low, 1e-12)))
+            content.append(tf.io.encode_png(scaled.astype(np.uint8)).numpy())
+        self._write(tag, content, step, "images", _BLOBS)
+
+    def flush(self) -> None:
+        """Writes buffered values to disk."""
+        if self._writer is not None:
+            with writing_output(self._flag, self._folder, tf.errors.OpError):
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._writer is not None:
+            with writing_output(self._flag, self._folder, tf.errors.OpError):
+                self._writer.close()
+
+    def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        metadata = {"plugin": {"name": dashboard.encode()}, "data_class": data_class}
+        summary = message("Summary")()
+        summary.values.add(tag=tag.encode(), metadata=metadata).tensor.MergeFromString(tensor)
+        with writing_output(self._flag, self._folder, tf.errors.OpError):
+            if self._writer is None:
+                place(self._folder).mkdir(parents=True, exist_ok=True)
+                # The dashboard reads the files of a folder in order of their names.
+                host = f"{socket.gethostname()}.{os.getpid()}"
+                name = f"events.out.tfevents.{time.time():017.6f}.{host}"
+                self._writer = tf.io.TFRecordWriter(os.path.join(self._folder, name))
+                self._event(file_version=b"brain.Event:2")
+            if self._start is not None:
+                self._event(step=min(self._start, step), session={"status": _SESSION_START})
+                self._start = None
+            self._event(step=step, summary=summary)
+
+    def _event(self, **fields: Any) -> None:
+        self._writer.write(message("Event")(wall_time=time.time(), **fields).SerializeToString())
+
+
+def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The histogram of finite values: rows of left edge, right edge and count."""
+    # Without copies in double precision, for which the system would have to map memory.
+    flat = np.asarray(values).ravel()
+    finite = np.isfinite(flat)
+    if not finite.all():
+        flat = flat[finite]
+    if not flat.size:
+        return np.zeros((0, 3))
+    one = flat.min() == flat.max()
+    counts, edges = np.histogram(flat, 1 if one else _BUCKETS)
+    columns = (edges[:-1], edges[1:], counts)
+    return np.stack([column.astype(np.float64) for column in columns], axis=1)
+
+
+_GRADIENTS, _VARIABLES = 2, 3
+_CHANNELS = (1, 3, 4)
+
+
+class _Summaries(Observer):
+    """Writes an event file into the folder of a flag."""
+
+    def __init__(self, flag: str, folder: str) -> None:
+        self._file = EventFile(flag, folder)
+
+    def begins(self, global_step: int, steps: int) -> None:
+        """Hides what an earlier run wrote after the checkpoint that this one continues from."""
+        del steps
+        self._file.hide(global_step + 1)
+
+    def close(self) -> None:
+        """Ends the event file."""
+        self._file.close()
+
+
+class TrainingSummaries(_Summaries):
+    """Writes summaries of a training into --train_dir.
+
+    The gradients of the step are traced here once more, if they are wanted.
+    """
+
+    def __init__(self, plan: RunPlan, step: TrainStep, manager: VariableMgr) -> None:
+        assert plan.outputs.train_dir is not None
+        super().__init__("train_dir", plan.outputs.train_dir)
+        self._every = plan.outputs.save_summaries_steps
+        self._verbosity = plan.outputs.summary_verbosity
+        self._loss = plan.numerics.loss_type_to_report
+        self._step = step
+        self._manager = manager
+        if self._verbosity >= _GRADIENTS:
+            self._last_gradients = step.last_gradients()
+
+    def due(self, global_step: int) -> bool:
+        """Every --save_summaries_steps global steps."""
+        return global_step % self._every == 0
+
+    def paused(self, moment: Moment) -> None:
+        """Writes scalars, and statistics that only summaries need."""
+        step = moment.global_step
+        for tag, value in self._scalars(moment).items():
+            self._file.scalar(tag, value, step)
+        if self._verbosity >= _GRADIENTS:
+            gradients, batch = self._last_gradients()
+            for name, gradient in gradients.items():
+                self._file.histogram(f"gradients/{name}", _values(gradient), step)
+            if self._verbosity >= _VARIABLES:
+                for name, variable in self._manager.savable_variables().items():
+                    self._file.histogram(f"variables/{name}", _values(variable.primary), step)
+                for part in batch:
+                    if part.shape.rank == 4 and part.shape[-1] in _CHANNELS:
+                        self._file.images("images", _values(part), step)
+        self._file.flush()
+
+    def _scalars(self, moment: Moment) -> dict[str, float]:
+        scalars = {
+            "learning_rate": moment.learning_rate,
+            self._loss: moment.loss,
+            "images_per_sec": moment.images_per_sec,
+            **{f"metrics/{name}": value for name, value in moment.metrics.items()},
+            "loss_scale": self._step.loss_scale.value,
+        }
+        return {tag: value for tag, value in scalars.items() if value is not None}
+
+
+class EvaluationSummaries(_Summaries):
+    """Writes the results of evaluations into --eval_dir.
+
+    Args:
+      newest: whether newest checkpoints are evaluated: results of later steps are obsolete then.
+    """
+
+    def __init__(self, folder: str, newest: bool) -> None:
+        super().__init__("eval_dir", folder)
+        self._newest = newest
+        self._last: int | None = None
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Writes the result of an evaluation."""
+        step = evaluation.global_step
+        if self._newest and (self._last is None or step <= self._last):
+            self._file.hide(step)
+        self._last = step
+        scalars = {
+            "eval/Accuracy@1": evaluation.top_1,
+            "eval/Accuracy@5": evaluation.top_5,
+            "eval/loss": evaluation.loss,
+            "eval/examples_per_sec": evaluation.images_per_sec,
+            **{f"eval/{name}": value for name, value in evaluation.metrics.items()},
+        }
+        for tag, value in scalars.items():
+            if value is not None:
+                self._file.scalar(tag, value, step)
+        self._file.flush()
+
+
+def _values(tensor: Any) -> Any:
+    return tf.cast(tensor, tf.float32).numpy()

@@ -1,0 +1,359 @@
+"""Checks before a run is built: its output files and its memory.
+
+`scripts/measure_memory` compares the memory with the measured peak (docs/evidence.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.files import hold, is_url, place
+from cnnbench.base.terminal import Messages
+from cnnbench.base.text import binary
+from cnnbench.errors import FlagError
+from cnnbench.machine.cpu import Host, Memory, main_memory
+from cnnbench.machine.gpu import gpu_count, gpu_memory
+from cnnbench.models.declaration import bytes_per_image
+from cnnbench.models.spec import MASTER_BYTES
+from cnnbench.plan.place import Work
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import Setup
+from cnnbench.records import files as checkpoint_folder
+from cnnbench.records.files import Output, prove_folder, real_path, resolve_saved_model
+from cnnbench.records.result_files import ResultFiles
+from cnnbench.run.runtime.tensorflow import published
+from cnnbench.variable_mgr.modes import Copies
+
+# Output files and folders of a run, checked before TensorFlow is loaded.
+
+_RESTART_SECONDS = 3.0  # for the end of a killed process after the start of its successor
+
+
+def partition_file(prefix: str, number: int) -> str:
+    """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
+    stem, suffix = os.path.splitext(prefix)
+    return f"{stem}{number}{suffix}"
+
+
+def held(
+    plan: Setup, results: ResultFiles, messages: Messages
+) -> contextlib.AbstractContextManager[object]:
+    """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
+
+    Raises:
+      FlagError: names the flag of a path that cannot be written, or whose folder another process
+        holds.
+    """
+    notice = results.prepare(files(plan))
+    if notice is not None:
+        messages.notice(notice)
+    prepare_folders(plan)
+    folder = plan.saves_into
+    if folder is None:
+        return contextlib.nullcontext()
+    return hold("train_dir", folder, messages.warning, _RESTART_SECONDS)
+
+
+def prepare_folders(plan: Setup) -> None:
+    """Makes the folders of output files and checks that they are writable."""
+    if (folder := plan.saves_into) is not None:
+        if checkpoint_folder.is_prefix(folder):
+            raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
+        prove_folder("train_dir", folder)
+    if plan.outputs.trace_file and not plan.outputs.use_chrome_trace_format:
+        prove_folder("trace_file", plan.outputs.trace_file)
+    if plan.outputs.export_dir is not None:
+        resolve_saved_model(plan.outputs.export_dir)
+    if plan.summarizes_evaluations:
+        prove_folder("eval_dir", plan.outputs.eval_dir)
+    if plan.machine.xla_cache_dir:
+        real_path("xla_cache_dir", plan.machine.xla_cache_dir)
+        if re.search(r"[\s'\"]", os.path.abspath(plan.machine.xla_cache_dir)):
+            why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
+            raise FlagError("xla_cache_dir", plan.machine.xla_cache_dir, why)
+        prove_folder("xla_cache_dir", plan.machine.xla_cache_dir)
+    if plan.outputs.benchmark_log_dir:
+        prove_folder("benchmark_log_dir", plan.outputs.benchmark_log_dir)
+
+
+def files(plan: Setup) -> Iterator[Output]:
+    """Output files of a run except its records."""
+    yield Output("graph_file", plan.outputs.graph_file, _graph(plan.outputs.graph_file))
+    yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
+    yield Output("profile_json", plan.outputs.profile_json, "step_profile")
+    yield Output(
+        "trace_file",
+        plan.outputs.trace_file if plan.outputs.use_chrome_trace_format else "",
+        "trace",
+    )
+    prefix = plan.outputs.partitioned_graph_file_prefix
+    for number in range(plan.machine.num_gpus + 1 if prefix else 0):  # all devices and the host
+        path = partition_file(prefix or "", number)
+        yield Output("partitioned_graph_file_prefix", path, _graph(path))
+    if plan.outputs.profile_layers:
+        from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
+        from cnnbench.run.observe.work import TABLES
+
+        known = (*TABLES, *FORMATS)
+        for path in plan.outputs.profile_layers.split(","):
+            if Path(path).suffix.lower()[1:] not in known:
+                listed = ", ".join(f".{suffix}" for suffix in known)
+                raise FlagError("profile_layers", path, f"must end in one of {listed}")
+            yield Output("profile_layers", path)
+
+
+def _graph(path: str | None) -> str:
+    return "graph as text" if (path or "").endswith("txt") else "graph"
+
+
+# Estimated memory and duration of a run, before anything large is allocated.
+
+PROCESS_BYTES = 620 * 2**20
+"""Memory of a process with TensorFlow 2.21 and a traced step, before any tensor."""
+
+_SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
+
+# Ratio of estimate to memory from which a run is refused, and from which it is warned of.
+_CERTAIN = 1.5
+_NEAR = 0.9
+
+_START_SECONDS = {"cpu": 7.0, "gpu": 20.0}
+"""Time to import TensorFlow, build and trace the step, and measure or look up the peak."""
+
+_STEP_SECONDS = 0.003
+"""Time of a step without arithmetic."""
+
+_EFFICIENCY = {"cpu": 0.5, "gpu": 0.3}
+"""Share of the peak that networks reach."""
+
+_MATRIX = 1024
+_RATE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of a process whose devices are the CPU, or of a GPU.
+
+    Attributes:
+      fixed: bytes that do not depend on the batch size.
+      per_image: bytes for one more image on each device of the process.
+      batch: images per device.
+    """
+
+    fixed: int
+    per_image: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        """Bytes for the whole batch."""
+        return self.fixed + self.per_image * self.batch
+
+    def largest_batch(self, memory: int) -> int:
+        """The largest batch per device that fits into this many bytes; 0 if none does."""
+        return max(0, (memory - self.fixed) // max(1, self.per_image))
+
+
+def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
+    """The largest batch per device that should fit, and the smallest that a run refuses.
+
+    None on GPUs, and where the size of the main memory is not known.
+    """
+    memory = main_memory() if computes_on_cpu(plan) else None
+    if memory is None:
+        return None
+    needed = estimate(plan, "cpu")
+    fitting = needed.largest_batch(round(_NEAR * memory.available))
+    return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
+
+
+def memory_of(plan: RunPlan, kind: str) -> Memory | None:
+    """Memory for an estimate of a kind: of the machine, or of a GPU of the run; None if unknown."""
+    machine = plan.machine
+    return main_memory() if kind == "cpu" else gpu_memory(machine.cards, machine.gpus_per_card)
+
+
+def computes_on_cpu(plan: Setup) -> bool:
+    """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
+    return plan.machine.device == "cpu" or (
+        plan.machine.device == "auto" and not _gpus_of_machine()
+    )
+
+
+@cache
+def _gpus_of_machine() -> int:
+    return gpu_count(Host())
+
+
+def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
+    """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
+    towers = plan.machine.num_gpus if kind == "cpu" else 1
+    fixed = PROCESS_BYTES + _file_bytes(plan) if kind == "cpu" else 0
+    per_image = 0
+    if plan.work is not Work.INPUT:
+        fixed += _variables(plan, towers)
+        per_image = _activations(plan, plan.work.trains)
+    waiting = plan.input.training.datasets_prefetch_buffer_size + 1 if plan.input.data_dir else 1
+    example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
+    step = MemoryEstimate(
+        fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
+    )
+    if not plan.length.num_eval_batches or not plan.work.trains:
+        return step
+    evaluation = MemoryEstimate(
+        step.fixed,
+        towers * (_activations(plan, False) + waiting * example),
+        plan.length.eval_batch_per_device,
+    )
+    return max(step, evaluation, key=lambda one: one.total)
+
+
+def total_of_job(plan: RunPlan) -> int:
+    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each."""
+    if not computes_on_cpu(plan):
+        return estimate(plan, "gpu").total
+    job, size = plan.place.job, sum(one.bytes for one in plan.network.spec.variables)
+    worker = estimate(plan, "cpu").total
+    if plan.work.trains and job.client_per_worker and job.num_workers > 1:
+        worker += 2 * size  # joined gradients, and those that arrive from all workers
+    serving = len(job.tasks) - job.num_workers
+    # On the ps tasks together: variables, their slots, and the gradients that are added up.
+    held = 2 + len(plan.numerics.optimizer.slots) if plan.work.trains else 1
+    return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
+
+
+def _activations(plan: RunPlan, training: bool) -> int:
+    width = 4 if plan.numerics.precision == "fp32" else 2
+    return bytes_per_image(
+        plan.network.model, plan.network.spec, training=training, value_bytes=width
+    )
+
+
+def _variables(plan: RunPlan, towers: int) -> int:
+    """Variables, gradients and slots, on all devices."""
+    size = sum(one.bytes for one in plan.network.spec.variables)
+    copies = 1 if plan.place.mode.copies is Copies.ONE else towers
+    width = 1.0 if plan.numerics.precision == "fp32" else 1.5  # and 16-bit copies for reading
+    if not plan.work.trains:
+        return round(size * copies * width)
+    slots = len(plan.numerics.optimizer.slots)
+    # Each tower's gradients, and those that the update takes: their sum, with weight decay.
+    gradients = towers + (1 if copies == 1 else towers)
+    return round(size * (copies * (width + slots) + gradients))
+
+
+def _file_bytes(plan: RunPlan) -> int:
+    """Bytes of encoded files in memory."""
+    if plan.input.data_dir is None:
+        return 0
+    subset = "validation" if plan.work is Work.EVALUATION else "train"
+    files = plan.network.dataset.find(plan.input.data_dir, subset)
+    # Behind a URL, where each takes a request, shards are taken to be equal.
+    asked = files[:1] if is_url(plan.input.data_dir) else files
+    size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
+    if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
+        return size
+    share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.length.train_examples))
+    return 0 if plan.work is Work.EVALUATION else math.ceil(size * share)
+
+
+def check(
+    needed: MemoryEstimate, memory: Memory, plan: RunPlan, *, refuse: bool = True
+) -> str | None:
+    """A warning if an estimate is near or above the memory there is; else None.
+
+    Args:
+      refuse: whether to raise where the memory is too small by far.
+
+    Raises:
+      FlagError: names both figures.
+    """
+    gpus = plan.machine.num_gpus
+    figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
+    if refuse and needed.total > _CERTAIN * memory.total:
+        most = needed.largest_batch(memory.available)
+        advice = f"a batch of {most} should fit" if most else "lower --num_gpus"
+        flag = "batch_size" if most or gpus == 1 else "num_gpus"
+        value = needed.batch if flag == "batch_size" else gpus
+        raise FlagError(flag, value, f"{figures}there is {binary(memory.total)}; {advice}")
+    if needed.total > _NEAR * memory.available:
+        return (
+            f"--batch_size={needed.batch} {figures}{binary(memory.available)} is available; "
+            "lower --batch_size or --num_gpus if the run ends for lack of it"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class RunWork:
+    """Amount of computation of a run.
+
+    Attributes:
+      kind: kind of device, "cpu" or "gpu".
+      steps: number of warm-up, timed and evaluation steps.
+      flops: FLOPs of all steps together; on GPUs those of one device.
+    """
+
+    kind: str
+    dtype: str
+    steps: int
+    flops: float
+
+    def seconds(self, facts: Mapping[str, Any]) -> float | None:
+        """Estimated seconds on a machine with these facts; None for GPUs of unknown peak."""
+        if self.kind == "cpu":
+            rate = cpu_rate()
+        else:
+            names = facts.get("gpu_names")
+            if not isinstance(names, list):
+                return None
+            peak = published(names[:1], self.dtype, tf32=True)
+            if peak is None:
+                return None
+            rate, _ = peak
+        computing = self.flops / (rate * _EFFICIENCY[self.kind])
+        return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
+
+
+def work_of(plan: RunPlan) -> RunWork:
+    """Amount of computation of a run."""
+    on_cpu = computes_on_cpu(plan)
+    training, forward = (
+        plan.network.spec.training_flops_per_image,
+        plan.network.spec.forward_flops_per_image,
+    )
+    devices = plan.machine.num_gpus if on_cpu else 1
+    steps = plan.length.training_steps
+    flops = float(
+        steps * plan.length.batch_per_device * (training if plan.work.trains else forward)
+    )
+    if plan.work is Work.INPUT:
+        flops = 0.0
+    if plan.work.trains and plan.length.num_eval_batches:
+        evaluations = max(1, len(plan.length.eval_steps)) * plan.length.num_eval_batches
+        steps += evaluations
+        flops += evaluations * plan.length.eval_batch_per_device * forward
+    kind = "cpu" if on_cpu else "gpu"
+    return RunWork(kind, plan.numerics.dtype, steps, flops * devices)
+
+
+@cache
+def cpu_rate() -> float:
+    """Current FLOP/s of a matrix product on the CPU, measured once per process."""
+    import numpy as np
+
+    matrix = np.ones((_MATRIX, _MATRIX), np.float32)
+    best, end = float("inf"), time.perf_counter() + _RATE_SECONDS
+    while (start := time.perf_counter()) < end or best == float("inf"):
+        np.matmul(matrix, matrix)
+        best = min(best, time.perf_counter() - start)
+    return 2 * _MATRIX**3 / best

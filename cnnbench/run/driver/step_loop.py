@@ -1,0 +1,536 @@
+"""Timing of steps, also of steps that are in flight.
+
+On the CPU a traced step has finished when its call returns, so each step is timed from before its
+input is fetched until its loss is read. On a GPU the call only enqueues kernels. There the next
+step is launched while one runs (`lag=1`), so that the device always has work, and the time of a
+step is the distance between two completions. The loss of a step depends on all of its weight
+updates, so a loss that has been read means a step that is over.
+
+A result is read on a second thread, because the read waits for its step. It must not wait for the
+step behind it, so that one is launched once the read reports that later launches cannot delay it
+(`cnnbench.data.pipeline.ScalarReader`). Results of a step therefore stay on its device: a function
+that returns tensors of the host returns when they are there, and the device would idle until the
+next launch. A step ends when its values arrive on the host, which the read reports.
+
+The CPU time of a step is that of all threads of this process over the same interval, by one
+more clock (CLOCK_PROCESS_CPUTIME_ID). It is read just outside the wall time.
+
+Every worker has a thread, which takes the numbers of its updates from the loop. A run has an
+exact number of updates, however they are distributed over the workers. Before a pause the loop
+issues no more updates and waits for those in flight, so that variables do not change in a pause.
+
+The time of an update is the distance between its end and that of the one before, whichever
+workers made them, as their threads saw them. Its CPU time is that of this process, all workers'
+threads, over the same interval.
+"""
+
+from __future__ import annotations
+
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Generic, NamedTuple, TypeVar
+
+from cnnbench.base.interrupts import obey
+from cnnbench.data.pipeline import ReadEvents
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.runtime.activity import Doing, time_limit
+
+# Execution and timing of steps without stalling the device.
+
+Handle = TypeVar("Handle")
+Values = TypeVar("Values")
+
+
+RESOLUTION = 1e-6
+"""Minimum duration of a step, in seconds."""
+
+
+class StepTime(NamedTuple):
+    """Wall time of a step, and CPU time of this process: all threads, user and system."""
+
+    seconds: float
+    cpu_seconds: float
+
+    @classmethod
+    def now(cls) -> StepTime:
+        """Readings of the clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, start: StepTime) -> StepTime:
+        """The time from the reading `start` of the clocks to this one."""
+        return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
+
+
+def never(step: int) -> bool:
+    """False: no pause after this step."""
+    del step
+    return False
+
+
+class StepLoop(Generic[Handle, Values]):
+    """Launches steps, reads their results `lag` steps later and times them.
+
+    Attributes:
+      launch: fetches input, starts one step, returns a handle on its results.
+      read: turns a handle into values; blocks until the step is over. Steps launched before
+        its `issued` may delay it; without a call of `arrived` the step ends when it returns.
+      lag: 1 on asynchronous devices, where a step is launched while the one before runs; 0 where a
+        launched step has finished, or must finish before the next.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[], Handle],
+        read: Callable[[Handle, ReadEvents], Values],
+        lag: int,
+    ) -> None:
+        self.launch = launch
+        self.read = read
+        self.lag = lag
+
+    def run(
+        self,
+        steps: int,
+        done: Callable[[int, StepTime, Values], None],
+        pause_due: Callable[[int], bool] = never,
+        pause: Callable[[int], bool] = never,
+    ) -> int:
+        """Runs `steps` steps; returns how many: fewer when `pause` ended the loop.
+
+        Args:
+          done: called after each step, in order, with its number (from 1), its
+            time and its values.
+          pause_due: whether `pause` must be called after the step of that number.
+          pause: called with nothing in flight, outside any step's time; True ends the
+            loop.
+        """
+        if self.lag:
+            return self._run_lagged(steps, done, pause_due, pause)
+        for step in range(1, steps + 1):
+            start = StepTime.now()
+            values, end = self._read(self.launch(), lambda: None)
+            done(step, end.since(start), values)
+            if pause_due(step) and pause(step):
+                return step
+        return steps
+
+    def _run_lagged(
+        self,
+        steps: int,
+        done: Callable[[int, StepTime, Values], None],
+        pause_due: Callable[[int], bool],
+        pause: Callable[[int], bool],
+    ) -> int:
+        start = StepTime.now()
+
+        def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
+            nonlocal start
+            values, end = reading.result()
+            # Steps end in order, though the stamp of a later one may have been read first.
+            end = StepTime(
+                max(end.seconds, start.seconds + RESOLUTION),
+                max(end.cpu_seconds, start.cpu_seconds),
+            )
+            done(step, end.since(start), values)
+            start = end
+
+        # A step's read is called while that of the step before still waits.
+        threads = ThreadPoolExecutor(2, "cnnbench-reader")
+        try:
+            before: Future[tuple[Values, StepTime]] | None = None
+            for step in range(1, steps + 1):
+                issued = threading.Event()
+                try:
+                    handle = self.launch()
+                except Exception:
+                    if before is not None:
+                        finish(step - 1, before)  # was launched and is measured
+                    raise
+                reading = threads.submit(self._read, handle, issued.set)
+                if before is not None:
+                    finish(step - 1, before)
+                before = reading
+                due = pause_due(step)
+                if due or step == steps:
+                    finish(step, reading)
+                    before = None
+                    if due and pause(step):
+                        return step
+                    start = StepTime.now()
+                issued.wait()
+        finally:
+            threads.shutdown(wait=False)  # after an error a GPU may hold them for ever
+        return steps
+
+    def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
+        """The values of a step, and the time at which it was over."""
+        ages: list[float] = []
+        try:
+            values = self.read(handle, ReadEvents(issued, ages.append))
+        finally:
+            issued()  # also after an error, which the caller raises
+        now = StepTime.now()
+        return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
+
+
+class LoopTime(NamedTuple):
+    """Seconds: wall time, and user and system CPU time of this process with all its threads.
+
+    The kernel counts the sum of user and system time exactly, and estimates the share of each by
+    sampling at timer ticks.
+    """
+
+    wall: float
+    user: float
+    system: float
+
+    @classmethod
+    def now(cls) -> LoopTime:
+        """Readings of the clocks."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
+
+    def since(self, start: LoopTime) -> LoopTime:
+        """The time from the reading `start` to this one."""
+        return LoopTime(self.wall - start.wall, self.user - start.user, self.system - start.system)
+
+
+class LoopTimer:
+    """Times the loop from the timer's creation on."""
+
+    def __init__(self) -> None:
+        self._start = LoopTime.now()
+        self._began = self._start.wall
+
+    def loop(self) -> LoopTime:
+        """The time of the loop so far; not defined within `away`."""
+        return LoopTime.now().since(self._start)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Excludes a block from the time of the loop: turns of other processes, evaluations."""
+        before = self.loop()
+        try:
+            yield
+        finally:
+            self._start = LoopTime.now().since(before)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time since the beginning, `away` included."""
+        return LoopTime.now().wall - self._began
+
+
+# Loop and timing of asynchronous updates.
+
+_ASK_SECONDS = 1.0
+_SHORTEST = 1e-9  # seconds; two ends may have the same reading of a coarse clock
+
+
+class _Outcome(NamedTuple):
+    """A message of a worker's thread: the values of an update, or the reason why it ends."""
+
+    worker: str
+    end: StepTime
+    values: object = None
+    error: Exception | None = None
+
+
+class Stuck:
+    """Detects workers whose update does not end, by counting how often it is seen in flight.
+
+    Times in which this whole process is stopped are therefore excluded.
+
+    Args:
+      limit: seconds, as in `time_limit`.
+      waits: returns for how many seconds each worker, by name, has been waiting for input.
+    """
+
+    def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
+        self._limit = limit
+        self.waits = waits
+        self._waited: dict[tuple[str, int], float] = {}
+        self._experienced: set[str] = set()
+        self._longest = 0.0
+
+    def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
+        """Seconds without progress of the workers that are stuck, by name.
+
+        Args:
+          under_way: number of the update of each worker that makes one.
+          seconds: time since the last call.
+        """
+        for (worker, number), waited in self._waited.items():
+            if under_way.get(worker) != number:
+                self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
+                self._experienced.add(worker)
+        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in under_way.items()}
+        return {
+            worker: waited
+            for (worker, _), waited in self._waited.items()
+            if waited > time_limit(self._limit, self._longest, worker in self._experienced)
+        }
+
+
+class AsyncLoop(Generic[Values]):
+    """Distributes updates over workers; has the interface of `StepLoop`.
+
+    A worker whose update fails is lost: the others continue, and one of them repeats the update.
+    Errors of cnnbench itself (data that cannot be read) end the loop instead.
+
+    Args:
+      workers: functions by name. Each runs one update, given its number from 1, and returns its
+        values; it is called in a thread of its own.
+      lost: called for each lost worker, in the thread that runs the loop.
+      gone: returns workers that will never return from an update, such as those of stopped
+        processes, with the reason; called once a second.
+      stuck: finds workers that answer, but will never return from an update; also called once a
+        second.
+      begin: called in the thread of each worker before its first update.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, Callable[[int], Values]],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        stuck: Stuck | None = None,
+        begin: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._stuck = Stuck() if stuck is None else stuck
+        self._begin_thread = begin
+        self._workers = dict(workers)
+        self._tell_lost = lost
+        self._gone = gone
+        self._asked = 0.0
+        self._errors: dict[str, Exception] = {}
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # Of the run under way; guarded by `_changed`.
+        self._running = 0  # number of the current call of `run`; threads of earlier calls end
+        self._limit = self._next = 0
+        self._again: list[int] = []
+        self._under_way: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self._pause_due: Callable[[int], bool] = never
+        self._pauses: set[int] = set()
+        self._met = False
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the workers that are not lost."""
+        return tuple(name for name in self._workers if name not in self._errors)
+
+    def run(
+        self,
+        steps: int,
+        done: Callable[[int, StepTime, Values], None],
+        pause_due: Callable[[int], bool] = never,
+        pause: Callable[[int], bool] = never,
+    ) -> int:
+        """Runs `steps` updates; returns how many: fewer when `pause` ended the loop.
+
+        In the first call every worker makes at least one, if there are enough: the first of a
+        worker is slow.
+
+        Args:
+          done: called after each update, in order, with its number (from 1), its time and
+            its values.
+          pause_due: whether `pause` must be called after that many updates; called once for
+            each number, in order, from any thread.
+          pause: called with nothing under way, outside any update's time; True ends the loop.
+
+        Raises:
+          BenchmarkError: all workers are lost, or cnnbench itself raised it in one of them.
+        """
+        last = StepTime.now()
+        self._begin(steps, pause_due)
+        try:
+            for step in range(1, steps + 1):
+                outcome = self._next_outcome()
+                spent, last = outcome.end.since(last), outcome.end
+                spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
+                done(step, spent, outcome.values)  # type: ignore[arg-type]
+                if step in self._pauses:
+                    if pause(step):
+                        return step
+                    last = StepTime.now()
+                    with self._changed:
+                        later = (number for number in self._pauses if number > step)
+                        self._limit = min(later, default=steps)
+                        self._changed.notify_all()
+            return steps
+        finally:
+            with self._changed:  # ends the threads, for which nothing waits: an update may hang
+                self._running += 1
+                self._changed.notify_all()
+
+    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> None:
+        with self._changed:
+            self._running += 1
+            self._limit, self._next = steps, 1
+            self._again.clear()
+            self._under_way.clear()
+            self._pauses.clear()
+            self._pause_due = pause_due
+            if not self._met and steps >= len(self.left):
+                self._met = True
+                self._first = {name: number for number, name in enumerate(self.left, 1)}
+                self._next = len(self._first) + 1
+                self._find_pauses(1, len(self._first))
+        for name in self.left:
+            arguments = name, self._running
+            threading.Thread(target=self._work, args=arguments, daemon=True).start()
+
+    def _find_pauses(self, first: int, last: int) -> None:
+        """Calls `pause_due` for these numbers, up to the first one that is followed by a pause."""
+        for number in range(first, last + 1):
+            if self._pause_due(number):
+                self._pauses.add(number)
+                self._limit = min(self._limit, number)
+
+    def _work(self, worker: str, run: int) -> None:
+        work = self._workers[worker]
+        self._begin_thread()
+        while True:
+            number = self._take(worker, run)
+            if number is None:
+                return
+            try:
+                values = work(number)
+            except Exception as error:
+                self._outcomes.put(_Outcome(worker, StepTime(0.0, 0.0), error=error))
+                return
+            with self._changed:
+                if self._running != run or self._under_way.pop(worker, None) != number:
+                    return  # abandoned
+                self._outcomes.put(_Outcome(worker, StepTime.now(), values))
+
+    def _take(self, worker: str, run: int) -> int | None:
+        """Number of the worker's next update; waits for one. None at the end."""
+        with self._changed:
+            while True:
+                if self._running != run or worker in self._errors:
+                    return None
+                number = self._available(worker)
+                if number is not None:
+                    self._under_way[worker] = number
+                    return number
+                self._changed.wait()
+
+    def _available(self, worker: str) -> int | None:
+        if self._first.get(worker, self._limit + 1) <= self._limit:
+            return self._first.pop(worker)
+        if self._again and self._again[0] <= self._limit:
+            return self._again.pop(0)
+        if self._next > self._limit:
+            return None
+        number = self._next
+        self._next += 1
+        self._find_pauses(number, number)
+        return number
+
+    def _next_outcome(self) -> _Outcome:
+        """The next update that has ended; removes workers that fail."""
+        while True:
+            obey()
+            passed = time.monotonic() - self._asked
+            if passed >= _ASK_SECONDS:
+                self._asked += passed
+                for worker, why in self._gone().items():
+                    self._lose(worker, ConnectionError(why))
+                with self._changed:
+                    under_way = dict(self._under_way)
+                for worker, seconds in self._stuck.look(
+                    under_way, min(passed, 2 * _ASK_SECONDS)
+                ).items():
+                    self._is_stuck(worker, seconds)
+            try:
+                outcome = self._outcomes.get(timeout=_ASK_SECONDS)
+            except queue.Empty:
+                continue
+            if outcome.error is None:
+                return outcome
+            self._failed(outcome.worker, outcome.error)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        self._lose(worker, TimeoutError(reason))
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        if isinstance(error, BenchmarkError):
+            raise error
+        self._lose(worker, error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        with self._changed:
+            if worker in self._errors:
+                return
+            self._errors[worker] = error
+            for number in (self._under_way.pop(worker, None), self._first.pop(worker, None)):
+                if number is not None:
+                    self._again = sorted([*self._again, number])
+            self._changed.notify_all()
+        if not self.left:
+            reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
+            raise BenchmarkError(f"all workers are lost: {reasons}") from error
+        self._tell_lost(worker, error)
+
+
+class CoordinatedLoop(AsyncLoop[Values]):
+    """Passes updates to a coordinator, which runs each on an idle worker.
+
+    The coordinator reschedules updates of lost workers on others, so that no update fails. Any
+    other failure ends the loop.
+
+    Args:
+      slots: functions that run one update each, by name; all may be in flight at once.
+      lost, gone: see `AsyncLoop`; for workers.
+      stuck: see `AsyncLoop`; for slots, while its `waits` are those of workers.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, Callable[[int], Values]],
+        workers: Sequence[str],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        stuck: Stuck | None = None,
+    ) -> None:
+        super().__init__(slots, lost, gone, stuck)
+        self._there = list(workers)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        """Ends the loop: only TensorFlow knows which worker runs the update of a slot."""
+        waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
+        named = ", ".join(waits) or f"one of {', '.join(self._there)}"
+        doing = Doing.INPUT if waits else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        error = BenchmarkError(f"stuck: {named}: {reason}")
+        self._give_up(error)
+        raise error
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        del worker  # a slot stands for no worker
+        self._give_up(error)
+        raise error
+
+    def _give_up(self, error: Exception) -> None:
+        """Abandons updates in flight, which may never end."""
+        with self._changed:
+            self._errors = dict.fromkeys(self._workers, error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        if worker not in self._there:
+            return
+        self._there.remove(worker)
+        if not self._there:
+            self._give_up(error)
+            raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
+        self._tell_lost(worker, error)

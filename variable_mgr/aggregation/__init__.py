@@ -1,1 +1,0 @@
-"""Aggregation of the towers' gradients: stages around an all-reduce."""

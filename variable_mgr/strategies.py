@@ -1,0 +1,411 @@
+"""Modes that are strategies of tf.distribute."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import tensorflow as tf
+
+from cnnbench.base.job import Job
+from cnnbench.errors import BenchmarkError, FlagError, UsageError, first_line
+from cnnbench.variable_mgr import gradients, towers
+from cnnbench.variable_mgr.all_reduce.spec import is_gpu, process_of
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.spec import (
+    COLLECTIVE,
+    CrossDeviceSpec,
+    VariableLike,
+    VariableMgrSpec,
+    refuse_towers,
+)
+from cnnbench.variable_mgr.towers import TowerVariable
+
+# Base of the managers that use strategies of tf.distribute.
+
+_T = TypeVar("_T")
+
+
+class StrategyVariableMgr(VariableMgr):
+    """A manager whose strategy creates variables, runs towers and reduces.
+
+    Variables are named "v/<name>" and, from the second device on, "v/<name>/replica_<t>".
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        super().__init__(spec, variables)
+        self._strategy = self._make_strategy()
+        # The strategy's variable by the reference of each copy.
+        self._distributed: dict[Any, Any] = {}
+        # tf.distribute numbers replicas over the whole job.
+        self._first = 0 if spec.job is None else spec.job.own_towers.start
+
+    @abc.abstractmethod
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        """The strategy, over the towers' devices."""
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The strategy."""
+        return self._strategy
+
+    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+        """See `VariableMgr.run_towers`; uses `tf.distribute.Strategy.run` and `merge_call`."""
+        results: dict[int, _T] = {}
+        visits: dict[int, tuple[str, Any]] = {}
+        merged: list[Any] = []
+
+        def replica() -> None:
+            context = tf.distribute.get_replica_context()
+            tower = int(tf.get_static_value(context.replica_id_in_sync_group)) - self._first
+
+            def meet(point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
+                def join(_: Any) -> None:
+                    of_towers = [visits[t] for t in sorted(visits)]
+                    towers.check_points([point for point, _ in of_towers])
+                    merged[:] = merge([value for _, value in of_towers])
+
+                visits[tower] = (point, value)
+                context.merge_call(join)
+                return merged[tower]
+
+            with towers.meeting_by(meet):
+                results[tower] = build(tower)
+
+        self._strategy.run(replica)
+        return [results[tower] for tower in range(len(self._spec.devices))]
+
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+        """See `VariableMgr.preprocess_device_grads`; reduced by the strategy."""
+        devices, reduced, _ = self._reduce(columns, [])
+        return devices, reduced
+
+    def _reduce(
+        self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """The results of `preprocess_device_grads`, and the reduction of a tensor of each tower."""
+        keep_sparse = not self._spec.aggregation.sparse_to_dense
+        reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
+        reduced = [
+            column.mapped(self._spec.devices, _in_float32) if column.sparse else column
+            for column in reduced
+        ]
+        if self._spec.num_towers > 1:
+            first = Column(list(beside), reduced[0].variables)
+            reduced = self._reduced([*reduced, first] if beside else reduced)
+            beside = reduced.pop().gradients if beside else beside
+        devices = list(dict.fromkeys(self._homes()))
+        return devices, [_dense(column) for column in reduced], list(beside)
+
+    def _homes(self) -> Sequence[str]:
+        """Devices of the copies of a variable."""
+        return self._spec.devices
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
+        """Options of reductions; None for the strategy's defaults."""
+        return None
+
+    def _reduced(self, columns: Sequence[Column]) -> list[Column]:
+        means = self._spec.reduction == "mean"
+        op = tf.distribute.ReduceOp.MEAN if means else tf.distribute.ReduceOp.SUM
+        with self._strategy.scope():
+            pairs = [
+                (self._of_replicas(column.gradients), self._distributed[column.variables[0].ref()])
+                for column in columns
+            ]
+            totals = self._strategy.extended.batch_reduce_to(op, pairs, self._options())
+        results = []
+        for column, total in zip(columns, totals, strict=True):
+            made = list(self._strategy.experimental_local_results(total))
+            results.append(Column(made, column.variables[: len(made)]))
+        return results
+
+    def _of_replicas(self, values: Sequence[Any]) -> Any:
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group - self._first]
+        )
+
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        with tf.device(self._spec.cpu_device):
+            value = self._initial_value(variable)
+        with self._strategy.scope():
+            made = tf.Variable(value, trainable=variable.trainable, name=f"v/{variable.name}")
+        copies = self._strategy.experimental_local_results(made)
+        self._distributed.update({copy.ref(): made for copy in copies})
+        return TowerVariable(variable.name, copies)
+
+
+def _in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
+    """Slices with values in float32: strategies average them, and cannot send bfloat16."""
+    values = gradients.cast(slices.values, tf.float32)
+    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+
+
+def _dense(column: Column) -> Column:
+    homes = [variable.device for variable in column.variables]
+    return column.mapped(homes, gradients.dense) if column.sparse else column
+
+
+# Construction of strategies of tf.distribute.
+
+Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Addresses of the tasks of each job, in order."""
+
+_collective_devices: tuple[str, ...] | None = None
+
+
+def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.MirroredStrategy:
+    """A MirroredStrategy; a second call with the same arguments returns the same one.
+
+    Collective operations over other devices than those of an earlier strategy are refused: every
+    MirroredStrategy numbers its groups of devices from 1, so that collectives of two over different
+    devices abort all collectives of the process.
+    """
+    check_devices(devices)
+    spec.check(devices)
+    if spec.ops in COLLECTIVE and len(devices) > 1:
+        _claim(tuple(devices))
+    return _mirrored(tuple(devices), spec.ops, spec.num_packs)
+
+
+def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
+    """A MirroredStrategy over the devices of another, for input with a pipeline per replica.
+
+    TensorFlow (2.21) remembers InputReplicationMode.PER_REPLICA in the strategy: every later input
+    of it would give all batches to each replica.
+    """
+    devices = strategy.extended.worker_devices
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
+def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
+
+    In a job of several processes the first call starts TensorFlow's server of this worker, with
+    the service for collectives and heartbeats, and waits for those of the others. The devices of
+    this process must be configured and unused. Raises BenchmarkError if the server cannot start.
+    """
+    refuse_towers(job)
+    if job.towers_per_worker > 1:
+        _claim(job.own_tower_devices)
+    return connected(job)
+
+
+def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """The strategy that connects a worker with the others, for any of its towers."""
+    gpus = job.towers_per_worker if job.device == "gpu" else 0
+    return _multi_worker(_hosts(job), job.task.job, job.task.index, gpus)
+
+
+def _hosts(job: Job) -> Hosts:
+    return tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
+
+
+def _resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
+        task_type=task if hosts else "",
+        task_id=index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer="grpc",
+    )
+
+
+@functools.cache
+def _multi_worker(
+    hosts: Hosts, task: str, index: int, gpus: int
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    resolver = _resolver(hosts, task, index, gpus)
+    try:
+        with tf.init_scope():
+            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    except tf.errors.OpError as error:
+        raise BenchmarkError(
+            f"{task}:{index}: no server could be started on {dict(hosts)[task][index]}: "
+            f"{first_line(error)}"
+        ) from error
+
+
+def communication(
+    spec: CrossDeviceSpec, devices: Sequence[str]
+) -> tf.distribute.experimental.CommunicationOptions:
+    """Implementation of a strategy's collective operations.
+
+    TensorFlow's AUTO uses the ring, through the hosts, also between GPUs of several processes.
+    """
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=spec.bytes_per_pack,
+        implementation={"ring": kinds.RING, "nccl": kinds.NCCL}.get(ops, kinds.AUTO),
+    )
+
+
+def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
+    """The ParameterServerStrategy of a job, which connects this process, its controller.
+
+    The servers of the other processes must be running.
+    """
+    return _parameter_server(_hosts(job), job.task.tensorflow_job)
+
+
+@functools.cache
+def _parameter_server(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
+    return tf.distribute.ParameterServerStrategy(_resolver(hosts, task))
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Refuses devices for which TensorFlow fails an assertion, or uses others instead."""
+    for device in devices:
+        if list(devices).count(device) > 1:
+            raise UsageError(f"a strategy takes every device once, and {device} is given twice")
+    if len({process_of(device) for device in devices}) > 1:
+        raise UsageError("a MirroredStrategy reduces between the devices of one process")
+    if len(set(map(is_gpu, devices))) > 1:
+        raise UsageError("a strategy takes devices of one kind, GPUs or CPUs")
+
+
+def _claim(devices: tuple[str, ...]) -> None:
+    global _collective_devices
+    if _collective_devices is None:
+        _collective_devices = devices
+    if _collective_devices != devices:
+        raise UsageError(
+            f"this process has a MirroredStrategy over {len(_collective_devices)} devices already, "
+            f"and collectives of a second one over {len(devices)} others would end both"
+        )
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribute.MirroredStrategy:
+    reductions = {
+        "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
+        "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
+        "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
+        # Others are collective operations.
+    }
+    with tf.init_scope():  # outlives the traced function
+        reduction = reductions[ops]() if ops in reductions else None
+        return tf.distribute.MirroredStrategy(devices, reduction)
+
+
+# Managers of the strategies of tf.distribute.
+
+
+class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
+
+    There is one step for all workers, which TensorFlow runs on any that is free. So its only
+    tower is on a device without a task: that of the worker that runs it.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        if spec.job is None or not spec.ps_devices:
+            raise UsageError("a ParameterServerStrategy needs a job with ps tasks")
+        self._job = spec.job
+        kind = "GPU" if spec.job.device == "gpu" else "CPU"
+        own = dataclasses.replace(spec, devices=(f"/device:{kind}:0",), job=None)
+        super().__init__(own, variables)
+
+    def of_worker(self, devices: Sequence[str]) -> VariableMgr:
+        """A manager of the same variables for towers on devices of one worker."""
+        spec = dataclasses.replace(self._spec, devices=tuple(devices))
+        return ParameterServerVariableMgr(spec, self._declared, self._facades)
+
+    def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
+        """See `StrategyVariableMgr.run_towers`."""
+        with _without_warnings():  # which ask for a coordinator; there is one
+            return super().run_towers(build, meeting=meeting)
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return parameter_server(self._job)
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.ps_devices[:1]
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    logger = tf.get_logger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+class MirroredStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.MirroredStrategy`."""
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return mirrored(self._spec.devices, self._spec.cross_device)
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
+        spec = self._spec.cross_device
+        return communication(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
+
+
+class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
+    """`CentralStorageStrategy`; variables are on the host, or on the only device."""
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        devices = self._spec.devices
+        check_devices(devices)
+        with tf.init_scope():
+            return tf.distribute.experimental.CentralStorageStrategy(
+                list(devices), self._homes()[0]
+            )
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]
+
+
+class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.OneDeviceStrategy`."""
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        if len(spec.devices) > 1:
+            raise FlagError("variable_update", spec.variable_update, "needs --num_gpus=1")
+        super().__init__(spec, variables)
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return tf.distribute.OneDeviceStrategy(self._spec.devices[0])
+
+
+class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.MultiWorkerMirroredStrategy`; a worker has the copies of its own towers."""
+
+    def reduce_together(
+        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """See `VariableMgr.reduce_together`; all in the collective of the gradients."""
+        if self.workers is None:
+            return super().reduce_together(columns, sums)
+        own, *others = self._spec.devices
+        with tf.device(own):
+            # Scaled here, because the reduction of gradients may be a mean over towers.
+            scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
+            of_towers = [tf.stack(sums) * float(scale)]
+        for device in others:
+            with tf.device(device):
+                of_towers.append(tf.zeros([len(sums)]))
+        devices, reduced, totals = self._reduce(columns, of_towers)
+        return devices, reduced, tf.unstack(totals[0], len(sums))
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        self._spec.cross_device.check(self._spec.devices)
+        devices = self._spec.devices
+        kind = "gpu" if is_gpu(devices[0]) else "cpu"
+        alone = Job(towers_per_worker=len(devices), device=kind)
+        return multi_worker(self._spec.job or alone)
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions:
+        return communication(self._spec.cross_device, self._spec.devices)

@@ -1,1 +1,0 @@
-"""Strategies of tf.distribute as variable managers; importing this does not import TensorFlow."""
