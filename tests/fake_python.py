@@ -89,7 +89,7 @@ def main():
     file = Path("fake.json")
     say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
     if rest[0].endswith(".py"):  # asked for the module that profiles, or steps in turn
-        known = {"step_profile": "profile", "launch": "launches"}
+        known = {"profiles": "profile", "launch": "launches"}
         sys.exit(not say.get(next((known[n] for n in known if n in rest[0]), "turns")))
     job, rest = job_of(rest)
     command, *flags = rest

@@ -90,10 +90,16 @@ _HAS_FILE = (
     "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
 )
 _ANSWER_SECONDS = 60.0
-_VERSIONS = (
-    "import json, platform; from cnnbench.machine import host, software; "
-    "print(json.dumps({'python': platform.python_version(), **software.packages(host.Host())}))"
-)
+_VERSIONS = """\
+import json, platform
+try:
+    from cnnbench.machine.cpu import Host
+    from cnnbench.machine.facts import packages
+except ImportError:  # a version from before these modules were merged
+    from cnnbench.machine.host import Host
+    from cnnbench.machine.software import packages
+print(json.dumps({"python": platform.python_version(), **packages(Host())}))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def test_a_run_imports_nothing_of_what_does_not_count():
                 loaded.add(name)
                 waiting += _imports(ast.parse(Path(found.origin).read_text()).body)
     paths = {name.removeprefix("cnnbench.").replace(".", "/") + "/" for name in loaded}
-    assert {"run/driver/build/", "models/registry/", "records/run/"} <= paths
+    assert {"run/driver/build/", "models/model/", "records/run/"} <= paths
     assert not {path for path in paths if path.startswith(commands.OTHER_COMMANDS)}
 
 
