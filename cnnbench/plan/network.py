@@ -142,13 +142,13 @@ def _missing_element(p: SetupWithNetwork) -> str:
 
 def _frozen_bytes(p: SetupWithNetwork) -> int:
     """Size of the weights in a frozen graph."""
-    each = {"fp32": 4, "int8": 5}.get(p.numerics.precision, 2)
+    each = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
     return each * p.network.spec.parameters * len(p.place.job.own_towers)
 
 
 def _fault_of_int8(p: SetupWithNetwork) -> str:
     """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
-    if p.numerics.precision != "int8":
+    if p.params.precision != "int8":
         return ""
     if not any(len(one.shape) == 4 for one in p.network.spec.variables):
         return f"{p.network.model.name} has no convolution to run in 8 bits"

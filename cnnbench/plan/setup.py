@@ -38,7 +38,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 from cnnbench.variable_mgr.modes import Mode, Reduction
 from cnnbench.variable_mgr.spec import AggregationSpec, CrossDeviceSpec
 
-# Number formats, losses and optimizer of a run.
+# Number formats and optimizer of a run.
 
 DEFAULT_FP16_LOSS_SCALE = 128.0
 
@@ -47,8 +47,8 @@ COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numerics(PlanPart):
-    """Number formats, losses and optimizer; other fields are the flags of their names.
+class Numerics:
+    """Number formats and optimizer.
 
     Attributes:
       dtype: compute dtype, such as "bfloat16".
@@ -60,24 +60,12 @@ class Numerics(PlanPart):
       constants: values of the optimizer's flags by name.
     """
 
-    precision: str
     dtype: str
-    fp16_vars: bool
     loss_scale: float
     scale_doubles_after: int | None
     frozen: bool
-    data_format: str
-    xla_compile: bool
     optimizer: OptimizerSpec
     constants: Mapping[str, float]
-    weight_decay: float
-    label_smoothing: float
-    loss_type_to_report: str
-    print_training_accuracy: bool
-    bn_stats: str
-    tf_random_seed: int
-    allow_nonfinite: bool
-    check_replica_consistency: int
 
     @classmethod
     def resolved(cls, flags: Params, work: Work) -> Numerics:
@@ -85,8 +73,7 @@ class Numerics(PlanPart):
         scaled = flags.precision == "fp16"
         automatic = scaled and work.trains and flags.fp16_enable_auto_loss_scale
         optimizer = OPTIMIZERS.find(flags.optimizer)
-        return cls.of(
-            flags,
+        return cls(
             dtype=COMPUTE_DTYPES[flags.precision],
             loss_scale=(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE) if scaled else 1.0,
             scale_doubles_after=flags.fp16_inc_loss_scale_every_n if automatic else None,
@@ -329,7 +316,7 @@ def _aggregation(
     if buckets is None:
         joined = flags.gradient_repacking or flags.agg_small_grads_max_bytes
         buckets = BUCKET_BYTES if mode.all_reduce == "collective" and not joined else 0
-    compact = flags.compact_gradient_transfer and numerics.precision != "fp32"
+    compact = flags.compact_gradient_transfer and flags.precision != "fp32"
     return AggregationSpec.of(
         vars(flags),
         all_reduce=all_reduce,

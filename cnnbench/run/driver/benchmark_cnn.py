@@ -261,7 +261,7 @@ class BenchmarkCNN:
             self._messages.notice(notice)
         if self.plan.machine.device != "cpu":
             self._check_memory(devices.kind)
-        if devices.kind == "cpu" and self.plan.numerics.data_format == "NCHW":
+        if devices.kind == "cpu" and self.plan.params.data_format == "NCHW":
             runtime.check_channels_first(self.plan.numerics.dtype)
         self._warn_of_gaps()
         target = self.plan.length.target
@@ -272,7 +272,7 @@ class BenchmarkCNN:
                 f"--stop_at_top_1_accuracy is the {target.metric} of {name}, as in "
                 f"tf_cnn_benchmarks: --stop_at={target}"
             )
-        if devices.kind == "gpu" and self.plan.numerics.precision == "int8":
+        if devices.kind == "gpu" and self.plan.params.precision == "int8":
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
@@ -282,14 +282,14 @@ class BenchmarkCNN:
         if self._measurements.subject.warning:
             self._messages.warning(self._measurements.subject.warning)
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
-        if devices.kind == "cpu" and self.plan.numerics.precision == "fp16" and not has_fp16:
+        if devices.kind == "cpu" and self.plan.params.precision == "fp16" and not has_fp16:
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"
             )
         if devices.kind == "cpu" and self.plan.place.mode.multi_worker_strategy:
             self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
-        tf.random.set_seed(self.plan.numerics.tf_random_seed)
+        tf.random.set_seed(self.plan.params.tf_random_seed)
         describe(self._measurements, plan=self.plan, devices=devices)
         assert self._measurements.placement is not None
         device = self._measurements.placement.device
@@ -381,7 +381,7 @@ class BenchmarkCNN:
         """Measures the peak FLOP rate of the devices; takes seconds on a CPU."""
         if self._measurements.lost_workers:
             return  # TensorFlow takes no new function once a process is gone
-        if self.plan.numerics.precision == "int8" and self.plan.machine.peak_flops is None:
+        if self.plan.params.precision == "int8" and self.plan.machine.peak_flops is None:
             return  # there is no product of 8-bit integers to measure it by
         peak = tensorflow.peak(
             built.devices.kind,

@@ -278,7 +278,7 @@ class Assembly:
         if plan.input.metrics_in_process:
             files = plugins.files(vars(plan.params))
             host = InProcess(plan.params.model, plan.network.dataset.name, files)
-        layout = runtime.data_format(plan.numerics.data_format, self.devices.kind)
+        layout = runtime.data_format(plan.params.data_format, self.devices.kind)
         return Evaluator(plan, manager, self.inputs("validation"), layout, host)
 
     def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:
@@ -426,12 +426,12 @@ class Assembly:
             ps_devices=self.devices.job.ps_devices,
             ps_strategy=self.plan.exchange.ps_strategy,
             variable_caching=self.plan.exchange.variable_caching,
-            variable_dtype="float16" if self.plan.numerics.fp16_vars else "float32",
+            variable_dtype="float16" if self.plan.params.fp16_vars else "float32",
             reduction=self.plan.exchange.update.reduction,
             staged=self.plan.exchange.staged_vars and self.plan.work.trains,
             aggregation=self.plan.exchange.aggregation,
             cross_device=self.plan.exchange.cross_device,
-            seed=self.plan.numerics.tf_random_seed,
+            seed=self.plan.params.tf_random_seed,
             job=self.devices.job,
         )
 
@@ -440,30 +440,30 @@ class Assembly:
         together = job.towers_per_worker if self.plan.place.asynchronous else job.num_towers
         return StepConfig(
             host=self.devices.cpu,
-            data_format=runtime.data_format(self.plan.numerics.data_format, self.devices.kind),
+            data_format=runtime.data_format(self.plan.params.data_format, self.devices.kind),
             compute_dtype=self.plan.numerics.dtype,
             update=self.plan.exchange.update,
-            bn_stats=self.plan.numerics.bn_stats if together > 1 else "first",
-            label_smoothing=self.plan.numerics.label_smoothing,
-            report_total_loss=self.plan.numerics.loss_type_to_report == "total_loss",
-            metrics=self.plan.numerics.print_training_accuracy or self.plan.work is Work.FORWARD,
+            bn_stats=self.plan.params.bn_stats if together > 1 else "first",
+            label_smoothing=self.plan.params.label_smoothing,
+            report_total_loss=self.plan.params.loss_type_to_report == "total_loss",
+            metrics=self.plan.params.print_training_accuracy or self.plan.work is Work.FORWARD,
             forward_only=self.plan.work is Work.FORWARD,
             calibration=self._calibration(),
             frozen=self.plan.numerics.frozen,
-            xla_compile=self.plan.numerics.xla_compile,
-            seed=self.plan.numerics.tf_random_seed,
+            xla_compile=self.plan.params.xla_compile,
+            seed=self.plan.params.tf_random_seed,
             first_tower=self.devices.job.own_towers.start,
             training_steps=self.plan.length.training_steps,
         )
 
     def _calibration(self) -> Any:
         """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
-        if self.plan.numerics.precision != "int8":
+        if self.plan.params.precision != "int8":
             return None
         rows = tf.range(_CALIBRATION_EXAMPLES)
         preprocess = self.plan.network.preprocess(training=False)
         drawn = synthetic_rows(
-            rows, self.plan.numerics.tf_random_seed, self.plan.network.examples, preprocess
+            rows, self.plan.params.tf_random_seed, self.plan.network.examples, preprocess
         )
         elements = self.plan.network.spec.elements
         return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features

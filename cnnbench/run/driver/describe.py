@@ -41,7 +41,7 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
     measurements.worker_tasks = tuple(map(str, plan.place.job.workers))
     measurements.update_config(
         device=devices.kind,
-        data_format=runtime.data_format(plan.numerics.data_format, devices.kind),
+        data_format=runtime.data_format(plan.params.data_format, devices.kind),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
@@ -112,7 +112,7 @@ def header(
         f"Num epochs:  {plan.length.num_epochs:.2f}",
         f"Devices:     {_labels(devices, device)}",
         "NUMA bind:   False",
-        f"Data format: {runtime.data_format(plan.numerics.data_format, devices.kind)}",
+        f"Data format: {runtime.data_format(plan.params.data_format, devices.kind)}",
         f"Optimizer:   {plan.numerics.optimizer.name}",
         f"Variables:   {plan.place.mode.name}",
     ]

@@ -221,7 +221,7 @@ class MLPerfLog(Observer):
             "submission_benchmark": _BENCHMARKS.get(
                 plan.network.model.name, plan.network.model.name
             ),
-            "seed": plan.numerics.tf_random_seed,
+            "seed": plan.params.tf_random_seed,
             "global_batch_size": plan.length.global_batch,
             "train_samples": plan.length.train_examples,
             "eval_samples": plan.length.eval_examples,
@@ -313,7 +313,7 @@ def _network(plan: RunPlan) -> dict[str, Any]:
     """Settings of batch norm and of the training images."""
     settings: dict[str, Any] = {}
     if plan.network.spec.statistics:
-        sync = plan.numerics.bn_stats == "sync"
+        sync = plan.params.bn_stats == "sync"
         settings["model_bn_span"] = (
             plan.length.global_batch if sync else plan.length.batch_per_device
         )
@@ -332,7 +332,7 @@ def _optimizer(plan: RunPlan) -> dict[str, Any]:
         "opt_learning_rate_warmup_epochs": rate.warmup_epochs,
         "opt_learning_rate_warmup_steps": rate.warmup_steps,
         "opt_learning_rate_warmup_factor": 0.0,
-        "opt_weight_decay": plan.numerics.weight_decay,
+        "opt_weight_decay": plan.params.weight_decay,
     }
     if rate.boundaries_epochs:
         settings["opt_learning_rate_decay_boundary_epochs"] = rate.boundaries_epochs
@@ -341,7 +341,7 @@ def _optimizer(plan: RunPlan) -> dict[str, Any]:
         "base_rate": rate.base,
         "end_rate": plan.rates.schedule(plan.length.training_steps),
         "warmup_epochs": rate.warmup_epochs,
-        "weight_decay": plan.numerics.weight_decay,
+        "weight_decay": plan.params.weight_decay,
     }
     own = optimizer.mlperf.items()
     return settings | {key: named[of] if isinstance(of, str) else of for key, of in own}
@@ -473,7 +473,7 @@ class TrainingSummaries(_Summaries):
         super().__init__("train_dir", plan.outputs.train_dir)
         self._every = plan.outputs.save_summaries_steps
         self._verbosity = plan.outputs.summary_verbosity
-        self._loss = plan.numerics.loss_type_to_report
+        self._loss = plan.params.loss_type_to_report
         self._step = step
         self._manager = manager
         if self._verbosity >= _GRADIENTS:

@@ -232,7 +232,7 @@ def total_of_job(plan: RunPlan) -> int:
 
 
 def _activations(plan: RunPlan, training: bool) -> int:
-    width = 4 if plan.numerics.precision == "fp32" else 2
+    width = 4 if plan.params.precision == "fp32" else 2
     return bytes_per_image(
         plan.network.model, plan.network.spec, training=training, value_bytes=width
     )
@@ -242,7 +242,7 @@ def _variables(plan: RunPlan, towers: int) -> int:
     """Variables, gradients and slots, on all devices."""
     size = sum(one.bytes for one in plan.network.spec.variables)
     copies = 1 if plan.place.mode.copies is Copies.ONE else towers
-    width = 1.0 if plan.numerics.precision == "fp32" else 1.5  # and 16-bit copies for reading
+    width = 1.0 if plan.params.precision == "fp32" else 1.5  # and 16-bit copies for reading
     if not plan.work.trains:
         return round(size * copies * width)
     slots = len(plan.numerics.optimizer.slots)

@@ -73,7 +73,7 @@ def replica_checks(plan: RunPlan, built: BuiltRun, measurements: Measurements) -
     them: a step updates copy 0 alone, and the others take it over before anything reads them, see
     `cnnbench.run.step.tower`.
     """
-    manager, every = built.manager, plan.numerics.check_replica_consistency
+    manager, every = built.manager, plan.params.check_replica_consistency
     if not (every and plan.work.trains and manager.replicas_in_sync):
         return []
     fewest = 1 if manager.workers is not None else 2

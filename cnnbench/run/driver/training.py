@@ -132,9 +132,9 @@ class Training:
             if self._stopped_early:
                 return self._finish(0.0, 0)
             plan = self._plan
-            shown = plan.numerics.print_training_accuracy or plan.work is Work.FORWARD
+            shown = plan.params.print_training_accuracy or plan.work is Work.FORWARD
             self._console.table_header(
-                plan.numerics.loss_type_to_report,
+                plan.params.loss_type_to_report,
                 self._plan.network.model.metric_names if shown else (),
             )
             self._progress.start("training", steps, self._plan.length.global_batch)
@@ -307,7 +307,7 @@ class Training:
             self.global_step += 1
 
     def _check_loss(self, step: int, loss: float) -> None:
-        if not math.isfinite(loss) and not self._plan.numerics.allow_nonfinite:
+        if not math.isfinite(loss) and not self._plan.params.allow_nonfinite:
             raise NonFiniteLossError(step, loss)
 
     def _pause_due(self, step: int) -> bool:
