@@ -217,7 +217,7 @@ def exchange_seconds(
 
 def _spec(setup: Setup, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm with the traffic of the mode."""
-    mode, spec = setup.place.mode, setup.exchange.all_reduce_spec
+    mode, spec = setup.place.mode, setup.params.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
     if mode.reduction is Reduction.ALL_REDUCE and spec is not None:

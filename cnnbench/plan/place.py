@@ -299,7 +299,7 @@ _RULES: tuple[Rule[_Wanted], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(PlanPart):
+class Place:
     """This process in its job.
 
     Attributes:
@@ -315,8 +315,6 @@ class Place(PlanPart):
     job: Job
     asynchronous: bool
     coordinated: bool
-    cluster_timeout: int
-    stall_timeout: int
     names: JobFlagNames
 
     @classmethod
@@ -328,8 +326,7 @@ class Place(PlanPart):
         refuse(_RULES, _Wanted(flags, mode, names))
         coordinated = mode.processes is Processes.COORDINATOR
         apart = coordinated or not flags.cross_replica_sync
-        return cls.of(
-            flags,
+        return cls(
             mode=mode,
             job=Job(
                 task=Task(flags.job_name or LOCAL, flags.task_index),

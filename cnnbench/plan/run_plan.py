@@ -227,9 +227,9 @@ def make_plan(
     if tell is not None:
         setup = joined(setup, environ, tell)
     network = NetworkPlan.resolved(setup)
-    if setup.exchange.all_reduce_spec is not None:
+    if setup.params.all_reduce_spec is not None:
         # Only now: a plug-in may have registered an algorithm.
-        setup.exchange.all_reduce_spec.check_names(all_reduce.names())
+        setup.params.all_reduce_spec.check_names(all_reduce.names())
     length = Length.resolved(setup, network)
     rates = LearningRates.resolved(setup, network.model.learning_rate, length)
     inputs = InputPlan.resolved(setup, network, length)

@@ -226,8 +226,8 @@ _CLIPPING = named(FLAGS, RunPart.CLIPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange(PlanPart):
-    """Placement of variables and exchange of gradients; other fields are flags of their names.
+class Exchange:
+    """Placement of variables and exchange of gradients.
 
     Attributes:
       reduces: whether gradients go through an all-reduce.
@@ -246,12 +246,6 @@ class Exchange(PlanPart):
     aggregation: AggregationSpec
     update: UpdatePlan
     cross_device: CrossDeviceSpec
-    all_reduce_spec: AllReduceSpec | None
-    communication_hint: str
-    local_parameter_device: str
-    ps_strategy: str
-    variable_caching: str
-    staged_vars: bool
 
     @classmethod
     def resolved(cls, flags: Params, work: Work, place: Place, numerics: Numerics) -> Exchange:
@@ -262,8 +256,7 @@ class Exchange(PlanPart):
         all_reduce = _all_reduce_of(flags, mode)
         groups = groups_of(job.tower_devices, flags.all_reduce_group_size) if reduces else ()
         aggregation = _aggregation(flags, mode, work, all_reduce, numerics)
-        return cls.of(
-            flags,
+        return cls(
             mode=mode,
             reduces=reduces,
             exchanges=exchanges,

@@ -89,8 +89,6 @@ class Length:
       num_eval_batches: global batches of one evaluation.
       eval_examples: examples of one evaluation, without padding.
       eval_steps: global steps after which an evaluation is due.
-      eval_interval_secs: seconds between searches for a new checkpoint to evaluate; 0 evaluates
-        once.
       target: metric that ends the training; None without one.
     """
 
@@ -104,7 +102,6 @@ class Length:
     num_eval_batches: int
     eval_examples: int
     eval_steps: frozenset[int]
-    eval_interval_secs: int
     target: Target | None
 
     @classmethod
@@ -138,7 +135,6 @@ class Length:
             num_eval_batches=eval_batches,
             eval_examples=eval_examples,
             eval_steps=_evaluation_steps(flags, batches, epochs, epoch, batch * towers),
-            eval_interval_secs=flags.eval_interval_secs,
             target=_target_of(flags, network.model),
         )
 
@@ -420,7 +416,6 @@ class InputPlan:
     """Input of a run.
 
     Attributes:
-      data_dir: folder of the files; None for synthetic data.
       training, validation: inputs of one worker that reads all data; workers, devices and threads
         are set when the run is built.
       distribution: distribution of the batches by a strategy; None where towers fetch their own.
@@ -428,7 +423,6 @@ class InputPlan:
         own.
     """
 
-    data_dir: str | None
     training: InputSpec
     validation: InputSpec
     distribution: StrategyParams | None
@@ -464,7 +458,6 @@ class InputPlan:
         # Without training or a next evaluation, nothing would run beside the child process.
         goes_on = setup.work.trains or flags.eval_interval_secs
         return cls(
-            data_dir=flags.data_dir,
             training=spec(training=True),
             validation=spec(training=False),
             distribution=flags.group(StrategyParams) if by_strategy else None,

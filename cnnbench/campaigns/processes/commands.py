@@ -152,7 +152,7 @@ def _no_turns(plan: RunPlan) -> str | None:
         return NO_TURNS_OF_JOBS
     if plan.work.evaluates or plan.work is Work.INPUT:
         return "only training and forward passes have steps that can wait for one another"
-    if plan.input.data_dir is not None:
+    if plan.params.data_dir is not None:
         return "the input pipeline would read ahead while the other side has its turn"
     kind = "cpu" if computes_on_cpu(plan) else "gpu"
     if kind == "gpu" and not plan.machine.allow_growth:

@@ -352,15 +352,15 @@ class BenchmarkCNN:
 
     def _warn_of_gaps(self) -> None:
         """Warns of files that a data set lacks."""
-        if self.plan.input.data_dir is None:
+        if self.plan.params.data_dir is None:
             return
         used = {
             "train": self.plan.work is not Work.EVALUATION,
             "validation": self.plan.length.num_eval_batches > 0,
         }
         for subset in (name for name, is_used in used.items() if is_used):
-            for gap in self.plan.network.dataset.gaps(subset, self.plan.input.data_dir):
-                self._messages.warning(f"--data_dir={self.plan.input.data_dir}: {gap}")
+            for gap in self.plan.network.dataset.gaps(subset, self.plan.params.data_dir):
+                self._messages.warning(f"--data_dir={self.plan.params.data_dir}: {gap}")
 
     def _warn(self, conditions: Sequence[ConditionNote]) -> None:
         quiet = parse_quiet(self.plan.machine.quiet_conditions)

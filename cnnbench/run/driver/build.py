@@ -346,7 +346,7 @@ class Assembly:
         first = self.devices.job.devices_of(job.workers[0])
         if plan.place.coordinated:
             assert isinstance(manager, ParameterServerStrategyVariableMgr)
-            on_host = None if self.plan.input.data_dir is None else "cpu"
+            on_host = None if self.plan.params.data_dir is None else "cpu"
             source: InputSource = CoordinatedInput(
                 [
                     self._worker_input(
@@ -420,15 +420,15 @@ class Assembly:
             variable_update=self.plan.place.mode.name,
             devices=self.devices.towers,
             parameter_device="cpu"
-            if self.plan.exchange.local_parameter_device == "cpu"
+            if self.plan.params.local_parameter_device == "cpu"
             else "towers",
             cpu_device=self.devices.cpu,
             ps_devices=self.devices.job.ps_devices,
-            ps_strategy=self.plan.exchange.ps_strategy,
-            variable_caching=self.plan.exchange.variable_caching,
+            ps_strategy=self.plan.params.ps_strategy,
+            variable_caching=self.plan.params.variable_caching,
             variable_dtype="float16" if self.plan.params.fp16_vars else "float32",
             reduction=self.plan.exchange.update.reduction,
-            staged=self.plan.exchange.staged_vars and self.plan.work.trains,
+            staged=self.plan.params.staged_vars and self.plan.work.trains,
             aggregation=self.plan.exchange.aggregation,
             cross_device=self.plan.exchange.cross_device,
             seed=self.plan.params.tf_random_seed,

@@ -121,7 +121,7 @@ def header(
         lines.append(f"AllReduce:   {all_reduce}")
     if plan.place.job.in_cluster:
         lines.append(f"Sync:        {not plan.place.asynchronous}")
-    if plan.exchange.staged_vars:
+    if plan.params.staged_vars:
         lines.append("Staged vars: True")
     return [*lines, "=========="]
 
@@ -145,7 +145,7 @@ def log_parameters(plan: RunPlan, devices: runtime.Devices) -> dict[str, Any]:
 
 
 def _dataset(plan: RunPlan) -> str:
-    return plan.network.dataset.name + (" (synthetic)" if plan.input.data_dir is None else "")
+    return plan.network.dataset.name + (" (synthetic)" if plan.params.data_dir is None else "")
 
 
 def _is_single_session(plan: RunPlan) -> bool:
@@ -166,13 +166,13 @@ def _all_reduce_text(plan: RunPlan, devices: runtime.Devices) -> str | None:
     if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
         return None
     if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
-        spec = plan.exchange.all_reduce_spec
+        spec = plan.params.all_reduce_spec
         return "None" if spec is None else spec.source
     text = ":".join(_all_reduce(plan, on_gpu=devices.kind == "gpu")) or "None"
     if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
         text += f" (--cross_device_ops={plan.exchange.cross_device.ops})"
     elif "collective" in text:
-        text += f" (--communication_hint={plan.exchange.communication_hint})"
+        text += f" (--communication_hint={plan.params.communication_hint})"
     job = devices.job
     towers = count(job.num_towers, "device", "devices")
     return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"

@@ -59,9 +59,9 @@ class Membership:
         self._setup = setup
         self._facts = facts
         self._tell = tell
-        look_seconds = min(_LOOK_SECONDS, setup.place.stall_timeout / 4)
+        look_seconds = min(_LOOK_SECONDS, setup.params.stall_timeout / 4)
         # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
-        stalls = look is not None and setup.place.stall_timeout > 0 and supervisor.state.program
+        stalls = look is not None and setup.params.stall_timeout > 0 and supervisor.state.program
 
         def spares(task: Task, state: str) -> bool:
             evaluates = look is not None and look().doing is Doing.EVALUATION
@@ -73,12 +73,12 @@ class Membership:
             Watchdog(
                 job,
                 lost,
-                patience=max(setup.place.cluster_timeout, PATIENCE),
+                patience=max(setup.params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else look_seconds,
                 leave=supervisor.leave,
                 spares=spares,
                 look=look,
-                stall_timeout=setup.place.stall_timeout,
+                stall_timeout=setup.params.stall_timeout,
             )
             if job.in_cluster or stalls
             else None
@@ -97,7 +97,7 @@ class Membership:
           BenchmarkError: one is missing, or has other flags.
         """
         if self._job.in_cluster:
-            timeout = self._setup.place.cluster_timeout
+            timeout = self._setup.params.cluster_timeout
             self._met = meet(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:
             self._watchdog.start(None if self._met is None else self._met.lines)
@@ -115,7 +115,7 @@ class Membership:
         with self._met.port:
             if self._job.client_per_worker:
                 self._watchdog.up_together()
-                with supervisor.connecting(self._setup.place.cluster_timeout):
+                with supervisor.connecting(self._setup.params.cluster_timeout):
                     self._connect_worker(devices.job)
                 self._joined = True
             else:
@@ -131,7 +131,7 @@ class Membership:
         import tensorflow as tf
 
         job = devices.job
-        wait_up(job, self._setup.place.cluster_timeout, self._tell)
+        wait_up(job, self._setup.params.cluster_timeout, self._tell)
         try:
             if self._setup.place.coordinated:
                 from cnnbench.variable_mgr import strategies  # late: it loads TensorFlow

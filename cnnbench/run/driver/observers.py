@@ -317,7 +317,7 @@ def _network(plan: RunPlan) -> dict[str, Any]:
         settings["model_bn_span"] = (
             plan.length.global_batch if sync else plan.length.batch_per_device
         )
-    if plan.network.dataset.name == "coco" and plan.input.data_dir is not None:
+    if plan.network.dataset.name == "coco" and plan.params.data_dir is not None:
         settings["max_samples"] = CROP_TRIES
     return settings
 

@@ -202,7 +202,7 @@ def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     if plan.work is not Work.INPUT:
         fixed += _variables(plan, towers)
         per_image = _activations(plan, plan.work.trains)
-    waiting = plan.input.training.datasets_prefetch_buffer_size + 1 if plan.input.data_dir else 1
+    waiting = plan.input.training.datasets_prefetch_buffer_size + 1 if plan.params.data_dir else 1
     example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.network.spec.elements)
     step = MemoryEstimate(
         fixed, towers * (per_image + waiting * example), plan.length.batch_per_device
@@ -253,12 +253,12 @@ def _variables(plan: RunPlan, towers: int) -> int:
 
 def _file_bytes(plan: RunPlan) -> int:
     """Bytes of encoded files in memory."""
-    if plan.input.data_dir is None:
+    if plan.params.data_dir is None:
         return 0
     subset = "validation" if plan.work is Work.EVALUATION else "train"
-    files = plan.network.dataset.find(plan.input.data_dir, subset)
+    files = plan.network.dataset.find(plan.params.data_dir, subset)
     # Behind a URL, where each takes a request, shards are taken to be equal.
-    asked = files[:1] if is_url(plan.input.data_dir) else files
+    asked = files[:1] if is_url(plan.params.data_dir) else files
     size = sum(place(file).stat().st_size for file in asked) * len(files) // len(asked)
     if plan.input.training.datasets_use_caching or not plan.network.dataset.skips_bad_records:
         return size

@@ -232,7 +232,7 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
 
 def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
     """Measures the throughput of a run's input pipeline alone; takes seconds."""
-    if run.plan.input.data_dir is None or built.inputs is None:
+    if run.plan.params.data_dir is None or built.inputs is None:
         return
     try:
         run.measurements.input_stages = [time_whole(built.inputs)]
@@ -380,7 +380,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
     assert built.checkpoints is not None
     train_dir = run.plan.outputs.train_dir
     assert train_dir is not None  # validated
-    pause = run.plan.length.eval_interval_secs
+    pause = run.plan.params.eval_interval_secs
     interrupts = Interrupts(built.manager.workers)
     done: str | None = None
     while True:
@@ -432,7 +432,7 @@ def _evaluate_with_the_chief(
         with interrupts.shared():
             found = built.evaluator.run(global_step, run.console, interrupts)
         results.add(found)
-        if not run.plan.length.eval_interval_secs:
+        if not run.plan.params.eval_interval_secs:
             return found.evaluation.images_per_sec
         results.finish(0.0)
 

@@ -197,7 +197,7 @@ class Training:
         def waits() -> dict[str, float]:
             return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
 
-        stuck = Stuck(self._plan.place.stall_timeout, waits)
+        stuck = Stuck(self._plan.params.stall_timeout, waits)
         if self._plan.place.coordinated:
             return CoordinatedLoop(works, names, self._lost, gone, stuck)
         return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)

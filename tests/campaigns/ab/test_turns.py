@@ -45,7 +45,7 @@ def test_runs_that_can_and_that_cannot(flags, why):
 
 def test_runs_with_files_cannot():
     plan = make_plan(Params(model="lenet", device="cpu"))
-    reading = dataclasses.replace(plan, input=dataclasses.replace(plan.input, data_dir="/data"))
+    reading = dataclasses.replace(plan, params=plan.params.replace(data_dir="/data"))
     assert "read ahead" in (_no_turns(reading) or "")
 
 
