@@ -227,9 +227,10 @@ def task_flags(job: Job, towers: int | None) -> dict[str, Any]:
 
 def gpu_variables(job: Job, machine: MachinePlan) -> dict[str, str]:
     """Environment variables that give the process of a job its own GPUs."""
-    if machine.device == "cpu" or machine.gpu_indices or job.task.job != WORKER:
+    flags = machine.flags
+    if flags.device == "cpu" or flags.gpu_indices or job.task.job != WORKER:
         return {}
-    number, each = machine.num_gpus, machine.gpus_per_card
+    number, each = flags.num_gpus, flags.gpus_per_card
     share = share_of_gpus(Host(), job.task.index, number, each)
     everybody = share_of_gpus(Host(), job.num_workers - 1, number, each)
     return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}

@@ -134,7 +134,7 @@ class Scaling:
     def _side(self, logs: Path, count: int) -> Side:
         """The command of a job, or of a process alone on the processors of one of a job."""
         chief = self.chiefs.get(count) or next(iter(self.chiefs.values()))
-        side = Side(flags=self.command.alone(chief.machine.num_gpus))
+        side = Side(flags=self.command.alone(chief.machine.flags.num_gpus))
         layout = self.layouts.get(count, JobLayout())
         if count:
             own = {"log_dir": logs, "towers": self.towers, "affinity": self.cores > 0}

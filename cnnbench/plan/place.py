@@ -6,7 +6,6 @@ table that applies to a flag counts.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -20,22 +19,6 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.machine.cpu import Host
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
-
-# Parts of a plan whose fields are flags of the same names.
-
-Part = TypeVar("Part", bound="PlanPart")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanPart:
-    """Base class of frozen parts."""
-
-    @classmethod
-    def of(cls: type[Part], flags: object, **derived: Any) -> Part:
-        """The part with `derived` fields; the others are the flags of their names in `flags`."""
-        names = (field.name for field in dataclasses.fields(cls) if field.name not in derived)
-        return cls(**{name: getattr(flags, name) for name in names}, **derived)
-
 
 # The kind of work of a run.
 

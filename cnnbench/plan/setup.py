@@ -16,7 +16,7 @@ and weights may have changed by then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cnnbench.base.job import WORKER, Job
 from cnnbench.errors import FlagError
@@ -26,7 +26,7 @@ from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.optimizers.spec import OptimizerSpec
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place, PlanPart, Work
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place, Work
 from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     ReduceContext,
@@ -86,45 +86,27 @@ class Numerics:
 # Devices, threads and compiler options of a process.
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachinePlan(PlanPart):
-    """The flags of a run that configure TensorFlow, by their names, and those of the checks."""
+@dataclass(frozen=True)
+class MachinePlan:
+    """The flags that configure TensorFlow in one process, and the GPUs that they choose."""
 
-    device: str
-    num_gpus: int
-    gpu_indices: str
-    gpus_per_card: int
-    num_intra_threads: int | None
-    num_inter_threads: int
-    datasets_num_private_threads: int | None
-    gpu_thread_mode: str
-    per_gpu_thread_count: int
-    allow_growth: bool | None
-    use_unified_memory: bool | None
-    autotune_threshold: int | None
-    winograd_nonfused: bool
-    batchnorm_persistent: bool
-    enable_optimizations: bool
-    xla: bool
-    xla_cache_dir: str | None
-    peak_flops: float | None
-    quiet_conditions: str
+    flags: Params
 
     @property
     def gpus(self) -> tuple[int, ...]:
         """Numbers of the GPUs of the run, logical ones of divided cards, in their order."""
-        named = [int(number) for number in self.gpu_indices.split(",") if number]
-        return tuple(named or range(self.num_gpus))[: self.num_gpus]
+        named = [int(number) for number in self.flags.gpu_indices.split(",") if number]
+        return tuple(named or range(self.flags.num_gpus))[: self.flags.num_gpus]
 
     @property
     def cards(self) -> tuple[int, ...]:
         """Numbers of the cards of these GPUs, among those that are visible."""
-        return tuple(dict.fromkeys(number // self.gpus_per_card for number in self.gpus))
+        return tuple(dict.fromkeys(number // self.flags.gpus_per_card for number in self.gpus))
 
     def of_task(self, job: Job) -> MachinePlan:
         """The settings of this process of `job`; one without towers gets one CPU device."""
         if job.in_cluster and job.task.job != WORKER:
-            return replace(self, device="cpu", num_gpus=1, gpu_indices="")
+            return MachinePlan(self.flags.replace(device="cpu", num_gpus=1, gpu_indices=""))
         return self
 
 
@@ -403,6 +385,6 @@ def of_params(params: Params, mode: Mode, names: JobFlagNames = OF_A_PROCESS) ->
         place=place,
         numerics=numerics,
         exchange=Exchange.resolved(params, work, place, numerics),
-        machine=MachinePlan.of(params),
+        machine=MachinePlan(params),
         outputs=params.group(OutputParams),
     )

@@ -8,7 +8,6 @@ from cnnbench.base import plugins
 from cnnbench.data.dataset import InputSpec
 from cnnbench.flags import FLAGS
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
-from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.step.update import CLIPPINGS
 from cnnbench.variable_mgr.spec import AggregationSpec
 
@@ -23,7 +22,7 @@ NOT_READERS = (
     ROOT / "cnnbench" / "lab" / "all_reduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
-PARTS = (InputSpec, MachinePlan)
+PARTS = (InputSpec,)
 """Parts of a plan that take flags as fields of the same names."""
 
 NOT_READ = {

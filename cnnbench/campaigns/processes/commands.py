@@ -155,7 +155,7 @@ def _no_turns(plan: RunPlan) -> str | None:
     if plan.params.data_dir is not None:
         return "the input pipeline would read ahead while the other side has its turn"
     kind = "cpu" if computes_on_cpu(plan) else "gpu"
-    if kind == "gpu" and not plan.machine.allow_growth:
+    if kind == "gpu" and not plan.machine.flags.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
     there, needed = memory_of(plan, kind), 2 * estimate(plan, kind).total
     if there is not None and needed > there.available:

@@ -160,10 +160,10 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
         RunFlags(
             on_gpu=on_gpu,
             cards=plan.machine.cards,
-            intra_threads=plan.machine.num_intra_threads or 0,
-            intra_threads_given=bool(plan.machine.num_intra_threads),
+            intra_threads=plan.machine.flags.num_intra_threads or 0,
+            intra_threads_given=bool(plan.machine.flags.num_intra_threads),
             batch_size=plan.params.batch_size,
-            gpu_indices=plan.machine.gpu_indices,
+            gpu_indices=plan.machine.flags.gpu_indices,
         ),
     )
     bad = [condition for condition in found if condition.id not in quiet]

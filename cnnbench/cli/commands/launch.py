@@ -238,7 +238,7 @@ def _scale(options: LaunchFlags, given: Mapping[str, Any], argv: Sequence[str]) 
     points = scaling.points(
         records.pop(0),
         records,
-        towers=chief.machine.num_gpus,
+        towers=chief.machine.flags.num_gpus,
         shared=shared,
         predicted=predicted,
     )

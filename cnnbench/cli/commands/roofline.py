@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         )
     mode = plan.work.value
     images = count(plan.length.batch_per_device, "image", "images")
-    devices = count(plan.machine.num_gpus, "device", "devices")
+    devices = count(plan.machine.flags.num_gpus, "device", "devices")
     title = f"{plan.network.model.name}, {mode}, {plan.params.precision}, {images} on {devices}"
     _write(options, roofline, title)
     return ExitCode.OK

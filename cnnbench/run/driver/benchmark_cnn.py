@@ -131,7 +131,7 @@ class BenchmarkCNN:
         self._profiler: StepProfiler | None = None
         if plan.outputs.profile_json is not None:
             self.profiled(plan.outputs.profile_steps)
-        if plan.machine.device == "cpu":
+        if plan.machine.flags.device == "cpu":
             self._check_memory("cpu")
         if (notice := steps_notice(plan)) is not None:
             self._messages.notice(notice)
@@ -244,7 +244,7 @@ class BenchmarkCNN:
         """Loads TensorFlow, describes the run and prints its header."""
         self._turns = Turns.joined(os.environ)
         self._watch = Watch(
-            gpus=self.plan.machine.device != "cpu", starts_with_others=self._turns.taken
+            gpus=self.plan.machine.flags.device != "cpu", starts_with_others=self._turns.taken
         )
         settings = self.plan.machine.of_task(self.plan.place.job)
         self._watch.met(self._membership.meet())
@@ -259,7 +259,7 @@ class BenchmarkCNN:
             devices = self._membership.join(runtime.configure(settings, self.plan.place.job))
         for notice in devices.notices:
             self._messages.notice(notice)
-        if self.plan.machine.device != "cpu":
+        if self.plan.machine.flags.device != "cpu":
             self._check_memory(devices.kind)
         if devices.kind == "cpu" and self.plan.params.data_format == "NCHW":
             runtime.check_channels_first(self.plan.numerics.dtype)
@@ -276,7 +276,7 @@ class BenchmarkCNN:
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
-            raise FlagError("device", self.plan.machine.device, reason)
+            raise FlagError("device", self.plan.machine.flags.device, reason)
         # Collected before the run, because its own load would be included afterwards.
         self._measurements.environment = facts = environment.collect()
         if self._measurements.subject.warning:
@@ -363,7 +363,7 @@ class BenchmarkCNN:
                 self._messages.warning(f"--data_dir={self.plan.params.data_dir}: {gap}")
 
     def _warn(self, conditions: Sequence[ConditionNote]) -> None:
-        quiet = parse_quiet(self.plan.machine.quiet_conditions)
+        quiet = parse_quiet(self.plan.machine.flags.quiet_conditions)
         for condition in conditions:
             if condition.id not in quiet:
                 self._messages.warning(str(condition))
@@ -381,13 +381,13 @@ class BenchmarkCNN:
         """Measures the peak FLOP rate of the devices; takes seconds on a CPU."""
         if self._measurements.lost_workers:
             return  # TensorFlow takes no new function once a process is gone
-        if self.plan.params.precision == "int8" and self.plan.machine.peak_flops is None:
+        if self.plan.params.precision == "int8" and self.plan.machine.flags.peak_flops is None:
             return  # there is no product of 8-bit integers to measure it by
         peak = tensorflow.peak(
             built.devices.kind,
             built.devices.towers,
             self.plan.numerics.dtype,
-            self.plan.machine.peak_flops,
+            self.plan.machine.flags.peak_flops,
         )
         if peak is not None:
             job = built.devices.job
@@ -397,7 +397,7 @@ class BenchmarkCNN:
                 parts = job.num_workers if job.client_per_worker else 1
             rate, source = peak
             if built.devices.kind == "gpu":  # logical GPUs share the rate of their card
-                rate *= len(self.plan.machine.cards) / self.plan.machine.num_gpus
+                rate *= len(self.plan.machine.cards) / self.plan.machine.flags.num_gpus
             self._measurements.note(peak_flops_per_sec=rate * parts, peak_flops_source=source)
 
     def _standing(self) -> Standing:
@@ -488,9 +488,9 @@ def _as_benchmark_error(plan: RunPlan, error: Exception) -> BenchmarkError | Non
             flags += " or --eval_batch_size"
         return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
     torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
-    if plan.machine.xla_cache_dir and isinstance(error, torn):
+    if plan.machine.flags.xla_cache_dir and isinstance(error, torn):
         reason = f"a file there cannot be read, remove it: {reason}"
-        return BenchmarkError(f"--xla_cache_dir={plan.machine.xla_cache_dir}: {reason}")
+        return BenchmarkError(f"--xla_cache_dir={plan.machine.flags.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
         if "grouped convolutions" in reason:
             reason += "; oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"

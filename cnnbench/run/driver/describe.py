@@ -90,9 +90,9 @@ def run_flags(plan: Setup, devices: runtime.Devices, batch_size: int = 0) -> Run
         on_gpu=devices.kind == "gpu",
         cards=plan.machine.cards,
         intra_threads=devices.intra_threads,
-        intra_threads_given=bool(plan.machine.num_intra_threads),
+        intra_threads_given=bool(plan.machine.flags.num_intra_threads),
         batch_size=batch_size,
-        gpu_indices=plan.machine.gpu_indices,
+        gpu_indices=plan.machine.flags.gpu_indices,
     )
 
 

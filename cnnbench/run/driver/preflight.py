@@ -75,12 +75,12 @@ def prepare_folders(plan: Setup) -> None:
         resolve_saved_model(plan.outputs.export_dir)
     if plan.summarizes_evaluations:
         prove_folder("eval_dir", plan.outputs.eval_dir)
-    if plan.machine.xla_cache_dir:
-        real_path("xla_cache_dir", plan.machine.xla_cache_dir)
-        if re.search(r"[\s'\"]", os.path.abspath(plan.machine.xla_cache_dir)):
+    if cache := plan.machine.flags.xla_cache_dir:
+        real_path("xla_cache_dir", cache)
+        if re.search(r"[\s'\"]", os.path.abspath(cache)):
             why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
-            raise FlagError("xla_cache_dir", plan.machine.xla_cache_dir, why)
-        prove_folder("xla_cache_dir", plan.machine.xla_cache_dir)
+            raise FlagError("xla_cache_dir", cache, why)
+        prove_folder("xla_cache_dir", cache)
     if plan.outputs.benchmark_log_dir:
         prove_folder("benchmark_log_dir", plan.outputs.benchmark_log_dir)
 
@@ -96,7 +96,8 @@ def files(plan: Setup) -> Iterator[Output]:
         "trace",
     )
     prefix = plan.outputs.partitioned_graph_file_prefix
-    for number in range(plan.machine.num_gpus + 1 if prefix else 0):  # all devices and the host
+    # A file per device and one for the host.
+    for number in range(plan.machine.flags.num_gpus + 1 if prefix else 0):
         path = partition_file(prefix or "", number)
         yield Output("partitioned_graph_file_prefix", path, _graph(path))
     if plan.outputs.profile_layers:
@@ -178,15 +179,15 @@ def batch_limits(plan: RunPlan) -> tuple[int, int] | None:
 
 def memory_of(plan: RunPlan, kind: str) -> Memory | None:
     """Memory for an estimate of a kind: of the machine, or of a GPU of the run; None if unknown."""
-    machine = plan.machine
-    return main_memory() if kind == "cpu" else gpu_memory(machine.cards, machine.gpus_per_card)
+    if kind == "cpu":
+        return main_memory()
+    return gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
 
 
 def computes_on_cpu(plan: Setup) -> bool:
     """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
-    return plan.machine.device == "cpu" or (
-        plan.machine.device == "auto" and not _gpus_of_machine()
-    )
+    device = plan.machine.flags.device
+    return device == "cpu" or (device == "auto" and not _gpus_of_machine())
 
 
 @cache
@@ -196,7 +197,7 @@ def _gpus_of_machine() -> int:
 
 def estimate(plan: RunPlan, kind: str) -> MemoryEstimate:
     """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
-    towers = plan.machine.num_gpus if kind == "cpu" else 1
+    towers = plan.machine.flags.num_gpus if kind == "cpu" else 1
     fixed = PROCESS_BYTES + _file_bytes(plan) if kind == "cpu" else 0
     per_image = 0
     if plan.work is not Work.INPUT:
@@ -277,7 +278,7 @@ def check(
     Raises:
       FlagError: names both figures.
     """
-    gpus = plan.machine.num_gpus
+    gpus = plan.machine.flags.num_gpus
     figures = f"takes about {binary(needed.total)} of memory with --num_gpus={gpus}, but "
     if refuse and needed.total > _CERTAIN * memory.total:
         most = needed.largest_batch(memory.available)
@@ -331,7 +332,7 @@ def work_of(plan: RunPlan) -> RunWork:
         plan.network.spec.training_flops_per_image,
         plan.network.spec.forward_flops_per_image,
     )
-    devices = plan.machine.num_gpus if on_cpu else 1
+    devices = plan.machine.flags.num_gpus if on_cpu else 1
     steps = plan.length.training_steps
     flops = float(
         steps * plan.length.batch_per_device * (training if plan.work.trains else forward)

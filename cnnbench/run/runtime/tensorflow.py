@@ -73,33 +73,34 @@ class Devices:
         return self.job.cpu_device
 
 
-def export_environment(settings: MachinePlan) -> tuple[str, ...]:
+def export_environment(machine: MachinePlan) -> tuple[str, ...]:
     """Sets the environment variables that TensorFlow reads while it loads; call it before that.
 
     Variables that are set already are kept; returns warnings about those that contradict the flags.
     """
+    flags = machine.flags
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    if settings.gpu_thread_mode != "global":
-        variables["TF_GPU_THREAD_MODE"] = settings.gpu_thread_mode
-        variables["TF_GPU_THREAD_COUNT"] = str(settings.per_gpu_thread_count or 2)
-    if settings.autotune_threshold is not None:
-        variables["TF_AUTOTUNE_THRESHOLD"] = str(settings.autotune_threshold)
-    if settings.use_unified_memory:
+    if flags.gpu_thread_mode != "global":
+        variables["TF_GPU_THREAD_MODE"] = flags.gpu_thread_mode
+        variables["TF_GPU_THREAD_COUNT"] = str(flags.per_gpu_thread_count or 2)
+    if flags.autotune_threshold is not None:
+        variables["TF_AUTOTUNE_THRESHOLD"] = str(flags.autotune_threshold)
+    if flags.use_unified_memory:
         variables["TF_FORCE_UNIFIED_MEMORY"] = "1"
-    variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if settings.winograd_nonfused else "0"
+    variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if flags.winograd_nonfused else "0"
     variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
-        "1" if settings.batchnorm_persistent else "0"
+        "1" if flags.batchnorm_persistent else "0"
     )
     xla_flags = []
-    if settings.xla:
+    if flags.xla:
         # Without it, auto-clustering leaves operations on the CPU alone.
         xla_flags.append("--tf_xla_cpu_global_jit")
-    if settings.xla_cache_dir:
+    if flags.xla_cache_dir:
         # Absolute, because a relative path is resolved only at the first compilation.
-        xla_flags.append(XLA_CACHE + os.path.abspath(settings.xla_cache_dir))
+        xla_flags.append(XLA_CACHE + os.path.abspath(flags.xla_cache_dir))
     if xla_flags:
         variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
-    if settings.device == "cpu":
+    if flags.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     warnings = []
     for name, value in variables.items():
@@ -113,21 +114,22 @@ def export_environment(settings: MachinePlan) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-def choose_devices(settings: MachinePlan, job: Job | None = None) -> Devices:
+def choose_devices(machine: MachinePlan, job: Job | None = None) -> Devices:
     """Finds the devices that the flags ask for without initialising them; FlagError if too few.
 
     Without a job, this process alone takes part.
     """
     import tensorflow as tf
 
-    gpus = settings.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
-    kind, notices = _device_kind(settings, gpus)
-    intra, inter = thread_counts(settings, kind, available_cores())
-    chosen = _gpu_order(settings, gpus) if kind == "gpu" else tuple(range(settings.num_gpus))
+    flags = machine.flags
+    gpus = flags.gpus_per_card * len(tf.config.list_physical_devices("GPU"))
+    kind, notices = _device_kind(machine, gpus)
+    intra, inter = thread_counts(machine, kind, available_cores())
+    chosen = _gpu_order(machine, gpus) if kind == "gpu" else tuple(range(flags.num_gpus))
     # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they are
     # renumbered, in the order of the machine.
     order = [sorted(chosen).index(number) for number in chosen]
-    job = job or Job(towers_per_worker=settings.num_gpus)
+    job = job or Job(towers_per_worker=flags.num_gpus)
     return Devices(
         # A controller has no towers, and one CPU device.
         job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
@@ -138,7 +140,7 @@ def choose_devices(settings: MachinePlan, job: Job | None = None) -> Devices:
     )
 
 
-def configure(settings: MachinePlan, job: Job | None = None) -> Devices:
+def configure(machine: MachinePlan, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags to the devices of `choose_devices`.
 
     Raises:
@@ -147,29 +149,30 @@ def configure(settings: MachinePlan, job: Job | None = None) -> Devices:
     """
     import tensorflow as tf
 
-    found = choose_devices(settings, job)
-    _set_threads(tf, settings, found.intra_threads, found.inter_threads)
+    flags = machine.flags
+    found = choose_devices(machine, job)
+    _set_threads(tf, machine, found.intra_threads, found.inter_threads)
     # Both are set either way: a process may run one configuration after another.
-    tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
+    tf.config.optimizer.set_jit("autoclustering" if flags.xla else False)
     tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": not settings.enable_optimizations}
+        {"disable_meta_optimizer": not flags.enable_optimizations}
     )
     tf.config.set_soft_device_placement(False)
     if found.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _use_gpus(tf, settings, [gpus[number] for number in sorted(settings.cards)])
+        _use_gpus(tf, machine, [gpus[number] for number in sorted(machine.cards)])
     else:
         # Also those that CUDA_VISIBLE_DEVICES of the user shows, of which memory would be taken.
         with contextlib.suppress(RuntimeError):  # initialised by an earlier run
             tf.config.set_visible_devices([], "GPU")
-        _make_logical_cpus(tf, settings.num_gpus)
+        _make_logical_cpus(tf, flags.num_gpus)
     return found
 
 
-def start_server(settings: MachinePlan, job: Job) -> Any:
+def start_server(machine: MachinePlan, job: Job) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = load_tensorflow()
-    found = choose_devices(settings)
+    found = choose_devices(machine)
     # The only public class for the server's settings: devices, threads, visible GPUs.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
@@ -177,9 +180,9 @@ def start_server(settings: MachinePlan, job: Job) -> Any:
         inter_op_parallelism_threads=found.inter_threads,
     )
     if found.kind == "gpu":
-        config.gpu_options.visible_device_list = ",".join(map(str, sorted(settings.cards)))
-        config.gpu_options.allow_growth = bool(settings.allow_growth)
-        for parts in _parts(settings).values():
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(machine.cards)))
+        config.gpu_options.allow_growth = bool(machine.flags.allow_growth)
+        for parts in _parts(machine).values():
             config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=parts)
     else:
         config.device_count["GPU"] = 0
@@ -219,64 +222,67 @@ def check_channels_first(dtype: str) -> None:
         ) from None
 
 
-def _device_kind(settings: MachinePlan, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
-    if settings.device == "cpu":
+def _device_kind(machine: MachinePlan, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    flags = machine.flags
+    if flags.device == "cpu":
         return "cpu", ()
-    if settings.device == "auto" and visible_gpus == 0:
+    if flags.device == "auto" and visible_gpus == 0:
         return "cpu", (
-            f"no GPU visible to TensorFlow: running on {settings.num_gpus} logical CPU device(s); "
+            f"no GPU visible to TensorFlow: running on {flags.num_gpus} logical CPU device(s); "
             "--device=cpu avoids this notice, --device=gpu makes it an error",
         )
-    if visible_gpus < settings.num_gpus:
+    if visible_gpus < flags.num_gpus:
         raise FlagError(
             "num_gpus",
-            settings.num_gpus,
-            f"TensorFlow sees {visible_gpus} GPU(s){_divided(settings)}; use at most that many, or "
+            flags.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s){_divided(machine)}; use at most that many, or "
             "--device=cpu for logical CPU devices",
         )
-    if settings.gpus_per_card > 1:
-        parts = f"--gpus_per_card={settings.gpus_per_card}: the GPUs are parts of cards"
+    if flags.gpus_per_card > 1:
+        parts = f"--gpus_per_card={flags.gpus_per_card}: the GPUs are parts of cards"
         return "gpu", (f"{parts}, and their speed is not that of whole ones",)
     return "gpu", ()
 
 
-def _divided(settings: MachinePlan) -> str:
-    parts = settings.gpus_per_card
+def _divided(machine: MachinePlan) -> str:
+    parts = machine.flags.gpus_per_card
     return f", {parts} on each card" if parts > 1 else ""
 
 
-def _parts(settings: MachinePlan) -> dict[int, list[int]]:
+def _parts(machine: MachinePlan) -> dict[int, list[int]]:
     """MiB of each logical GPU of the run, by card; none if cards are not divided.
 
     Shares of the whole memory, so that processes that share a card agree. FlagError if it is
     unknown.
     """
-    if settings.gpus_per_card == 1:
+    flags = machine.flags
+    if flags.gpus_per_card == 1:
         return {}
-    memory = gpu_memory(settings.cards, settings.gpus_per_card)
+    memory = gpu_memory(machine.cards, flags.gpus_per_card)
     if memory is None:
         reason = "needs the memory of the cards, which NVML tells: pip install nvidia-ml-py"
-        raise FlagError("gpus_per_card", settings.gpus_per_card, reason)
-    used = Counter(number // settings.gpus_per_card for number in settings.gpus)
+        raise FlagError("gpus_per_card", flags.gpus_per_card, reason)
+    used = Counter(number // flags.gpus_per_card for number in machine.gpus)
     return {card: [int(_DIVIDED * memory.total) >> 20] * used[card] for card in sorted(used)}
 
 
-def _gpu_order(settings: MachinePlan, visible: int) -> tuple[int, ...]:
-    if not settings.gpu_indices:
-        return tuple(range(settings.num_gpus))
-    order = tuple(int(i) for i in settings.gpu_indices.split(","))
+def _gpu_order(machine: MachinePlan, visible: int) -> tuple[int, ...]:
+    flags = machine.flags
+    if not flags.gpu_indices:
+        return tuple(range(flags.num_gpus))
+    order = tuple(int(i) for i in flags.gpu_indices.split(","))
     too_high = [i for i in order if i >= visible]
     if too_high:
         raise FlagError(
-            "gpu_indices", settings.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
+            "gpu_indices", flags.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
         )
-    return order[: settings.num_gpus]
+    return order[: flags.num_gpus]
 
 
-def _set_threads(tf: Any, settings: MachinePlan, intra: int, inter: int) -> None:
+def _set_threads(tf: Any, machine: MachinePlan, intra: int, inter: int) -> None:
     pools = (
-        ("num_intra_threads", "intra_op", intra, settings.num_intra_threads),
-        ("num_inter_threads", "inter_op", inter, settings.num_inter_threads or None),
+        ("num_intra_threads", "intra_op", intra, machine.flags.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, machine.flags.num_inter_threads or None),
     )
     for flag, pool, size, given in pools:
         try:
@@ -290,24 +296,25 @@ def _set_threads(tf: Any, settings: MachinePlan, intra: int, inter: int) -> None
                 ) from None
 
 
-def _use_gpus(tf: Any, settings: MachinePlan, gpus: Sequence[Any]) -> None:
-    parts = _parts(settings)
+def _use_gpus(tf: Any, machine: MachinePlan, gpus: Sequence[Any]) -> None:
+    flags = machine.flags
+    parts = _parts(machine)
     try:
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu, limits in zip(gpus, parts.values(), strict=False):
             wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=one) for one in limits]
             tf.config.set_logical_device_configuration(gpu, wanted)
-        for gpu in gpus if settings.allow_growth else ():
+        for gpu in gpus if flags.allow_growth else ():
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:
         visible = tf.config.get_visible_devices("GPU")
-        if visible != list(gpus) or len(cards_of_gpus()) != settings.num_gpus:
+        if visible != list(gpus) or len(cards_of_gpus()) != flags.num_gpus:
             raise FlagError(
-                "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
+                "num_gpus", flags.num_gpus, "this process already runs TensorFlow on other GPUs"
             ) from None
 
 
-def thread_counts(settings: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
+def thread_counts(machine: MachinePlan, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
@@ -317,27 +324,29 @@ def thread_counts(settings: MachinePlan, kind: str, cores: int) -> tuple[int, in
     intra-op pool is shared by all towers. GPUs need one host thread per kernel launch, as in
     tf_cnn_benchmarks.
     """
-    intra, inter = settings.num_intra_threads, settings.num_inter_threads
+    flags = machine.flags
+    intra, inter = flags.num_intra_threads, flags.num_inter_threads
     if kind == "gpu":
         return 1 if intra is None else intra, inter
-    if intra is None and inter == 0 and settings.num_gpus >= max(cores, 2):
+    if intra is None and inter == 0 and flags.num_gpus >= max(cores, 2):
         return 1, cores
     return 0 if intra is None else intra, inter
 
 
-def input_threads(settings: MachinePlan, kind: str) -> int:
+def input_threads(machine: MachinePlan, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
     By default a pool of its own: with an inter-op pool of one thread the pipeline would wait for
     the step it feeds. With GPUs, it has the cores that kernel launches leave over.
     """
-    if settings.datasets_num_private_threads is not None:
-        return settings.datasets_num_private_threads
+    flags = machine.flags
+    if flags.datasets_num_private_threads is not None:
+        return flags.datasets_num_private_threads
     cores = available_cores()
     if kind == "cpu":
         return cores
-    launchers = 0 if settings.gpu_thread_mode == "global" else (settings.per_gpu_thread_count or 2)
-    return max(1, cores - (launchers + 2) * settings.num_gpus)
+    launchers = 0 if flags.gpu_thread_mode == "global" else (flags.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * flags.num_gpus)
 
 
 def _make_logical_cpus(tf: Any, count: int) -> None:

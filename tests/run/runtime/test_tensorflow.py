@@ -48,7 +48,7 @@ from cnnbench.run.runtime.tensorflow import (
     ],
 )
 def test_thread_counts(flags, kind, cores, expected):
-    assert thread_counts(MachinePlan.of(Params(**flags)), kind, cores) == expected
+    assert thread_counts(MachinePlan(Params(**flags)), kind, cores) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_thread_counts(flags, kind, cores, expected):
 )
 def test_input_threads(flags, kind, expected, cpus):
     cpus(range(16))
-    assert input_threads(MachinePlan.of(Params(**flags)), kind) == expected
+    assert input_threads(MachinePlan(Params(**flags)), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_input_threads(flags, kind, expected, cpus):
 def test_environment(flags, before, after, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ, before, clear=True):
-        export_environment(MachinePlan.of(Params(**flags)))
+        export_environment(MachinePlan(Params(**flags)))
         for name, value in after.items():
             expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
             assert os.environ.get(name) == expected, name
@@ -193,7 +193,7 @@ def test_a_newer_tensorflow_runs_with_one_notice_and_an_older_one_is_refused(
     assert load_tensorflow() is tf
     found = [
         line
-        for line in configure(MachinePlan.of(Params(device="cpu"))).notices
+        for line in configure(MachinePlan(Params(device="cpu"))).notices
         if "TensorFlow" in line
     ]
     assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
