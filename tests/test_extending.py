@@ -126,7 +126,7 @@ RECIPES = (
     Recipe(
         "A metric",
         "from cnnbench.judge.metrics.document import tables\n"
-        "from cnnbench.judge.metrics.measurement import HISTORY, METRICS\n"
+        "from cnnbench.records.metric import HISTORY, METRICS\n"
         "assert 'longest_step_ratio' in HISTORY.keys() & METRICS.keys()\n"
         "assert 'longest_step_ratio' in str(tables())\n",
         {"cnnbench/records/metrics/longest.py": "metric_plugin.py"},
