@@ -1,0 +1,214 @@
+"""Measures which tests notice faults: plants each in a copy of the checkout and runs tests there.
+
+Usage: scripts/planted_faults [OPTIONS]
+
+Prints for each fault how many tests fail because of it, and the time that took. Tests that fail
+without the fault, too, are not included. The exit status is 0 if each fault fails at least one test
+and at most --most, else 1; 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from command_line import options_of
+
+from cnnbench.errors import UsageError
+from cnnbench.flags.declare import flag
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("cnnbench", "models", "variable_mgr")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Text that stands once in the product, its replacement, and the tests near it."""
+
+    old: str
+    new: str
+    tests: str
+
+    def site(self, root: Path) -> tuple[Path, str]:
+        """The file with the old text, and the file's content with the new text.
+
+        LookupError unless exactly one file has it, and once.
+        """
+        files = (path for name in PRODUCT for path in sorted((root / name).rglob("*.py")))
+        found = [(path, text) for path in files if self.old in (text := path.read_text("utf-8"))]
+        if len(found) != 1 or found[0][1].count(self.old) != 1:
+            raise LookupError(f"not once in {', '.join(PRODUCT)}: {self.old!r}")
+        ((path, text),) = found
+        return path, text.replace(self.old, self.new)
+
+
+FAULTS = {
+    "Holm's factors are left out": Fault(
+        "(len(p_values) - place) * p_values[index]",
+        "p_values[index]",
+        "tests/base tests/judge",
+    ),
+    "the floor of changes is ignored": Fault(
+        "        floor=floor,\n        margin=margin,",
+        "        floor=0.0,\n        margin=margin,",
+        "tests/judge",
+    ),
+    "decay is not multiplied by the towers": Fault(
+        "decay=weight_decay * towers if summed else weight_decay",
+        "decay=weight_decay",
+        "tests/plan tests/run/step tests/test_variable_update_oracle.py",
+    ),
+    "the median of an even number is the lower one": Fault(
+        "return (ordered[half - 1] + ordered[half]) / 2",
+        "return ordered[half - 1]",
+        "tests/base tests/records tests/judge",
+    ),
+    "a checkpoint beyond the last batch is accepted": Fault(
+        "if done - self.num_batches > self.warm_up.most:",
+        "if done < 0:",
+        "tests/plan tests/run/driver tests/cli/test_refusals.py",
+    ),
+    "checksums of a journal are not compared": Fault(
+        'not valid and (checked or "question" in event)',
+        "not valid and False",
+        "tests/campaigns tests/cli/commands/test_going_on.py",
+    ),
+    "edited code goes unnoticed between processes": Fault(
+        "changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]",
+        "changed = [name for name in {**then, **now} if name not in now]",
+        "tests/campaigns tests/cli/test_measured_code.py",
+    ),
+    "exports have no intervals": Fault(
+        "low, high = values.interval or (None, None)",
+        "low, high = None, None",
+        "tests/judge/report",
+    ),
+    "MLPerf logs of stopped runs say success": Fault(
+        'status = "success" if done else "aborted"',
+        'status = "success"',
+        "tests/run/observe tests/run/driver/test_target.py",
+    ),
+    "memory is estimated without slots": Fault(
+        "slots = len(plan.numerics.optimizer.slots)\n",
+        "slots = 0\n",
+        "tests/run/driver/test_estimates.py",
+    ),
+    "load of other processes is never warned of": Fault(
+        "if others is None or others < max(0.1, _OTHERS_SHARE * cpus):",
+        "if others is None or others >= 0.0:",
+        "tests/machine",
+    ),
+    "temporary folders are left behind": Fault(
+        "        if not self.kept:\n            shutil.rmtree(self.path, ignore_errors=True)\n",
+        "",
+        "tests/base tests/data tests/cli/commands/test_launch.py",
+    ),
+    "--tf_random_seed is ignored by input": Fault(
+        "start = (seed * 0x9E3779B97F4A7C15 + zlib",
+        "start = (1 * 0x9E3779B97F4A7C15 + zlib",
+        "tests/data",
+    ),
+    "--fp16_loss_scale is ignored": Fault(
+        "(flags.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE)",
+        "DEFAULT_FP16_LOSS_SCALE",
+        "tests/plan tests/run/step tests/test_variable_update_oracle.py",
+    ),
+    "rechd exchanges the wrong halves": Fault(
+        "sides = [int(rank & length > 0) for rank in range(power)]",
+        "sides = [int(rank & length == 0) for rank in range(power)]",
+        "tests/variable_mgr/all_reduce",
+    ),
+    "the central crop begins a row late": Fault(
+        "begin = tf.stack([top // 2, left // 2, 0])",
+        "begin = tf.stack([(top + 1) // 2, left // 2, 0])",
+        "tests/data",
+    ),
+    "the latency of single batches is not measured": Fault(
+        "if self._plan.work.trains or not self._lag:",
+        "if self._plan.work.trains or self._lag >= 0:",
+        "tests/run/driver tests/records",
+    ),
+    "explain joins gaps only to causes with most operations": Fault(
+        "_MORE = 0.1  # share", "_MORE = 0.9  # share", "tests/judge/explain"
+    ),
+    "explain joins updates only to layers with all parameters": Fault(
+        "_MUCH = 0.4  # share", "_MUCH = 0.99  # share", "tests/judge/explain"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which faults, and how many tests may fail."""
+
+    fault: str | None = flag(None, "The only faults: those whose names contain this.")
+    most: int = flag(30, "Most tests that may fail for one fault.", minimum=1)
+    names: bool = flag(False, "Also print the names of the failed tests.")
+
+
+def failed_tests(copy: Path, tests: Iterable[str]) -> list[str]:
+    """The tests that fail in a copy of the checkout, of some paths or names.
+
+    RuntimeError if pytest cannot run them.
+    """
+    cache = copy / "planted_cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-o", f"cache_dir={cache}"]
+    command += [f"--basetemp={copy / 'planted'}", *tests]
+    # Processes that tests start must import the copy, too.
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    failed = cache / "v/cache/lastfailed"
+    return [*json.loads(failed.read_text())] if failed.exists() else []
+
+
+def copy_checkout(to: Path) -> None:
+    """Copies the files that git tracks, and new ones that it does not ignore."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"]
+    for name in filter(None, subprocess.check_output(command, text=True).split("\0")):
+        if (ROOT / name).exists():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plants faults one after the other; prints a row for each."""
+
+    def check(options: Options) -> None:
+        if not any((options.fault or "") in name for name in FAULTS):
+            raise UsageError(f"--fault={options.fault}: no fault has it in its name")
+
+    options = options_of(Options, __doc__, arguments, check)
+    chosen = {name: one for name, one in FAULTS.items() if (options.fault or "") in name}
+    outside = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        copy_checkout(copy)
+        for name, fault in chosen.items():
+            path, text = fault.site(copy)
+            before, start = path.read_text("utf-8"), time.monotonic()
+            path.write_text(text, "utf-8")
+            failed = failed_tests(copy, fault.tests.split())
+            path.write_text(before, "utf-8")
+            if failed:  # some may fail without the fault, such as those that need a repository
+                failed = sorted({*failed} - {*failed_tests(copy, failed)})
+            seconds = time.monotonic() - start
+            print(f"{len(failed):4} tests  {seconds:6.0f} s  {name}", flush=True)
+            if options.names:
+                print("".join(f"      {test}\n" for test in failed), end="", flush=True)
+            outside += not 1 <= len(failed) <= options.most
+    return int(outside > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
