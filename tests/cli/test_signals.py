@@ -12,21 +12,29 @@ from pathlib import Path
 import interrupted
 import pytest
 from forked import finished
-from interrupted import COMMANDS, MOMENTS, Signalled
+from interrupted import COMMANDS, Signalled
 
 from cnnbench.base.interrupts import SIGNALS
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-# The last file of most campaigns follows several runs: scripts/kills --commands has all cells.
-QUICK = ("allreduce", "compare", "history", "report", "run")
+# Of commands that import the same slow module, start processes in the same way or write a file in
+# the same way, one is shown; scripts/kills --commands has all cells.
+SHOWN = {
+    "first line": (*COMMANDS,),
+    "import": ("run", "compare", "sweep --list", "launch", "models", "env"),
+    "work": (
+        *("run", "ab", "compare", "sweep --list", "sweep", "history", "report", "launch"),
+        *("allreduce", "models", "env", "data"),
+    ),
+    "last file": ("run", "compare", "report"),
+}
 CELLS = [
     Signalled(name, SIGNALS[(place + at) % len(SIGNALS)], moment)
-    for place, name in enumerate(COMMANDS)
-    for at, moment in enumerate(MOMENTS)
-    if moment != MOMENTS[-1] or name in QUICK
+    for at, (moment, names) in enumerate(SHOWN.items())
+    for place, name in enumerate(names)
 ]
-"""Each command at each moment, and each signal at each moment."""
+"""Each command at some moments, and each signal at each moment but the last."""
 
 
 @pytest.fixture(scope="module")
