@@ -72,8 +72,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", type=int, help=text)
 
 
+SLOW_FIXTURES = {"emulated", "interrupt", "loaded_processes"}
+"""Tests that use one start real processes, and so are slow."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffles where that is asked for; see scripts/shuffled_test."""
+    """Marks slow tests, and shuffles where that is asked for; see scripts/shuffled_test."""
+    for item in items:
+        if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.slow)
     seed = config.getoption("--shuffle")
     if seed is not None:
         files = [item.nodeid.partition("::")[0] for item in items]

@@ -27,7 +27,7 @@ from cnnbench.data.imagenet import serialize
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.all_reduce.registry import Tensor
 
-pytestmark = pytest.mark.usefixtures("quick_start")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 
 ONE_PROCESS = {"variable_update": "replicated", "device": "cpu"}
 BY_STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}

@@ -9,6 +9,8 @@ from emulated import outcome
 
 from cnnbench.run.runtime.supervisor import GUARDED
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--model=trivial", "--data_name=cifar10", "--batch_size=2", "--num_batches=40")
 SMALL += ("--num_warmup_batches=2",)
 

@@ -24,6 +24,8 @@ from short_runs import NETWORKS
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.run.driver.training import Training
 
+pytestmark = pytest.mark.slow
+
 Flags = Mapping[str, Any]
 
 COMMON = {"model_plugin": NETWORKS, "model": "normal", "batch_size": 2, "num_batches": 5}

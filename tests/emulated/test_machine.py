@@ -12,6 +12,8 @@ import pytest
 
 from cnnbench.machine.checks import CONDITIONS
 
+pytestmark = pytest.mark.slow
+
 ME = os.getpid()
 THROTTLED = {"throttle": "0,0x40"}  # the second GPU, by heat
 GPU_CHECKS = {"gpu_processes", "gpu_throttle"}

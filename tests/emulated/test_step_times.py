@@ -18,6 +18,8 @@ import pytest
 from emulated import EmulatedGpus, Outcome
 from gpu_cases import command, towers
 
+pytestmark = pytest.mark.slow
+
 Flags = Mapping[str, Any]
 
 PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"

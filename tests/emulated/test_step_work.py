@@ -18,6 +18,8 @@ import pytest
 from data_sets import write_cifar10
 from short_runs import NETWORKS
 
+pytestmark = pytest.mark.slow
+
 NORMAL = {"model_plugin": NETWORKS, "model": "normal"}
 
 GRADIENTS = 22228

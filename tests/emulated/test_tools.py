@@ -13,6 +13,8 @@ from short_runs import NETWORKS
 from cnnbench.records.profiles import COPIES, REDUCTION, REST, TO_KERNEL
 from cnnbench.run.runtime.supervisor import GUARDED
 
+pytestmark = pytest.mark.slow
+
 WARM_UP, STEPS = 3, 2
 LENET = ("--model=lenet", "--batch_size=2", f"--num_batches={STEPS}")
 LENET += (f"--num_warmup_batches={WARM_UP}", "--weight_decay=0")

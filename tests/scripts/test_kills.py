@@ -6,10 +6,13 @@ import fcntl
 import json
 from pathlib import Path
 
+import pytest
 from forked import Forked
 
 from cnnbench.records import files
 from cnnbench.records.files import write_whole
+
+pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

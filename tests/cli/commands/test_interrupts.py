@@ -12,6 +12,8 @@ from forked import Forked, hasty, until
 
 from cnnbench.records.run import RunRecord
 
+pytestmark = pytest.mark.slow
+
 # Every step takes an element of a queue, which has four: one of the warm-up and three timed steps.
 MODEL = """
 import tensorflow as tf

@@ -15,6 +15,8 @@ from cnnbench.base.job import ReservedPorts
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("--device=cpu", "--sizes=64K", "--num_batches=2", "--num_warmup_batches=0")
 
 

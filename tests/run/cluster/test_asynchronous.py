@@ -21,6 +21,8 @@ from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import Column
 
+pytestmark = pytest.mark.slow
+
 FLAGS = {
     "device": "cpu",
     "model": "lenet",

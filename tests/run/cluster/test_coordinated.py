@@ -23,7 +23,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.plan import make_plan, parse_run
 from cnnbench.run.driver.step_loop import CoordinatedLoop
 
-pytestmark = pytest.mark.usefixtures("quick_start")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 
 MODE = "--variable_update=parameter_server_strategy"
 HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")

@@ -13,7 +13,7 @@ from short_runs import NETWORKS, RATE
 
 from cnnbench import BenchmarkCNN, Params
 
-pytestmark = pytest.mark.usefixtures("quick_start")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_start")]
 
 ORACLE = {
     "device": "cpu",

@@ -11,6 +11,8 @@ from forked import Forked, cnnbench, impatient, until
 from jobs import SECONDS, started
 from short_runs import NETWORKS
 
+pytestmark = pytest.mark.slow
+
 STALL = 4
 WITH_PS = ("worker:1", "ps:0", "worker:0")
 JOBS = {

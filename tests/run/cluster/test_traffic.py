@@ -8,6 +8,8 @@ from worker_runs import counts_of
 
 from cnnbench.variable_mgr.all_reduce.registry import Tensor
 
+pytestmark = pytest.mark.slow
+
 LENET = {"model": "lenet", "batch_size": 1, "weight_decay": 0.0}
 
 

@@ -1,7 +1,10 @@
 """A tower that fails while others wait for it in a collective ends the run with its error."""
 
+import pytest
 from forked import Forked, cnnbench
 from short_runs import NETWORKS
+
+pytestmark = pytest.mark.slow
 
 
 def test_m6_a_replica_that_fails_in_a_step_ends_the_process(tmp_path):

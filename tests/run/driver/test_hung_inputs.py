@@ -9,6 +9,8 @@ import time
 import forked
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # A training example may never be delivered, and the end of an iterator may take seconds.
 DATA = """
 import time
