@@ -124,6 +124,11 @@ def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path
     assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
     whole = _script(checkout, "test", cwd=tmp_path)
     assert whole.stdout == f"pytest {checkout}\n<-n>\n<3>\n<--dist>\n<worksteal>\n"
+    quick = _script(checkout, "test", "--quick", cwd=tmp_path)
+    left_out = f"pytest {checkout}\n<-m>\n<not slow>\n"
+    assert quick.stdout == left_out + whole.stdout.partition("\n")[2]
+    one = _script(checkout, "test", "--quick", "tests/judge")
+    assert one.stdout == f"{left_out}<tests/judge>\n"
 
 
 @pytest.mark.parametrize(("name", "extras"), [("fuzz", ""), ("typecheck", "test")])
