@@ -24,9 +24,9 @@ from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder, identity_of
 from cnnbench.errors import BenchmarkError
-from cnnbench.flags.groups.all_reduce import model_gradients
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan, Setup
+from cnnbench.plan.network import model_gradients
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord

@@ -4,7 +4,6 @@ Importing this package does not import TensorFlow; making an input does.
 """
 
 from cnnbench.data.dataset import (
-    RESIZE_METHODS,
     Dataset,
     InputSource,
     InputSpec,
@@ -15,6 +14,7 @@ from cnnbench.data.dataset import (
     register_dataset,
 )
 from cnnbench.data.open import CIFAR10, COCO, IMAGENET, LIBRISPEECH, RATINGS, make_input
+from cnnbench.flags.groups.data import RESIZE_METHODS
 
 __all__ = [
     "CIFAR10",

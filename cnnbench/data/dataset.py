@@ -15,6 +15,7 @@ from cnnbench.base import plugins
 from cnnbench.base.files import place
 from cnnbench.data.folder import Findings, readable
 from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags.groups.data import ReadingParams
 from cnnbench.models import model as registry
 from cnnbench.models.spec import IMAGE_CLASSIFICATION, Element, grouped, resolve
 from cnnbench.records.run import SkippedRecords
@@ -196,16 +197,12 @@ plugins.add_kind(
 Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
 """From an example of the data set and a seed to the delivered elements; see `Model.preprocess`."""
 
-PREPROCESSORS = ("default", "official_models_imagenet")
-RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
-
 
 @dataclass(frozen=True, kw_only=True)
-class InputSpec:
+class InputSpec(ReadingParams):
     """One input of the benchmark.
 
-    Fields from ``resize_method`` on carry the name, meaning and default of the flag of that name,
-    so that `from_flags` can copy them.
+    The flags of `ReadingParams`, such as ``resize_method``, are attributes too.
 
     Attributes:
       data_dir: directory of the files; None means synthetic data.
@@ -246,24 +243,6 @@ class InputSpec:
     host: str = "CPU:0"
     shuffle_buffer: int = 10_000
 
-    resize_method: str = "bilinear"
-    input_preprocessor: str = "default"
-    distortions: bool = False
-    distort_color_in_yiq: bool = True
-    fuse_decode_and_crop: bool = True
-    jpeg_fancy_upscaling: bool = True
-    ml_perf: bool = False
-    datasets_use_prefetch: bool = True
-    datasets_prefetch_buffer_size: int = 1
-    multi_device_iterator_max_buffer_size: int = 1
-    datasets_num_private_threads: int | None = None
-    datasets_use_caching: bool = False
-    datasets_repeat_cached_sample: bool = False
-    datasets_parallel_interleave_cycle_length: int | None = None
-    datasets_parallel_interleave_prefetch: int | None = None
-    datasets_sloppy_parallel_interleave: bool = False
-    on_bad_record: str = "fail"
-
     def __post_init__(self) -> None:
         """Computes derived fields."""
         if self.num_classes == 0:
@@ -301,9 +280,8 @@ class InputSpec:
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
         """A spec with ``fields``, and other attributes from the data flags that ``flags`` has."""
-        names = [f.name for f in dataclasses.fields(cls)]
-        copied = names[names.index("resize_method") :]
-        taken = {n: getattr(flags, n) for n in copied if n not in fields and hasattr(flags, n)}
+        names = {field.name for field in dataclasses.fields(ReadingParams)} - fields.keys()
+        taken = {name: getattr(flags, name) for name in names if hasattr(flags, name)}
         return cls(**taken, **fields)
 
 

@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.data import tfrecord
-from cnnbench.data.dataset import PREPROCESSORS, Dataset, InputSource, InputSpec, register_dataset
+from cnnbench.data.dataset import Dataset, InputSource, InputSpec, register_dataset
+from cnnbench.flags.groups.data import PREPROCESSORS
 from cnnbench.models.spec import IMAGE, Draw, Element
 
 if TYPE_CHECKING:

@@ -24,7 +24,9 @@ def of(lenet_runs):
 def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {*range(8)})
     command = task_command(["--model=lenet", "--device=cpu", "--variable_update=replicated"])
-    chief = SimpleNamespace(machine=SimpleNamespace(num_gpus=2), to_json=dict)
+    chief = SimpleNamespace(
+        machine=SimpleNamespace(flags=SimpleNamespace(num_gpus=2)), to_json=dict
+    )
     jobs = scaling.Scaling(
         layouts={n: JobLayout(workers=n) for n in (1, 3)},
         chiefs={1: chief, 3: chief},
@@ -113,8 +115,8 @@ def test_predictions_by_mode(flags, ps, seconds):
     assert found[1] == 0
     assert 0 < found[2] < found[4]
     if seconds == "ring":
-        from cnnbench.flags.groups.all_reduce import model_gradients
         from cnnbench.lab.predict.predict import gradient_tensors, total_bytes
+        from cnnbench.plan.network import model_gradients
 
         size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))
         assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from cnnbench.base import plugins
-from cnnbench.data.dataset import InputSpec
 from cnnbench.flags import FLAGS
+from cnnbench.flags.groups.data import ReadingParams
 from cnnbench.optimizers import OPTIMIZERS, SCHEDULES
 from cnnbench.run.step.update import CLIPPINGS
 from cnnbench.variable_mgr.spec import AggregationSpec
@@ -22,8 +22,6 @@ NOT_READERS = (
     ROOT / "cnnbench" / "lab" / "all_reduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
-PARTS = (InputSpec,)
-"""Parts of a plan that take flags as fields of the same names."""
 
 NOT_READ = {
     "server_protocol": "there is one",
@@ -35,7 +33,8 @@ NOT_READ = {
 
 def _read_anywhere():
     # AggregationSpec.of, optimizers, schedules and clippings read flags by names in data.
-    names = {field.name for part in PARTS for field in dataclasses.fields(part)}
+    # The input has the flags of ReadingParams as attributes.
+    names = {field.name for field in dataclasses.fields(ReadingParams)}
     names |= {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {*OPTIMIZERS.constants, *SCHEDULES.constants, *CLIPPINGS, *plugins.FLAGS}
     for package in PACKAGES:

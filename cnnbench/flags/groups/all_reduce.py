@@ -17,12 +17,11 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.models import model as registry
-from cnnbench.models.declaration import declare
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 from cnnbench.variable_mgr.spec import MOST_PACKS, Packing
 
 if TYPE_CHECKING:
-    from cnnbench.models.model import Model
+    pass
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
@@ -235,22 +234,6 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
             for small, bucket, packs, wire in combinations
         )
     )
-
-
-def model_gradients(name: str, data_name: str | None) -> tuple[Model, tuple[tuple[int, ...], ...]]:
-    """A model and the shapes of its gradients, in the order of its trainable variables.
-
-    Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
-    """
-    from cnnbench.data.dataset import find_dataset  # late: its imports take 30 ms
-
-    dataset = find_dataset(data_name, None, name)
-    model = registry.get_model(name, dataset.name)
-    spec = declare(model, dataset.num_classes)
-    shapes = tuple(variable.shape for variable in spec.variables if variable.trainable)
-    if not shapes:
-        raise FlagError("model", name, "has no gradients to reduce")
-    return model, shapes
 
 
 def _byte_sizes(name: str, params: AllReduceParams) -> list[int]:

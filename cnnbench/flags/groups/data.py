@@ -9,6 +9,9 @@ from cnnbench.flags.declare import Role, RunPart, flag
 from cnnbench.flags.groups.runtime import MOST_THREADS
 from cnnbench.models.model import datasets
 
+PREPROCESSORS = ("default", "official_models_imagenet")
+RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
+
 MOST_BUFFERED = 2**20
 """Largest number of batches or records; more would fill any memory."""
 
@@ -18,8 +21,8 @@ _tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataParams:
-    """Data sets and image preparation."""
+class DatasetParams:
+    """Which data set is read, and where it is."""
 
     data_dir: str | None = flag(
         None,
@@ -40,11 +43,17 @@ class DataParams:
         path="file",
         role=Role.PLUGIN,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingParams:
+    """How the examples of a data set are read and prepared."""
+
     resize_method: str = _reading(
         "bilinear",
         "How ImageNet images are resized, in training and in evaluations; round_robin "
         "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
-        choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
+        choices=RESIZE_METHODS,
     )
     distortions: bool = _reading(
         False, "Distort training images: colours (imagenet), or pad, crop and flip (cifar10)."
@@ -62,7 +71,7 @@ class DataParams:
         "default",
         "Preparation of the images; official_models_imagenet is that of TensorFlow's official "
         "ResNets: shorter side to 256 and the centre in evaluations, channel means subtracted.",
-        choices=("default", "official_models_imagenet"),
+        choices=PREPROCESSORS,
     )
     ml_perf: bool = _reading(
         False,
@@ -113,3 +122,8 @@ class DataParams:
         "skip is for data sets of TFRecords. A file that is cut off is refused in either case.",
         choices=("fail", "skip"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataParams(ReadingParams, DatasetParams):
+    """Data sets and image preparation."""

@@ -32,7 +32,6 @@ from cnnbench.flags.declare import FlagSpec, RunPart, named, specs_of, words
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
-    model_gradients,
     parse_packings,
     parse_specs,
 )
@@ -40,6 +39,7 @@ from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import Setup, make_setup
+from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, idle
 from cnnbench.plan.refusals import INDIFFERENT_TO_MEMORY
 from cnnbench.plan.setup import check_all_reduce

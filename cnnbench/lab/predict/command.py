@@ -18,7 +18,6 @@ from cnnbench.base.text import NONE, binary, number, percent
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.groups.all_reduce import (
     AllReduceParams,
-    model_gradients,
     params_of,
     parse_packings,
     parse_specs,
@@ -40,6 +39,7 @@ from cnnbench.lab.predict.predict import (
     parse_link,
     predict,
 )
+from cnnbench.plan.network import model_gradients
 from cnnbench.records.all_reduce import Prediction
 from cnnbench.records.files import PICTURES, Output, write_plot
 from cnnbench.records.load import load_run
