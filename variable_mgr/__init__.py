@@ -1,7 +1,7 @@
 """Variable placement and gradient aggregation.
 
-One frozen spec makes one manager (`create`); managers depend neither on the driver, nor on flags,
-nor on networks. Importing this package does not import TensorFlow.
+`create` makes a manager from a frozen spec. Managers do not depend on the driver, the flags or the
+networks. Importing this package does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
 
 def _check(mode: Mode, made: type[Any]) -> None:
-    # Late: they load TensorFlow.
+    # Imported here, because these modules import TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
     from cnnbench.variable_mgr.strategies import (

@@ -1,7 +1,7 @@
-"""VariableMgr, the base class of all modes, and the group of workers.
+"""`VariableMgr`, the base class of all modes, and `WorkerGroup`, the workers of a job.
 
-Collectives find one another by counted keys: every worker must build the same functions and make
-the same calls in the same order.
+Collective operations in different workers are matched by a counter. Therefore every worker must
+build the same functions and make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cnnbench.variable_mgr.gradients import Column, FlatLayout
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.towers import TowerVariable
 
-# Communication between workers with steps of their own, except for gradients.
+# Communication between workers that each run their own step. Gradients are exchanged elsewhere.
 
 
 class WorkerGroup:
@@ -39,7 +39,7 @@ class WorkerGroup:
         self._cpus = tuple(cpus)
         self._own = own
         self._reduce = Collective(ReduceContext(devices=self._cpus, own=(own,)))
-        # A function for each form of its argument, so that a call is traced once.
+        # One function per shape and dtype of the argument, so that each is traced only once.
         self._traced: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -68,7 +68,7 @@ class WorkerGroup:
         return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
 
     def decided(self, value: bool) -> bool:
-        """The chief's value, which other workers may have determined differently (eagerly)."""
+        """The chief's value, even if other workers determined a different one (eagerly)."""
         return bool(self.total(int(value and self.is_chief)))
 
     def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -93,7 +93,7 @@ class WorkerGroup:
         table = np.zeros((len(self._cpus), -(-int(sizes.max()) // 8) * 8), np.uint8)
         table[row, : len(data)] = np.frombuffer(data, np.uint8)
         if table.size:
-            # Where one has bytes, the others have zeros.
+            # Each worker fills its own part; the sum over workers joins the parts.
             table = self.total(table.view(np.int64)).view(np.uint8)
         return [table[i, :size].tobytes() for i, size in enumerate(sizes)]
 
@@ -147,10 +147,10 @@ class OptimizerLike(Protocol):
         """Updates each variable on its own device and returns the operations."""
 
     def slot_variables(self) -> Mapping[tuple[str, Any], tf.Variable]:
-        """Slots by (slot name, `Variable.ref()` of the variable it belongs to)."""
+        """Optimizer slots. The key is (slot name, `Variable.ref()` of the slot's variable)."""
 
     def shared_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """State that belongs to no variable: one scalar per group of variables."""
+        """Optimizer state that belongs to no single variable: one scalar per group of variables."""
 
 
 Guard: TypeAlias = Callable[[Callable[[], list[Any]]], list[Any]]
@@ -182,7 +182,7 @@ class VariableMgr(abc.ABC):
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
         job = spec.job
-        # Those that each run a step of their own; None where one step has all towers.
+        # The workers, if each runs its own step; None if one step contains all towers.
         self.workers = (
             WorkerGroup(job.cpu_devices, job.cpu_device)
             if job is not None and job.client_per_worker and job.num_workers > 1
@@ -191,14 +191,17 @@ class VariableMgr(abc.ABC):
 
     @property
     def replicas_in_sync(self) -> bool:
-        """Whether all towers hold equal trainable variables after every step; true of one tower."""
+        """Whether all towers have equal trainable variables after every step.
+
+        True for a single tower.
+        """
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
     def create_variables(self) -> _AllCreated:
         """Creates all copies of all variables, once, outside any traced function.
 
-        Initial values depend on the seed and the canonical name alone, so every mode and number of
-        towers starts with the same weights (in independent mode, tower 0 does).
+        Initial values depend only on the seed and the canonical name. Therefore every mode starts
+        with the same weights, for any number of towers (in independent mode, tower 0 does).
         """
         if self._facades:
             raise RuntimeError("the variables of this manager exist already")
@@ -208,7 +211,10 @@ class VariableMgr(abc.ABC):
             self._facades[variable.name] = self._create(variable)
 
     def _missing(self) -> str:
-        """A variable that `create_variables` has not made, as the text of an error; "" if none."""
+        """Error message that names a variable that `create_variables` did not create.
+
+        "" if all exist.
+        """
         missing = [one.name for one in self._declared if one.name not in self._facades]
         return f"after all variables exist, not without {missing[0]}" if missing else ""
 
@@ -217,7 +223,7 @@ class VariableMgr(abc.ABC):
         """Creates the copies of one variable."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Builds the towers of a step; `meeting` tells whether `build` calls `towers.meet`."""
+        """Builds the towers of a step; `meeting` is True if `build` calls `towers.meet`."""
         count = len(self._spec.devices)
         if meeting:
             return towers.in_step(build, count)
@@ -232,14 +238,17 @@ class VariableMgr(abc.ABC):
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """The tower's value of a variable, as `dtype`; call it under the tower's device.
 
-        Towers may get the same tensor. Take gradients with respect to the returned tensor (watch
-        it): the operations that made it may lie before the gradient tape began, and the manager
-        casts gradients back to float32.
+        Several towers may get the same tensor. Watch the returned tensor with the gradient tape and
+        take gradients with respect to it: the operations that made it may have run before the tape
+        began. The manager casts gradients back to float32.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The value with which a tower computes its gradient: that of `read`, unless staged."""
+        """The value from which a tower computes its gradient.
+
+        With --staged_vars, it is the value of the previous step, otherwise the result of `read`.
+        """
         return self.read(tower, name, dtype)
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
@@ -250,16 +259,17 @@ class VariableMgr(abc.ABC):
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """Aggregates gradients.
 
-        They may be dense tensors of any float dtype or IndexedSlices; they are made dense and
-        float32. None in some towers counts as zero, None in all towers means no update. A NaN or
-        infinity of one tower reaches every copy that is kept in sync.
+        Gradients may be dense tensors of any float dtype, or IndexedSlices. The results are dense
+        and float32. If some towers have None, it counts as zero. If all towers have None, the
+        variable is not updated. A NaN or infinity in one tower reaches every copy that is kept in
+        sync.
 
         Args:
-          columns: for every trainable variable the gradient of each tower.
+          columns: the gradients of all towers, one column per trainable variable.
 
         Returns:
-          The devices on which updates are applied, and columns with a gradient and a
-          variable for each of these devices.
+          The devices on which updates are applied, and columns with one gradient and one variable
+          per device.
         """
 
     def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
@@ -276,11 +286,13 @@ class VariableMgr(abc.ABC):
         *,
         learning_rate: tf.Tensor,
     ) -> list[Any]:
-        """Applies gradients, each on the device of its variable; returns operations, none eagerly.
+        """Applies gradients, each on the device of its variable.
+
+        Returns the operations; [] eagerly.
 
         Args:
-          pairs: from `get_gradients_to_apply`, after clipping and weight decay, unless
-            decay is a part of the optimizer's update.
+          pairs: the pairs of `get_gradients_to_apply`, after clipping. Weight decay is included,
+            unless the optimizer's update applies it.
           guard: if given, runs the update.
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
@@ -304,7 +316,8 @@ class VariableMgr(abc.ABC):
     def updated(self, name: str) -> TowerVariable:
         """The variable that the optimizer updates: by default the one that towers read.
 
-        Optimizer slots, learning rates and weight decay belong to it, one copy per apply device.
+        Optimizer slots, learning rates and weight decay refer to this variable. There is one copy
+        per apply device.
         """
         return self._facades[name]
 
@@ -325,12 +338,12 @@ class VariableMgr(abc.ABC):
             variable.broadcast()
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Gives the other towers copy 0 of every variable, where towers are in sync."""
+        """Copies every variable from tower 0 to the other towers, if towers are in sync."""
         if self.replicas_in_sync:
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Gives all towers of this process, independent ones too, copy 0 of every variable."""
+        """Copies copy 0 of every variable to all towers of this process, even independent ones."""
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
@@ -350,7 +363,8 @@ class VariableMgr(abc.ABC):
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
         """`preprocess_device_grads` for gradients, and `add_up` for float32 scalars."""
-        # Before the gradients, which come later in a backward pass and travel in this order.
+        # The scalars come first: they are available before the gradients, and tensors are sent in
+        # this order.
         totals = self.add_up(sums)
         return (*self.preprocess_device_grads(columns), totals)
 
@@ -364,7 +378,7 @@ class VariableMgr(abc.ABC):
         return dict(self._facades)
 
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
-        """The optimizer's state by canonical name, grouped like the variables.
+        """The optimizer's state by canonical name, grouped in the same way as the variables.
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
         """
@@ -385,7 +399,7 @@ class VariableMgr(abc.ABC):
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
     def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        """Reads and casts on the variable's own device, which may halve the data to send."""
+        """Reads and casts on the variable's own device. A cast to 16 bits halves the data."""
         value = tower_variable.read(variable)
         if value.dtype == dtype:
             return value
@@ -394,7 +408,7 @@ class VariableMgr(abc.ABC):
 
 
 def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tensor:
-    """Initial value of a variable, float32; depends on its name, the seed and the tower only."""
+    """Initial float32 value of a variable. It depends only on its name, seed and tower."""
     initializer = variable.initializer
     if initializer.kind == "constant":
         return tf.fill(variable.shape, tf.constant(initializer.value, tf.float32))
@@ -403,6 +417,6 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
         variable.shape,
         seed=tf.constant([seed, zlib.crc32(key.encode())], tf.int64),
         stddev=initializer.draw_stddev(variable.shape),
-        # Named, because the default differs between kinds of device.
+        # The algorithm is named, because the default differs between kinds of devices.
         alg="philox",
     )

@@ -1,10 +1,10 @@
 """Gradients in columns, and their aggregation in flat buffers by stages with exact inverses.
 
-TensorFlow returns a part of a tensor as a view, without copying, if the part begins and ends on a
-multiple of 64 bytes. Instead of padding, which would be sent too, tensors that are whole lines of
-64 bytes come first. The others (the biases of odd length) are copied when the buffer is split; they
-are few and small in every network. Shapes and dtypes are known at tracing time and equal in all
-towers.
+TensorFlow can return a part of a tensor as a view, without a copy, if the part begins and ends at a
+multiple of 64 bytes. Therefore, in a buffer, tensors whose size is a multiple of 64 bytes come
+first. (Padding would have the same effect, but it would have to be sent too.) The other tensors,
+such as biases of odd length, are copied when the buffer is split. They are few and small in every
+network. Shapes and dtypes are known at tracing time and are equal in all towers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.spec import Packing, VariableMgrSpec
 
-# Tensors of one trace, and variables, made in a trace, that carry a tensor to the next step.
+# Caches of tensors for one trace, and variables that keep a tensor until the next step.
 
 _T = TypeVar("_T")
 
@@ -33,26 +33,30 @@ _T = TypeVar("_T")
 def untraced(function: Callable[[], _T]) -> _T:
     """Runs a function in another thread, where no trace is active.
 
-    Within tf.init_scope, tf.function would notice new variables and trace the whole step twice.
+    A thread is used because in tf.init_scope, tf.function notices new variables and traces the
+    whole step a second time.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
 
 def traced_graph() -> tf.Graph:
-    """The graph being traced, found by an unused constant."""
+    """The graph that is being traced. An unused constant is created to find it."""
     return tf.constant(0, name="traced_graph").graph
 
 
 class PerTrace:
-    """Tensors by key, kept while one function is traced; the next function begins without any."""
+    """A cache of tensors by key, for one traced function.
+
+    It is emptied when another function is traced.
+    """
 
     def __init__(self) -> None:
         self._graph: tf.Graph | None = None
         self._values: dict[Any, tf.Tensor] = {}
 
     def here(self) -> dict[Any, tf.Tensor]:
-        """The tensors of the function that is being traced; the caller adds new ones."""
+        """The cached tensors of the function that is being traced. The caller may add tensors."""
         graph = traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
@@ -64,20 +68,23 @@ class PerTrace:
 
 
 def exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
-    """The variable's old value; the new one is assigned even if the old is unused."""
+    """Assigns a new value and returns the old one.
+
+    The assignment runs even if the old value is unused.
+    """
     old = variable.read_value()
-    # A traced function orders reads and writes of a variable by itself. The explicit dependency
-    # holds in other graphs too.
+    # tf.function orders reads and writes of a variable automatically. Other graphs do not, so there
+    # is also an explicit control dependency.
     with tf.control_dependencies([old]):
         variable.assign(tensor, read_value=False)
     return old
 
 
-# Gradients by variable: columns of towers, used from the gradient tape to the update.
+# Gradients grouped by variable, in one column per variable with one entry per tower.
 
-# A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
+# A tensor, tf.IndexedSlices, or None if the loss does not depend on the variable.
 Gradient: TypeAlias = Any
-# Maps one tensor per tower of this process to the result of each of these towers.
+# A reduction: takes one tensor per tower of this process, and returns one result per tower.
 Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 _R = TypeVar("_R")
 
@@ -85,13 +92,13 @@ _R = TypeVar("_R")
 class Column(NamedTuple):
     """One logical variable, with a gradient and a variable for each tower.
 
-    After a reduction that ends on one device, there is one gradient and one variable.
+    After a reduction to a single device, the column has one gradient and one variable.
 
     Attributes:
       gradients: see `Gradient`, each on its tower's device. After `complete` they are dense
         tensors of the variable's shape and of one dtype or, if `sparse`, all
         tf.IndexedSlices with values in the dtype of the tower's computation.
-      variables: the copy that each tower uses; the same one where it is shared.
+      variables: the copy that each tower uses; the same object if towers share it.
     """
 
     gradients: list[Gradient]
@@ -105,7 +112,7 @@ class Column(NamedTuple):
     def mapped(
         self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
     ) -> Column:
-        """The column with a function applied on each device to gradient and variable."""
+        """The column of the results of a function of gradient and variable, on each device."""
         pairs = list(zip(self.gradients, self.variables, strict=True))
         return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
 
@@ -113,7 +120,7 @@ class Column(NamedTuple):
 def on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:
-    """Applies a function to the value of each device, under that device."""
+    """Applies a function to each device's value, in the scope of that device."""
     results = []
     for device, value in zip(devices, values, strict=True):
         with tf.device(device):
@@ -127,9 +134,9 @@ def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
 
 
 def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """The gradient as a dense tensor, on the current device; slices with the same index add up."""
+    """A dense tensor on the current device. Slices with the same index are added."""
     if isinstance(gradient, tf.IndexedSlices):
-        # The declared shape, because the slices need not know theirs.
+        # The shape comes from the variable, because slices may not contain it.
         return tf.math.unsorted_segment_sum(
             cast(gradient.values, dtype), gradient.indices, variable.shape[0]
         )
@@ -145,15 +152,16 @@ def complete(
 ) -> list[Column]:
     """Converts the gradients of a column to one form in all towers.
 
-    The gradient of a tower whose loss does not use the variable is zero, so a mean still divides
-    by the number of towers. A variable that no tower uses is left out and gets no update.
+    If a tower's loss does not use the variable, its gradient is zero, so that a mean still divides
+    by the number of towers. If no tower uses the variable, the column is removed and the variable
+    is not updated.
 
     Args:
       columns: gradients of any float dtype, dense, sparse or None.
-      keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
-        None keeps them, with no slices for None. Otherwise all are made dense.
-      keep_dtype: whether dense gradients keep the dtype of the towers' computation if all have
-        the same. Otherwise they are float32.
+      keep_sparse: whether gradients stay sparse if every tower has tf.IndexedSlices or None; None
+        becomes zero slices. Otherwise all gradients are made dense.
+      keep_dtype: whether dense gradients keep their dtype if all towers have the same dtype.
+        Otherwise they are cast to float32.
     """
     check_towers(columns, devices)
     result = []
@@ -191,9 +199,9 @@ def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
 def reduce_where_updated(
     columns: Sequence[Column], spec: VariableMgrSpec, updated: Callable[[Column], tf.Variable]
 ) -> list[Column]:
-    """Reduces a variable's gradients on the device of the copy that `updated` gives.
+    """Reduces a variable's gradients on the device of the copy that `updated` returns.
 
-    Columns get one dense float32 gradient; those that no tower has a gradient for are left out.
+    Each returned column has one dense float32 gradient. Columns without any gradient are removed.
     """
     scale, reduced = spec.reduction_scale, []
     keep_sparse = not spec.aggregation.sparse_to_dense
@@ -215,13 +223,15 @@ def reduce_sparse(
 ) -> list[tf.Tensor]:
     """Gathers the slices of all towers; each device makes a dense float32 sum.
 
-    Values are sent in the dtype in which towers computed them, with indices. The sum is that of
-    dense gradients, up to the order of additions: rows that occur more than once add up.
+    Values are sent with their indices, in the dtype in which towers computed them. Rows that occur
+    more than once are added. The result equals the sum of dense gradients, up to the order of
+    additions.
 
     Args:
-      devices: one for each of the column's variables: the towers', or a shared one's.
-      gather: joins tensors with those of towers in other processes; `devices` then are those of
-        the towers. None where all towers are here.
+      devices: the device of each variable in the column: one per tower, or a single one if the
+        variable is shared.
+      gather: joins tensors with those of towers in other processes; in this case, `devices` has one
+        entry per tower. None if all towers are in this process.
     """
     values = [slices.values for slices in column.gradients]
     indices = [slices.indices for slices in column.gradients]
@@ -236,7 +246,7 @@ def reduce_sparse(
 
 
 def fit_together(column: Column) -> bool:
-    """Whether the slices of all towers have equal static shapes, as gathering needs."""
+    """Whether the slices of all towers have equal static shapes. Gathering requires this."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
         for part in ("values", "indices")
@@ -245,17 +255,17 @@ def fit_together(column: Column) -> bool:
 
 
 def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Concatenates tensors on the current device; no operation for a single one."""
+    """Concatenates tensors on the current device. Returns a single tensor as it is."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Sums tensors by one operation on the current device; none for a single tensor."""
+    """Sums tensors on the current device. Returns a single tensor as it is."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
 
 
 def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The tensor as `dtype`; no operation if it has that dtype."""
+    """Casts the tensor to `dtype`. Returns it as it is if it has that dtype."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
 
@@ -289,7 +299,7 @@ class FlatLayout:
                 self._parts[tensor].append(size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The buffers, built on the current device; each depends on its own tensors alone."""
+        """Builds the buffers on the current device. Each buffer depends only on its own tensors."""
         flatten = tf.constant([-1])
         parts = []
         for tensor, sizes in zip(tensors, self._parts, strict=True):
@@ -304,12 +314,12 @@ class FlatLayout:
         ]
 
     def split(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The tensors of buffers, or of their reductions, on the current device."""
+        """Splits buffers, or their reductions, into tensors on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
             for (tensor, _), part in zip(pieces, self._split_one(buffer, pieces), strict=True):
                 parts[tensor].append(part)
-        # One constant per shape: networks repeat theirs, and every op costs.
+        # One constant per shape: networks repeat shapes, and every operation takes time.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
         for shape, own in zip(self._shapes, parts, strict=True):
@@ -322,7 +332,8 @@ class FlatLayout:
         return result
 
     def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
-        # A single odd size makes the op copy all of its outputs; hence two ops.
+        # One size that is no multiple of 64 bytes makes the operation copy all its outputs.
+        # Therefore two operations are used.
         head = 0
         while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1
@@ -338,7 +349,10 @@ class FlatLayout:
 
 
 def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
-    """Distributes pieces over buffers of given sizes, cutting those that straddle an end."""
+    """Distributes pieces over buffers of given sizes.
+
+    A piece that crosses the end of a buffer is cut.
+    """
     buffers: list[list[_Piece]] = []
     left = list(reversed(pieces))
     for size in sizes:
@@ -365,7 +379,7 @@ def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
-    """The shape of each tensor; raises ValueError for one that is not static."""
+    """The shape of each tensor. Raises ValueError if a shape is not static."""
     shapes = [values[0].shape for values in tensors]
     for i, shape in enumerate(shapes):
         if not shape.is_fully_defined():
@@ -378,28 +392,31 @@ def static_dtypes(tensors: Tensors) -> list[tf.DType]:
     return [values[0].dtype for values in tensors]
 
 
-# Stages before the reduction of gradients, inverted afterwards; `make_stages` has their order.
+# Stages that transform gradients before the reduction and are inverted after it. `make_stages`
+# defines their order.
 
-# Applies a reversible transformation to the gradients that are sent, each tower's operations on
-# the tower's device. Returns the tensors to send, and the inverse for their reductions: as many, of
-# the same dtypes and shapes, in the same order. Several towers may get the same object back; the
-# inverse keeps such sharing where it costs nothing.
+# A stage applies a reversible transformation to the gradients. The operations of each tower run on
+# the tower's device. The stage returns the tensors to send, and an inverse function for the reduced
+# tensors. The inverse gets as many tensors, with the same dtypes and shapes, in the same order. If
+# several towers share one reduced tensor object, the inverse keeps it shared if this adds no
+# operation.
 Stage: TypeAlias = Callable[[Tensors], tuple[Tensors, Inverse]]
 
 
 def make_stages(
     packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
-    """The stages of a run in their fixed order; `scale` is a factor of the sum, None for 1.
+    """The stages of a run in their fixed order. `scale` multiplies the sum; None means 1.
 
-    1. Small gradients: they are small, and float32, only before all other stages.
-    2. Buckets or repacking: from here on there are few tensors, so later stages cost few
-       operations. Gradients of 16 and of 32 bits are joined in the dtype that is sent.
-    3. Scaling: before compacting, so on the way back after it. The mean is computed in
-       float32, once per pack. Tensors sent as float16 are first multiplied by a power of two.
-    4. Compacting: before deferral, which then keeps 16 bits per element.
-    5. Deferral: it keeps what is sent, so that the reduction of the last step's gradients
-       begins with the step.
+    1. Small gradients first, because only here they are still small and float32.
+    2. Buckets or repacking. They leave few tensors, so later stages need few operations. 16-bit and
+       32-bit gradients are joined in the dtype that is sent.
+    3. Scaling comes before compacting, so its inverse comes after the inverse of compacting.
+       Therefore the mean is computed in float32, once per pack. Tensors that are sent as float16
+       are first multiplied by a power of two.
+    4. Compacting comes before deferral, so that deferral keeps only 16 bits per element.
+    5. Deferral comes last: it keeps the tensors to send until the next step, so that their
+       reduction can begin with that step.
     """
     stages: list[Stage] = []
     most, group = packing.agg_small_grads_max_bytes, packing.agg_small_grads_max_group
@@ -422,7 +439,7 @@ def make_stages(
 def run_through(
     stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
 ) -> Tensors:
-    """Applies stages, sums over towers by `reduce`, and applies the inverses in reverse order."""
+    """Applies the stages, sums over towers with `reduce`, and applies the inverses in reverse."""
     inverses = []
     for stage in stages:
         tensors, inverse = stage(tensors)
@@ -436,9 +453,9 @@ def run_through(
 def _join_small(
     devices: Sequence[str], max_bytes: int, max_group: int, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Joins runs of small float32 tensors, whose transfer is dominated by latency.
+    """Joins consecutive small float32 tensors, because latency dominates their transfer time.
 
-    A joined tensor replaces the first of its run, which ends after `max_group` tensors.
+    At most `max_group` tensors are joined. The joined tensor takes the place of the first one.
     """
     small = (
         dtype == tf.float32 and shape.num_elements() * dtype.size <= max_bytes
@@ -450,13 +467,13 @@ def _join_small(
 def _fill_buckets(
     devices: Sequence[str], max_bytes: int, dtype: str | None, tensors: Tensors
 ) -> tuple[Tensors, Inverse]:
-    """Joins consecutive tensors of one dtype up to a size, beginning with the last.
+    """Joins consecutive tensors of one dtype into buckets of limited size, beginning at the end.
 
-    Backward passes end with the first layers, so the last gradients are available first: their
-    bucket is sent while the others are computed, and there are few messages. So does PyTorch's
-    DistributedDataParallel (arXiv:2006.15704). A joined tensor replaces the first of its bucket.
-    With a `dtype`, tensors of different dtypes are cast to it; None separates them. The inverse
-    keeps the dtype of its input.
+    A backward pass begins with the last layers, so their gradients are available first. Their
+    bucket is sent while the other gradients are computed, and there are few messages. PyTorch's
+    DistributedDataParallel does the same (arXiv:2006.15704). The joined tensor takes the place of
+    the first tensor of its bucket. If `dtype` is given, all tensors are cast to it. If it is None,
+    tensors of different dtypes go to different buckets. The inverse keeps the dtype of its input.
     """
     if dtype is not None and len(set(static_dtypes(tensors))) > 1:
         tensors = _cast_all(tensors, tf.as_dtype(dtype), devices)
@@ -472,10 +489,10 @@ def _repack(
 ) -> tuple[Tensors, Inverse]:
     """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
 
-    A pack depends on its own tensors alone, so it can be sent while the backward pass computes
-    others. Every device splits its own packs: the parts are views, whereas sending parts from
-    device to device costs an operation for each. Tensors of different dtypes are cast to `dtype`.
-    The inverse keeps the dtype of its input.
+    A pack depends only on its own tensors, so it can be sent while the backward pass computes the
+    others. Every device splits its own packs, because the parts are then views. Sending the parts
+    between devices would need one operation per part. Tensors of different dtypes are cast to
+    `dtype`. The inverse keeps the dtype of its input.
     """
     if not tensors:
         return tensors, _unchanged
@@ -491,7 +508,7 @@ def _scale(
 ) -> tuple[Tensors, Inverse]:
     """Multiplies tensors before and after the reduction; 1 adds no operation.
 
-    A sum that several towers share is multiplied once, on its device.
+    If several towers share a sum, it is multiplied once, on its device.
     """
 
     def scaled(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -513,7 +530,7 @@ def _scale(
 
 
 def factors(scale: float, dtype: str | None) -> tuple[float, float]:
-    """Factors before and after the reduction; their product is `scale`.
+    """The factors before and after the reduction. Their product is `scale`.
 
     A float16 sum may exceed 65504 where no gradient does. So tensors sent as float16 are multiplied
     by the largest power of two up to `scale`: for `scale` = 1 / N, N numbers then add up to no more
@@ -539,10 +556,10 @@ def _unchanged(reduced: Tensors) -> Tensors:
 class Deferral:
     """Returns the gradients of the previous step, initially zeros: --variable_consistency=relaxed.
 
-    Their reduction then waits for nothing in this step, and overlaps with the forward and backward
-    pass. They are kept in a variable per tensor on the tower's device, made when a step is traced
-    for the first time and used by further traces of the same object. A CPU or GPU takes over the
-    gradient's memory instead of copying it.
+    Their reduction depends on nothing in the current step, so it overlaps with the forward and
+    backward pass. Each tensor is kept in a variable on the tower's device. The variable is created
+    when a step is first traced, and later traces of the same object use it again. CPUs and GPUs
+    move the gradient's memory into the variable instead of copying it.
     """
 
     def __init__(self, devices: tuple[str, ...]) -> None:
@@ -551,7 +568,7 @@ class Deferral:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """The kept gradients; empty before a step has been traced."""
+        """The variables that keep gradients; empty before the first trace."""
         return tuple(variable for copies in self._kept for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:

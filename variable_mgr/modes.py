@@ -56,23 +56,25 @@ class Mode:
       name: value of the flag: lower-case letters, digits and underscores.
       manager: a subclass of `VariableMgr`, or "module:Class", which is imported on use.
       about: short description for --help.
-      processes: execution across processes; several are refused unless it is given.
-      uses_ps: whether it keeps the variables of a job on ps tasks.
+      processes: how the mode runs in several processes. Without it, jobs of several processes are
+        refused.
+      uses_ps: whether a job stores its variables on ps tasks.
       in_sync: whether all towers hold equal trained variables after every step.
-      apart: why its weights are not compared with those of other modes although towers are in
-        sync; "" if they are compared.
-      strategy: its class in tf.distribute; "" for a mode without one.
+      apart: the reason why weights are not compared with those of other modes, although towers are
+        in sync. "" if they are compared.
+      strategy: name of the strategy's class in tf.distribute; "" for other modes.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
-      algorithm: name, in records, of what reduces gradients. With `ALL_REDUCE` it is the default of
-        --all_reduce_spec, and "" stands for "copy"; with `CROSS_DEVICE` it is unused.
+      algorithm: the name in records for the reduction of gradients. With `ALL_REDUCE`, it is the
+        default of --all_reduce_spec, and "" means "copy". With `CROSS_DEVICE`, it is unused.
       by_size: whether --all_reduce_spec may name algorithms by size.
-      one_tower: why a process has one device only, as in "--variable_update=NAME has ..."; "" if it
-        may have several.
+      one_tower: the reason why a process has only one device, to complete the sentence
+        "--variable_update=NAME has ...". "" if it may have several.
       needs: required flags, each with the value that `cnnbench strategies` gives it.
-      refuses: settings that are refused, each with the reason, as in "cannot go with
-        --variable_update=NAME, whose ...". A setting is "flag" (on), "flag=value", or several with
-        commas, which must hold together and of which the last is named.
+      refuses: settings that are refused, each with a reason that completes the sentence "cannot go
+        with --variable_update=NAME, whose ...". A setting is "flag" (switched on), "flag=value", or
+        several of these with commas. With several, all must be set, and the error message names the
+        last one.
     """
 
     name: str
@@ -101,7 +103,7 @@ class Mode:
             )
         module, _, name = str(self.manager).partition(":")
         named = isinstance(self.manager, str) and module and name.isidentifier()
-        # By its method: the class itself is in a module that loads TensorFlow.
+        # Recognized by a method, because importing the class would import TensorFlow.
         made = isinstance(self.manager, type) and hasattr(self.manager, "preprocess_device_grads")
         if not (named or made):
             raise UsageError(
@@ -119,7 +121,7 @@ class Mode:
 
     @property
     def all_reduce(self) -> str:
-        """The all-reduce without --all_reduce_spec; "" where other flags or none decide."""
+        """The all-reduce if --all_reduce_spec is not given; "" if the mode does not use one."""
         return self.algorithm if self.reduction is Reduction.ALL_REDUCE else ""
 
     @property
@@ -134,7 +136,7 @@ class Mode:
 
 
 DEFAULT = "parameter_server"
-"""The mode of runs that name none, and of one device to compare others with."""
+"""The default mode. It is also the mode of single-device runs to which others are compared."""
 
 _ONLY_TRAINS = f"which only trains; use {DEFAULT} in its place"
 
@@ -249,7 +251,8 @@ BUILT_IN: tuple[Mode, ...] = (
 PLUGIN_FLAG = "variable_mgr_plugin"
 ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 
-# An old name of another mode, and what `cnnbench strategies` calls other rows and folders.
+# Names that modes cannot have: the old name of another mode, and names of rows and folders of
+# `cnnbench strategies`.
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
 
 _modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
@@ -287,9 +290,10 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 class _Names(Sequence[str]):
-    """Names of all modes at the time of use, for the choices of a flag.
+    """The names of all modes, read each time they are used, for the choices of a flag.
 
-    An entry point that fails is left out of the list; looking up an unknown name raises its error.
+    If an entry point fails, its names are missing here. Looking up an unknown name raises its
+    error.
     """
 
     def __contains__(self, name: object) -> bool:

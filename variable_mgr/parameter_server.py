@@ -23,8 +23,8 @@ from cnnbench.variable_mgr.towers import TowerVariable
 class Staging:
     """Variable values of the previous step, for --staged_vars, one per device, variable and dtype.
 
-    Copying variables to the towers' devices then overlaps with the previous step. Further traces
-    use the same values.
+    With them, copying variables to the towers' devices overlaps with the previous step. All traces
+    share these values.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Staging:
         return values[key]
 
     def refill(self) -> None:
-        """Discards staged values: the next step uses current ones (eagerly)."""
+        """Replaces staged values by current ones, so that the next step uses these (eagerly)."""
         for (device, _, dtype), (variable, kept) in self._kept.items():
             with tf.device(device):
                 kept.assign(cast(towers.read(variable), dtype), read_value=False)
@@ -76,7 +76,7 @@ class ParameterServerVariableMgr(VariableMgr):
     ) -> None:
         """Makes a manager of new variables, or of those that another manager has `created`.
 
-        Each manager of the same variables has values of its own in `stagings`.
+        Each manager of the same variables has its own staged values in `stagings`.
         """
         super().__init__(spec, variables)
         self._facades.update(created or {})
@@ -87,14 +87,17 @@ class ParameterServerVariableMgr(VariableMgr):
         self._stagings += [] if self._staging is None else [self._staging]
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
-        """A manager of the same variables that reduces over the towers of one worker alone."""
+        """A manager of the same variables that reduces only over the towers of one worker."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades, self._stagings)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read`; one read, cast, and copy per caching device in a traced step."""
+        """See `VariableMgr.read`.
+
+        In a traced step, there is one read, cast and copy per caching device.
+        """
         variable = self.variable(tower, name)
-        # The step may assign moments, so two reads of one may differ.
+        # Moments are not cached: the step may assign them between two reads.
         if not (variable.trainable and tf.inside_function()):
             return self._cast_at_home(variable, dtype)
         values = self._values.here()
@@ -141,7 +144,7 @@ class ParameterServerVariableMgr(VariableMgr):
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        self._values.forget()  # later reads see the new values
+        self._values.forget()  # Later reads must return the new values.
         return super()._apply(optimizer, pairs, device, learning_rate)
 
     def _create(self, variable: VariableLike) -> TowerVariable:

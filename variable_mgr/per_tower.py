@@ -1,8 +1,9 @@
 """The modes of --variable_update with a copy of every variable per tower.
 
-Stages join, pack, scale, narrow and defer gradients; the all-reduce uses the algorithm for each
-size; the inverses of the stages follow in reverse order. Sparse gradients are gathered instead of
-added. Where workers run steps of their own, a manager has the towers of its process.
+Gradients pass through stages that join, pack, scale, compact or defer them. Then the all-reduce
+adds them, with an algorithm that depends on the size. Then the inverses of the stages run in
+reverse order. Sparse gradients are gathered instead of added. If each worker runs its own step, a
+manager contains only the towers of its process.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class PerTowerVariableMgr(VariableMgr):
 class ReplicatedVariableMgr(PerTowerVariableMgr):
     """All towers of the job start equal, aggregate their gradients and apply the same update.
 
-    For `replicated`, `distributed_all_reduce` and `collective_all_reduce`; in the last, each worker
-    has an object of this class with the copies of its own towers.
+    Used for `replicated`, `distributed_all_reduce` and `collective_all_reduce`. In
+    `collective_all_reduce`, each worker has its own manager, with the copies of its own towers.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -56,9 +57,10 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         options = spec.aggregation
         if spec.num_towers == 1:
             options = options.for_one_device()
-        # A deferred gradient is kept for a step in a variable, which is dense.
+        # Sparse gradients cannot be deferred: a variable, which is dense, keeps a deferred
+        # gradient.
         self._keep_sparse = not (options.sparse_to_dense or options.relaxed)
-        # What is sent in 16 bits need not be widened before.
+        # Gradients that are sent in 16 bits are not cast to float32 first.
         self._compact = options.compact_dtype is not None
         self._stages = make_stages(options, spec.devices, spec.reduction_scale)
         context = ReduceContext(
@@ -88,7 +90,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
-        # Slices whose number is unknown cannot be gathered.
+        # Slices cannot be gathered if their number is unknown.
         complete = [
             column
             if not column.sparse or self._gather is None or gradients.fit_together(column)
@@ -125,9 +127,9 @@ def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
     """A copy "v<t>/<name>" on every tower, and of trained variables a "shadow/<name>" on a ps task.
 
-    Gradients are added up on the device of the shadow and applied to it; its new value is then
-    copied to every tower, so that a step begins without remote reads. The moments of batch norm are
-    the towers' own. As in tf_cnn_benchmarks, checkpoints hold the shadows under the names of the
+    Gradients are added on the device of the shadow and applied to the shadow. Then its new value is
+    copied to every tower, so that the next step needs no remote reads. Each tower has its own batch
+    norm moments. As in tf_cnn_benchmarks, checkpoints contain the shadows under the names of the
     copies.
     """
 
@@ -154,7 +156,7 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
         ops = super()._apply(optimizer, pairs, device, learning_rate)
-        # The traced function keeps this read behind the update of the same variable.
+        # tf.function runs this read after the update of the same variable.
         for _, shadow in pairs:
             ops += self._copy_back(shadow)
         return ops

@@ -1,4 +1,4 @@
-"""What a VariableMgr is made from."""
+"""Specifications from which a `VariableMgr` is created. They are plain data, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnnbench.variable_mgr.modes import Mode
 
 # Specification of gradient aggregation: plain data, without TensorFlow.
 
-# Each is reduced by itself, and TensorFlow takes minutes to start thousands of reductions.
+# Each pack has its own reduction, and TensorFlow needs minutes to start thousands of reductions.
 MOST_PACKS = 500
 
 _Packing = TypeVar("_Packing", bound="Packing")
@@ -26,8 +26,9 @@ _Packing = TypeVar("_Packing", bound="Packing")
 class Packing:
     """Transformations of gradients before and after their reduction.
 
-    Fields are named as the flags; records of reductions hold them under these keys. A new field
-    takes ``field(default=..., metadata={"optional": True})``, since earlier records lack it.
+    Fields have the names of the flags, and records of reductions contain them as keys. Earlier
+    records lack a new field, so declare it with ``field(default=..., metadata={"optional":
+    True})``.
 
     Attributes:
       gradient_repacking: number of flat packs into which all gradients are joined, at most 500;
@@ -50,7 +51,10 @@ class Packing:
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """A packing from flag values by name; ignores other flags, missing ones have defaults."""
+        """Makes a packing from flag values by name.
+
+        Other flags are ignored; missing ones get defaults.
+        """
         values = {**flags, **changes}
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: values[name] for name in names if name in values})
@@ -104,7 +108,7 @@ class AggregationSpec(Packing):
     shared_cards: bool = False
 
     def for_one_device(self) -> AggregationSpec:
-        """The aggregation for one device, which sends nothing."""
+        """The aggregation for a single device, which sends no gradients."""
         return dataclasses.replace(
             self,
             gradient_repacking=0,
@@ -120,7 +124,7 @@ CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "ncc
 COLLECTIVE = ("auto", "ring")
 """Values of `CROSS_DEVICE_OPS` that are collective operations of TensorFlow, packed by bytes."""
 BETWEEN_WORKERS = ("auto", "ring", "nccl")
-"""Values that work between processes, where all of them pack by bytes."""
+"""Values that work between processes. Between processes, all of them pack by bytes."""
 PACKED = ("hierarchical_copy", "nccl")
 """Values that join all tensors and cut them into packs."""
 
@@ -134,7 +138,7 @@ class CrossDeviceSpec:
         GPUs.
       bytes_per_pack: bytes of the tensors that a collective operation joins; 0 joins all.
       num_packs: number of packs of hierarchical copies and NCCL; 0 for no packing.
-      shared_cards: whether several devices are parts of one GPU, between which "auto" is a ring.
+      shared_cards: whether several devices are parts of one GPU; "auto" is then a ring.
     """
 
     ops: str = "auto"
@@ -172,7 +176,7 @@ def refuse_devices(ops: str, count: int, *, on_gpu: bool, shared_cards: bool = F
         reason = "NCCL refuses two devices on one card (--gpus_per_card); use ring"
         raise FlagError("cross_device_ops", ops, reason)
     if ops == "hierarchical_copy" and count > 1 and count % 2:
-        # Seen in TensorFlow 2.21: 1, 10 and 100 on three devices make 11.
+        # Observed in TensorFlow 2.21: on three devices with 1, 10 and 100, the sum is 11.
         raise FlagError(
             "cross_device_ops",
             ops,
@@ -191,7 +195,8 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 class InitializerLike(Protocol):
     """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
 
-    `kind` is "constant" for `value` everywhere; any other draws from a truncated normal.
+    If `kind` is "constant", every element is `value`. Otherwise values are drawn from a truncated
+    normal distribution.
     """
 
     @property
@@ -200,7 +205,7 @@ class InitializerLike(Protocol):
     def value(self) -> float: ...  # noqa: D102
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation, before truncation at two of them, for a variable of this shape."""
+        """Standard deviation for a variable of this shape, before truncation at two of it."""
 
 
 class VariableLike(Protocol):
@@ -231,17 +236,17 @@ class VariableMgrSpec:
       parameter_device: "cpu" puts shared variables and reductions on `cpu_device`;
         "towers" spreads shared variables greedily by bytes over the tower devices
         and reduces tensor i on tower device i mod N.
-      ps_devices: full device strings of the CPUs of the ps tasks; if there are any, shared
-        variables are there only.
+      ps_devices: full device strings of the CPUs of the ps tasks. If there are any, shared
+        variables are stored only there.
       ps_strategy: "greedy_bytes", a variable goes to the ps task with the fewest bytes so far, or
         "round_robin".
-      variable_caching: "none"; or a ps variable that a step reads is copied once for each
-        device that computes with it ("consumer"), or once for each worker, to its CPU ("cpu").
-      variable_dtype: dtype of stored variables; those that do not fit 16 bits are float32.
+      variable_caching: how often a step copies a ps variable. "consumer": once for each device that
+        computes with it. "cpu": once for each worker, to its CPU. "none": at every read.
+      variable_dtype: dtype of stored variables. Variables that need more than 16 bits are float32.
       reduction: "mean" or "sum" of the gradients over towers.
-      staged: whether a step computes with the values that the step before read.
-      job: all tasks of the run; `devices` may be a part of its towers. None if this process is
-        the job.
+      staged: whether a step computes with the values that the previous step read.
+      job: all tasks of the run; `devices` may contain only some of its towers. None for a run in
+        one process.
     """
 
     variable_update: str
@@ -284,12 +289,15 @@ class VariableMgrSpec:
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
 
     def home_chooser(self) -> Chooser:
-        """Assigns shared variables to `homes`; one chooser serves the whole run."""
+        """A function that assigns shared variables to `homes`. Use one for the whole run."""
         in_turn = self.ps_devices and self.ps_strategy == "round_robin"
         return round_robin(self.homes) if in_turn else greedy_by_bytes(self.homes)
 
     def caching_device(self, reader: str) -> str | None:
-        """Device that caches a shared variable for operations on a device; None without a cache."""
+        """The device on which a shared variable is cached for operations on `device`.
+
+        None without a cache.
+        """
         if not self.ps_devices or self.variable_caching == "none":
             return None
         return reader if self.variable_caching == "consumer" else cpu_of(reader)

@@ -42,9 +42,9 @@ class StrategyVariableMgr(VariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._strategy = self._make_strategy()
-        # The strategy's variable by the reference of each copy.
+        # The strategy's variable for each copy; the key is the copy's `ref()`.
         self._distributed: dict[Any, Any] = {}
-        # tf.distribute numbers replicas over the whole job.
+        # tf.distribute counts replicas over the whole job.
         self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
@@ -143,7 +143,7 @@ class StrategyVariableMgr(VariableMgr):
 
 
 def _in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
-    """Slices with values in float32: strategies average them, and cannot send bfloat16."""
+    """Slices with float32 values: strategies average the values and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
@@ -164,9 +164,9 @@ _collective_devices: tuple[str, ...] | None = None
 def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.MirroredStrategy:
     """A MirroredStrategy; a second call with the same arguments returns the same one.
 
-    Collective operations over other devices than those of an earlier strategy are refused: every
-    MirroredStrategy numbers its groups of devices from 1, so that collectives of two over different
-    devices abort all collectives of the process.
+    If an earlier strategy used collective operations over other devices, this one is refused. Every
+    MirroredStrategy counts its groups of devices from 1. Therefore the collectives of two
+    strategies over different devices abort all collectives of the process.
     """
     check_devices(devices)
     spec.check(devices)
@@ -178,8 +178,8 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
 def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
     """A MirroredStrategy over the devices of another, for input with a pipeline per replica.
 
-    TensorFlow (2.21) remembers InputReplicationMode.PER_REPLICA in the strategy: every later input
-    of it would give all batches to each replica.
+    TensorFlow 2.21 stores InputReplicationMode.PER_REPLICA in the strategy. With the same strategy,
+    every later input would give all batches to each replica.
     """
     devices = strategy.extended.worker_devices
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
@@ -188,9 +188,10 @@ def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
 def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
 
-    In a job of several processes the first call starts TensorFlow's server of this worker, with
-    the service for collectives and heartbeats, and waits for those of the others. The devices of
-    this process must be configured and unused. Raises BenchmarkError if the server cannot start.
+    In a job of several processes, the first call starts this worker's TensorFlow server, which
+    serves collectives and heartbeats. It then waits for the servers of the other workers. Before
+    the call, devices of this process must be configured, and no operation may have run. Raises
+    BenchmarkError if the server cannot start.
     """
     refuse_towers(job)
     if job.towers_per_worker > 1:
@@ -238,7 +239,8 @@ def communication(
 ) -> tf.distribute.experimental.CommunicationOptions:
     """Implementation of a strategy's collective operations.
 
-    TensorFlow's AUTO uses the ring, through the hosts, also between GPUs of several processes.
+    TensorFlow's AUTO uses the ring, which goes through the hosts, even between GPUs of several
+    processes.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
     ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
@@ -262,7 +264,7 @@ def _parameter_server(hosts: Hosts, task: str) -> tf.distribute.ParameterServerS
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Refuses devices for which TensorFlow fails an assertion, or uses others instead."""
+    """Refuses devices with which TensorFlow fails an assertion or silently uses other devices."""
     for device in devices:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy takes every device once, and {device} is given twice")
@@ -289,7 +291,7 @@ def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribu
         "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
         "hierarchical_copy": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs),
         "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs),
-        # Others are collective operations.
+        # All other values are collective operations.
     }
     with tf.init_scope():  # outlives the traced function
         reduction = reductions[ops]() if ops in reductions else None
@@ -302,8 +304,8 @@ def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribu
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
 
-    There is one step for all workers, which TensorFlow runs on any that is free. So its only
-    tower is on a device without a task: that of the worker that runs it.
+    There is one traced step, which TensorFlow runs on any free worker. Therefore its only tower has
+    a device string without a task. It means a device of the worker that runs the step.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -391,7 +393,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
             return super().reduce_together(columns, sums)
         own, *others = self._spec.devices
         with tf.device(own):
-            # Scaled here, because the reduction of gradients may be a mean over towers.
+            # Scaled here, because the strategy's reduction may be a mean over towers.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
         for device in others:

@@ -1,4 +1,4 @@
-"""Towers: their variables, and values that they exchange in the middle of a pass."""
+"""Variables of towers, and values that towers exchange in the middle of a pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cnnbench.base.job import cpu_of
 
 
 class TowerVariable:
-    """One logical variable: a copy shared by all towers, or one for each tower in order.
+    """One logical variable: a copy that all towers share, or one copy per tower, in order.
 
     Attributes:
       name: the same for every mode and number of towers.
@@ -69,7 +69,7 @@ class TowerVariable:
                 copy.assign(value, read_value=False)
 
     def broadcast(self) -> None:
-        """Gives every copy the value of copy 0; nothing for a shared variable."""
+        """Copies the value of copy 0 to every copy. Does nothing for a shared variable."""
         if len(self.copies) == 1:
             return
         value = read(self.primary)
@@ -84,8 +84,8 @@ class TowerVariable:
 def read(variable: tf.Variable) -> tf.Tensor:
     """The variable's value, by an operation on the variable's own device.
 
-    `Variable.value` leaves the device open, and `Variable.read_value` adds an identity, which is a
-    copy between devices if the reader is on another one.
+    `Variable.value` does not fix the device. `Variable.read_value` adds an identity operation,
+    which copies between devices if the reader is on another device.
     """
     with tf.device(variable.device):
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
@@ -94,8 +94,8 @@ def read(variable: tf.Variable) -> tf.Tensor:
     return value
 
 
-# By graph, the handle of each variable by the name of its input in the graph: TensorFlow has it
-# in an internal attribute of the graph only.
+# For each graph, variable handles by the name of their input in the graph. TensorFlow keeps them
+# only in an internal attribute of the graph.
 _handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 
@@ -107,20 +107,21 @@ def handles_read(graph: tf.Graph) -> Mapping[str, int]:
 def settle(devices: Iterable[str]) -> None:
     """Waits for pending assignments to variables (eagerly).
 
-    An operation on another process returns when it has been sent. Later operations follow it in
-    order, but the parts of a traced function are sent another way and may overtake it. A value that
-    comes back shows that everything sent before it has run.
+    An operation on another process returns as soon as it has been sent. Later operations run after
+    it, but parts of a traced function are sent on another path and may run first. Therefore this
+    function reads a value back: when it arrives, everything that was sent before has run.
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of, devices)):
-        # A coordinator forgets the devices of a lost worker; the function that needs one names it.
+        # A coordinator drops the devices of a lost worker. A function that needs such a device
+        # reports it later.
         with contextlib.suppress(tf.errors.InvalidArgumentError), tf.device(device):
             answers.append(tf.timestamp())
     for answer in answers:
         answer.numpy()
 
 
-# Construction of the towers of a step, sequentially, or in step with meeting points.
+# Construction of the towers of a step: one after the other, or together with meeting points.
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -134,7 +135,7 @@ _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", d
 
 @contextlib.contextmanager
 def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
-    """Sets the rendezvous of `meet` for this thread within the block."""
+    """Sets the function that `meet` calls in this thread, within the block."""
     token = _rendezvous.set(rendezvous)
     try:
         yield
@@ -147,8 +148,9 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
 
     Args:
       point: name of the point; all towers reach the same points in the same order.
-      merge: called once, with the values of all towers in their order; returns a result for
-        each. That of tower 0 is called, in the name scope of tower 0 and on no device.
+      merge: called once, with the values of all towers in order; returns one result per tower. The
+        function that tower 0 passed is called, in the name scope of tower 0 and without a device
+        scope.
     """
     rendezvous = _rendezvous.get()
     if rendezvous is None:
@@ -157,11 +159,14 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
 
 
 def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
-    """Builds towers in threads of which one runs at a time, in the order of the towers.
+    """Builds each tower in its own thread.
 
-    A tower runs until it meets the others or is done; they must reach the same points. Graph,
-    device, name scope, control dependencies and context variables are those of the caller; gradient
-    tapes and variable creators are not. After an exception all towers have ended.
+    Only one thread runs at a time, in the order of the towers.
+
+    A tower runs until it reaches a meeting point or is complete. All towers must reach the same
+    points. Threads inherit the caller's graph, device, name scope, control dependencies and context
+    variables, but not its gradient tapes and variable creators. After an exception, no tower is
+    left running.
     """
     state = _state_here()
     towers = [_TowerThread(number, build, state) for number in range(count)]
@@ -208,12 +213,13 @@ State: TypeAlias = "Callable[[], contextlib.AbstractContextManager[None]]"
 
 
 def _state_here() -> State:
-    """Makes contexts that give another thread the TensorFlow state of this one."""
+    """Returns a function. Its contexts give another thread the TensorFlow state of this thread."""
     scope = _absolute(tf.get_current_name_scope())
-    # An unused operation shows graph, current device and control dependencies.
+    # An unused operation is created to read the graph, the current device and the control
+    # dependencies.
     probe = None if tf.executing_eagerly() else tf.no_op("towers")
     if probe is not None:
-        # Otherwise threads would share the current device.
+        # Without this, threads would share the current device.
         probe.graph.switch_to_thread_local()
 
     @contextlib.contextmanager
@@ -221,7 +227,8 @@ def _state_here() -> State:
         with contextlib.ExitStack() as stack:
             if probe is not None:
                 stack.enter_context(probe.graph.as_default())
-                # A new thread starts with the state that the graph had when it became thread-local.
+                # In a new thread, the graph has the state from the time when this state became
+                # thread-local.
                 stack.enter_context(tf.device(None))
                 stack.enter_context(tf.device(probe.device))
                 stack.enter_context(tf.control_dependencies(None))
@@ -265,7 +272,7 @@ class _TowerThread:
             raise self._error
 
     def end(self) -> None:
-        """Unwinds an unfinished tower, and joins its thread."""
+        """Ends an unfinished tower by an exception, and joins its thread."""
         self._ending = True
         self._resume.release()
         self._thread.join()
@@ -297,5 +304,8 @@ class _TowerThread:
 
 
 def _absolute(scope: str) -> str:
-    """A name with a final slash: entering it again continues the scope instead of nesting."""
+    """The scope's name with a final slash.
+
+    Entering it again continues the scope instead of nesting it.
+    """
     return f"{scope}/" if scope else ""

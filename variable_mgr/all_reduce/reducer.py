@@ -21,27 +21,31 @@ from cnnbench.variable_mgr.all_reduce.spec import (
 )
 from cnnbench.variable_mgr.gradients import concat
 
-# Chunks of tensors, which algorithms cut, send along hops and join.
+# Chunks: algorithms cut tensors into chunks, send the chunks between devices and join them.
 
-# A sum by the memory in which it lies.
+# A sum for each memory.
 Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
-    """Elements of each of at most `most` aligned chunks, of which the last may be shorter."""
+    """Number of elements of each chunk.
+
+    There are at most `most` aligned chunks; the last may be shorter.
+    """
     size = chunk_size(elements, most, itemsize)
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 
 
 class Cut:
-    """Cutting and joining of tensors of one shape and dtype; `sizes` are the chunks' elements."""
+    """Cuts and joins tensors of one shape and dtype; `sizes` are the chunks' element counts."""
 
     def __init__(self, like: tf.Tensor, most: int) -> None:
         self._shape = like.shape
         elements: int = like.shape.num_elements()
         self.sizes = chunk_sizes(elements, most, like.dtype.size)
-        # Whole rows of LINE_BYTES bytes can be split by one operation without a copy.
+        # If all chunks consist of whole rows of LINE_BYTES bytes, one operation splits them without
+        # a copy.
         unit = LINE_BYTES // like.dtype.size
         self._row = unit if elements % unit == 0 else 1
 
@@ -49,13 +53,13 @@ class Cut:
         return len(self.sizes)
 
     def flat(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor as a flat view, in which it is split and joined."""
+        """A flat view of the tensor, for splitting and joining."""
         if len(self.sizes) < 2:
             return tensor
         return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
 
     def split(self, flat: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
-        """Parts of a flat tensor, by their elements; views where the sizes are aligned."""
+        """Splits a flat tensor into parts with these element counts; aligned parts are views."""
         if len(sizes) < 2:
             return [flat]
         if self._row > 1:
@@ -74,9 +78,10 @@ class Cut:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Concatenates the pieces of a tensor, given by memory, once per memory.
+        """Concatenates the pieces of a tensor once in each memory.
 
-        `index` rotates the device that does it. Devices of one memory get the same object.
+        The device that concatenates rotates with `index`. Devices that share a memory get the same
+        object.
         """
         devices = context.devices
         first = index % len(devices)
@@ -95,7 +100,7 @@ class Cut:
 def spread(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
-    """Sends a tensor along hops (sender, receiver) in order; the result maps memories to copies."""
+    """Sends a tensor along hops (sender, receiver), in order. Returns the copy in each memory."""
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:
         memory = context.memory_of(receiver)
@@ -119,9 +124,9 @@ class Reducer:
 
     Args:
       context: the devices; the spec sets its `shards`.
-      merge_scope: number of consecutive tensors that share a name scope, which only groups the
-        names of their operations. TensorFlow's scoped allocator, which would make one of
-        the collectives of a scope, stays off: see docs/aggregation.md.
+      merge_scope: number of consecutive tensors that share a name scope. The scope only groups the
+        names of operations. TensorFlow's scoped allocator, which would merge the collectives of a
+        scope, stays off: see docs/aggregation.md.
 
     Raises:
       FlagError: an algorithm of the spec cannot work with these devices.
@@ -137,7 +142,7 @@ class Reducer:
         self._spec = spec
         self._merge_scope = merge_scope
         self._algorithms: list[Algorithm] = []
-        # One device has nothing to reduce, with any algorithm.
+        # With one device, there is nothing to reduce, so any algorithm is accepted.
         if len(context.devices) > 1:
             limits.check_spec(spec, context, groups)
             for index, part in enumerate(spec.ranges):
@@ -156,17 +161,19 @@ class Reducer:
             return [list(column) for column in columns]
         places = self._places(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
-        # Backward passes end with the first layers. Reductions that run in the order of tracing,
-        # such as collectives, should start with the gradients that are available first.
+        # A backward pass ends with the first layers. Some reductions, such as collectives, run in
+        # the order of tracing. They should start with the gradients that are available first, which
+        # are the last ones.
         for number in reversed(range(len(columns))):
             which, index = places[number]
-            # A name that ends in "/" is taken as it is, so the scope can be entered again.
+            # A scope whose name ends in "/" is entered again; otherwise TensorFlow would make a new
+            # name.
             with tf.name_scope(f"allreduce_{number // self._merge_scope}/"):
                 sums[number] = self._algorithms[which](columns[number], index)
         return sums
 
     def _places(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[tuple[int, int]]:
-        """For each tensor its range and its position among the tensors of that range."""
+        """For each tensor, the index of its range, and its position in that range."""
         counts = [0] * len(self._algorithms)
         places = []
         for tensors in columns:
@@ -188,13 +195,14 @@ def _create(
 class TwoLevel:
     """Sums within each group, then between groups, then sends the sum to each group.
 
-    The leader of a group rotates with the index of the tensor. `within` makes the sum of the group
-    for all of its devices; TensorFlow prunes operations for unused results, except of algorithms
-    whose devices wait for each other (`registry.runs_together`).
+    The leader of a group rotates with the index of the tensor. `within` computes the group's sum
+    for all devices of the group. TensorFlow removes operations whose results are unused. This is
+    not allowed for algorithms whose devices wait for each other (`registry.runs_together`), so
+    their results are all used.
 
     Args:
-      groups: the devices of `context` in groups, usually one per process. Their sizes
-        may differ. A single group leaves nothing to do for `between`.
+      groups: the devices of `context` in groups, usually one group per process. Sizes may differ.
+        With a single group, `between` has nothing to do.
     """
 
     def __init__(
@@ -206,13 +214,13 @@ class TwoLevel:
         shards: int,
     ) -> None:
         self._devices = context.own_devices
-        # A group lies in one process; only the groups of this one are reduced here.
+        # Each group lies in one process. Only the groups of this process are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             registry.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        # One algorithm for the leaders of each turn.
+        # One algorithm per turn, because each turn has different leaders.
         leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
         made = {
             one: registry.create(between, context.part(one, shards))
@@ -234,8 +242,8 @@ class TwoLevel:
             _of_leader(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
-        # `between` rotates after all leaders have had their turn, so that every device gets every
-        # role in time.
+        # `between` rotates only after every leader has had its turn. Therefore every device gets
+        # every role over time.
         totals = self._between[turn](by_leaders, later)
         return self._in_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
@@ -256,7 +264,10 @@ def _of_leader(
     leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """The leader's value, which waits for the group's other values if they run together."""
+    """The leader's value.
+
+    If the group's operations run together, it depends on all values of the group.
+    """
     if algorithm is None or not registry.runs_together(algorithm):
         return values[leader]
     others = [*values[:leader], *values[leader + 1 :]]

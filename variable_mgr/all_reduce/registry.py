@@ -1,7 +1,8 @@
 """All-reduce algorithms by name, and the cost of each.
 
-A formula gives messages, bytes and additions in Hockney's terms. docs/cost_model.md has those of
-all algorithms; `cnnbench.lab.predict` computes with lists of tensors.
+A formula gives messages, bytes and additions of an algorithm, as in Hockney's model.
+docs/cost_model.md lists the formulas of all algorithms. `cnnbench.lab.predict` applies them to
+lists of tensors.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 
 
-# Terms of the cost of an all-reduce algorithm, of one tensor, for any number of devices.
+# Cost of an all-reduce algorithm for one tensor and any number of devices.
 
-# Adding reads two bytes and writes one, copying reads one and writes one.
+# An addition reads two bytes and writes one; a copy reads one and writes one.
 _COPY_TO_ADD = 2 / 3
 
 
 @dataclass(frozen=True)
 class Link:
-    """The connection of one device with the others.
+    """The connection of one device to the other devices.
 
     Attributes:
-      name: name of the preset, or the parameters as given.
+      name: name of the preset, or the parameters as the user wrote them.
       alpha: seconds per message.
       beta: seconds per byte, in one direction, of one device.
       gamma: seconds per byte added.
@@ -68,7 +69,7 @@ class Tensor:
         return self.elements * self.itemsize
 
     def chunks(self, most: int) -> tuple[int, int]:
-        """Number and bytes of the chunks, at most `most`, as the algorithms cut them.
+        """Number of chunks (at most `most`) and bytes per chunk, as the algorithms cut the tensor.
 
         The last one may have fewer bytes.
         """
@@ -81,8 +82,8 @@ class Tensor:
 class NodeLayout:
     """Assignment of devices to nodes; device d is in node d // per_node.
 
-    The devices of a node have a link each; between nodes they share one link. With `per_node` 1
-    every device has a network link of its own.
+    Within a node, each device has its own link. Between nodes, the devices of a node share one
+    link. With `per_node` 1, every device has its own network link.
     """
 
     devices: int
@@ -90,29 +91,29 @@ class NodeLayout:
 
     @property
     def nodes(self) -> int:
-        """Nodes, the last of which may be smaller."""
+        """Number of nodes; the last one may have fewer devices."""
         return math.ceil(self.devices / self.per_node)
 
     @property
     def near(self) -> int:
-        """Devices of a full node."""
+        """Number of devices in a full node."""
         return min(self.per_node, self.devices)
 
 
 @dataclass(frozen=True)
 class ReductionPhase:
-    """Part of a reduction that waits for the part before.
+    """A part of a reduction that begins when the previous part has ended.
 
-    Messages and bytes are those that pass the busiest device one after another, within its node
-    (near) and through the link of its node (far). Near and far bytes move at the same time,
-    latencies add up.
+    Messages and bytes are counted at the busiest device, if they pass it one after another: within
+    its node (near), or through the link of its node (far). Near and far bytes move at the same
+    time. Latencies add up.
 
     Attributes:
       near_messages, far_messages: number of consecutive latencies.
       near_bytes, far_bytes: consecutive bytes in one direction.
       added: bytes added on the busiest device.
       copied: bytes copied within the memory of the busiest device.
-      fixed: further seconds.
+      fixed: additional seconds.
     """
 
     near_messages: float = 0.0
@@ -128,7 +129,7 @@ class ReductionPhase:
         return ReductionPhase(*(one + two for one, two in pairs))
 
     def times(self, count: float) -> ReductionPhase:
-        """Every field times a number."""
+        """A phase with every field multiplied by a number."""
         return ReductionPhase(*(count * value for value in vars(self).values()))
 
     def seconds(self, near: Link, far: Link) -> float:
@@ -154,9 +155,9 @@ class Formula:
 
     Attributes:
       path: phases of one tensor, of (tensor, layout, shards).
-      busy: phases for which one tensor occupies a device, where shorter than the path.
-      roots: number of devices over which successive tensors rotate, of (layout, shards).
-      or_paths: alternatives that the algorithm takes where they are faster.
+      busy: phases during which one tensor occupies a device, if they are shorter than the path.
+      roots: function of (layout, shards): number of devices over which successive tensors rotate.
+      or_paths: alternative paths; the algorithm uses the fastest path.
     """
 
     path: PathOf
@@ -166,7 +167,10 @@ class Formula:
 
 
 def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
-    """n-1 hops of `at_once` messages each; as many hops leave a node as there are nodes."""
+    """n-1 hops with `at_once` messages each.
+
+    The number of hops that leave a node is the number of nodes.
+    """
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
     return ReductionPhase(
@@ -175,21 +179,22 @@ def ring_lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase
 
 
 def star_of(near: int, far: int, size: float) -> ReductionPhase:
-    """One device receives from others, or sends to them: `near` in its node, `far` in others."""
+    """One device receives from or sends to `near` others in its node and `far` others outside."""
     return ReductionPhase(near, near * size, far, far * size)
 
 
-# All-reduce algorithms; algorithms/<name>.py registers <name>, so that listing imports none.
+# The registry of algorithms. Module algorithms/<name>.py registers <name>, so listing the names
+# imports none of them.
 
 
 class Algorithm(Protocol):
-    """Sums one tensor over the devices of a context; may have the attribute `runs_together`."""
+    """Sums one tensor over the devices of a context. It may have the attribute `runs_together`."""
 
     def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
         """Sums the values of one tensor and gives every device the sum, of the same shape.
 
-        Devices that are given the same tensor share the very same object, so that later operations
-        apply to it once.
+        Devices that share a result get the same tensor object, so that later operations process it
+        only once.
 
         Args:
           tensors: a dense value per device of the context, of one shape (any rank and
@@ -199,11 +204,12 @@ class Algorithm(Protocol):
 
 
 def runs_together(algorithm: Algorithm) -> bool:
-    """Whether the results of all devices must be used for any of them to arrive.
+    """Whether the results of all devices must be used, because otherwise none of them arrives.
 
-    TensorFlow prunes an operation whose result is unused. An algorithm with an operation on each
-    device that waits for those on the others, such as a collective, must not lose any: it sets the
-    attribute `runs_together` to True. Otherwise callers may leave results unused.
+    TensorFlow removes operations whose results are unused. In some algorithms, such as collectives,
+    the operation on each device waits for the operations on the other devices. No such operation
+    may be removed. These algorithms set the attribute `runs_together` to True. With other
+    algorithms, callers may leave results unused.
     """
     return bool(getattr(algorithm, "runs_together", False))
 
@@ -216,11 +222,11 @@ _registered: dict[str, tuple[Factory, Formula | None]] = {}
 
 
 def register(name: str, cost: Formula | None = None) -> Callable[[_Factory], _Factory]:
-    """Decorator that registers the constructor of an algorithm as `name`.
+    """Decorator that registers an algorithm's constructor under `name`.
 
     Args:
-      cost: for ``cnnbench allreduce --predict``; None where it has no prediction, or for those in
-        `cnnbench.lab.predict.predict`.
+      cost: formula for ``cnnbench allreduce --predict``. None if there is no prediction, or if
+        `cnnbench.lab.predict.predict` defines it.
     """
 
     def decorate(factory: _Factory) -> _Factory:
@@ -248,7 +254,10 @@ def create(name: str, context: ReduceContext) -> Algorithm:
 
 
 def costs(but: Container[str] = ()) -> dict[str, Formula]:
-    """Costs by name of the algorithms that are registered with one; imports them, but for some."""
+    """Cost formulas by name, for all algorithms that are registered with one.
+
+    Imports the algorithms' modules, with exceptions.
+    """
     found = {name: _find(name)[1] for name in names() if name not in but}
     return {name: cost for name, cost in found.items() if cost is not None}
 
@@ -267,6 +276,6 @@ plugins.add_kind(
         noun="all-reduce algorithm",
         call="cnnbench.variable_mgr.all_reduce.register(name)",
         table=lambda: _registered,
-        prepare=lambda: None,  # those of cnnbench are found by their files
+        prepare=lambda: None,  # Built-in algorithms are found by their files.
     )
 )

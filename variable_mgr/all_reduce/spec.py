@@ -4,9 +4,9 @@ spec      = algorithm (":" limit ":" algorithm)*
     algorithm = name ["/" name] ["#" shards]
     limit     = integer ["K" | "M" | "G" | "T"]        powers of 1024, in bytes
 
-`pscpu:2K:pscpu#2:64K:xring` sends tensors of up to 2 KiB through pscpu, of up to
-64 KiB through pscpu with two shards, and all others around a ring. A name with a
-slash has two levels: the first within a group of devices, the second between groups.
+For example, `pscpu:2K:pscpu#2:64K:xring` reduces tensors of up to 2 KiB with pscpu, tensors of up
+to 64 KiB with pscpu and two shards, and larger ones with a ring. A name with a slash has two
+levels: the first algorithm works within each group of devices, the second between groups.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ from typing import TypeAlias
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 
-# Sizes of joined and cut tensors, for aggregation and cost model; without TensorFlow.
+# Sizes of joined tensors and of chunks, for the aggregation and the cost model; without TensorFlow.
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of an element, by the names of the formats that gradients are sent in."""
+"""Bytes per element, by the name of the format in which gradients are sent."""
 
 LINE_BYTES = 64
-"""TensorFlow hands out a part of a buffer as a view if it begins and ends on a multiple."""
+"""TensorFlow returns a part of a buffer as a view if it begins and ends at a multiple of this.
+"""
 
 MIN_CHUNK_BYTES = 16 * 1024
-"""Smaller chunks cost more in operations and messages than they gain in parallel work."""
+"""Smaller chunks cost more time for operations and messages than parallel work saves."""
 
 
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
-    """Elements of a chunk, a multiple of `LINE_BYTES`; the last chunk may be shorter."""
+    """Number of elements of a chunk: a multiple of `LINE_BYTES`. The last chunk may be shorter."""
     unit = LINE_BYTES // itemsize
     count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
 
 
 def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Elements of equal buffers, multiples of `line` unless smaller; the last has the rest."""
+    """Numbers of elements of equal buffers: multiples of `line`, unless smaller.
+
+    The last gets the rest.
+    """
     share = elements // buffers
     if share >= line:
         share -= share % line
@@ -49,10 +53,12 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 
 
 def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
-    """Indices in order, grouped for joining, filled from the last tensor on.
+    """Indices of tensors, in order, in groups to join.
 
-    `tensors` are pairs of dtype and bytes. A bucket has one dtype and up to `most` bytes, or one
-    larger tensor.
+    Groups are filled beginning with the last tensor.
+
+    `tensors` are pairs of dtype and bytes. A bucket contains tensors of one dtype with up to `most`
+    bytes in total, or a single larger tensor.
     """
     buckets: list[list[int]] = []
     filled = 0
@@ -66,7 +72,7 @@ def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]
 
 
 def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
-    """Indices in order, with small tensors grouped for joining, `most` of them at a time."""
+    """Indices of tensors, in order. Small tensors are grouped for joining, up to `most` of them."""
     groups: list[list[int]] = []
     growing = False
     for index, is_small in enumerate(small):
@@ -78,7 +84,7 @@ def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
     return groups
 
 
-# The grammar of --all_reduce_spec, as tf_cnn_benchmarks has it.
+# The grammar of --all_reduce_spec, which is that of tf_cnn_benchmarks.
 
 FLAG = "all_reduce_spec"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
@@ -88,7 +94,8 @@ _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
 class AlgorithmSpec:
     """One algorithm of a spec, which splits each tensor into `shards`.
 
-    `levels` is one name, or the name within groups and the name between them.
+    `levels` is one name, or two names: the algorithm within groups and the algorithm between
+    groups.
     """
 
     levels: tuple[str, ...]
@@ -101,7 +108,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """An algorithm and its largest tensor, in bytes as sent; None without a limit."""
+    """An algorithm and the size of its largest tensor, in bytes as sent; None means no limit."""
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -112,10 +119,10 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class AllReduceSpec:
-    """A parsed spec: ranges of rising limits, the last without one.
+    """A parsed spec: ranges with increasing limits. The last range has no limit.
 
-    `parse_all_reduce_spec(str(spec)) == spec`. `source` is the text it was parsed from, not always
-    the shortest form; errors point into it, and records hold it.
+    `parse_all_reduce_spec(str(spec)) == spec`. `source` is the original text, which may be longer
+    than the shortest form. Error messages point to a character in it, and records contain it.
     """
 
     ranges: tuple[SizeRange, ...]
@@ -130,17 +137,17 @@ class AllReduceSpec:
 
     @property
     def names(self) -> frozenset[str]:
-        """The algorithms in it, at all levels."""
+        """Names of the algorithms at all levels."""
         return frozenset(name for part in self.ranges for name in part.algorithm.levels)
 
     @property
     def has_two_levels(self) -> bool:
-        """Whether one of its algorithms has two levels."""
+        """Whether any algorithm has two levels."""
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
     def error(self, index: int, reason: str) -> FlagError:
-        """A usage error that points at the algorithm of range `index`."""
-        # Algorithms and limits alternate.
+        """A usage error that points to the algorithm of range `index`."""
+        # Algorithms and limits alternate in the text.
         return _error(self.source, 2 * index, reason)
 
     def check_names(self, known: Collection[str]) -> None:
@@ -155,7 +162,7 @@ class AllReduceSpec:
                     )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """The spec without levels that have nothing to reduce on these groups of devices."""
+        """The spec without the levels that have nothing to reduce on these groups of devices."""
         parts = (SizeRange(_running(part.algorithm, groups), part.limit) for part in self.ranges)
         return AllReduceSpec(tuple(parts))
 
@@ -174,10 +181,11 @@ def single(name: str) -> AllReduceSpec:
 
 
 def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> AllReduceSpec:
-    """Parses a spec; `known` are the names that exist, None accepts any.
+    """Parses a spec. `known` contains the existing names; None accepts any name.
 
     Raises:
-      FlagError: names the wrong piece and the character where it begins.
+      FlagError: the text is no valid spec. The message names the wrong piece and its first
+        character.
     """
     pieces = text.split(":")
     ranges: list[SizeRange] = []
@@ -205,7 +213,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
 
 
 def _error(text: str, number: int, reason: str) -> FlagError:
-    """An error that points at a piece between colons."""
+    """An error that points to a piece between colons."""
     pieces = text.split(":")
     start = 1 + sum(len(piece) + 1 for piece in pieces[:number])
     return FlagError(FLAG, text, f"character {start}, {pieces[number]!r}: {reason}")
@@ -254,7 +262,7 @@ def _short(limit: int | None) -> str:
 # Devices and parameters of one all-reduce, and groups of devices; no TensorFlow.
 
 COMMUNICATION_HINTS = ("auto", "ring", "nccl")
-"""How TensorFlow's collectives may be asked to run."""
+"""Values of the communication hint of TensorFlow's collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +280,8 @@ class ReduceContext:
       share_memory: whether CPU devices of one process pass tensors by reference, so that
         algorithms leave out copies. False treats every device as having a memory of its own, as
         GPUs have.
-      own: those of `devices` whose values are in this process, in the same order; None for
-        all. The other processes reduce theirs in steps of their own.
+      own: the devices whose values are in this process, in the same order; None for all. Other
+        processes run their own steps, which reduce the other values.
       communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
       shared_cards: whether several devices are parts of one GPU, which NCCL refuses.
     """
@@ -304,21 +312,22 @@ class ReduceContext:
     def collective_hint(self) -> str:
         """The attribute `communication_hint` of a collective between the devices.
 
-        TensorFlow's "auto" uses the ring through the hosts, also between GPUs. Here "auto" is NCCL
-        between GPUs, but the ring on parts of one, and if there are `shards`, which NCCL lacks.
+        TensorFlow's "auto" uses the ring, which goes through the hosts, even between GPUs. Here,
+        "auto" means NCCL between GPUs. It means the ring between parts of one GPU, and if there are
+        `shards`, which NCCL does not support.
         """
         on_gpus = all(is_gpu(device) for device in self.devices) and not self.shared_cards
         auto = self.communication_hint == "auto"
         return "nccl" if auto and on_gpus and self.shards == 1 else self.communication_hint
 
     def memory_of(self, device: str) -> str:
-        """A name for the memory that a device computes in."""
+        """A name for the memory of a device."""
         shared = self.share_memory and ":CPU:" in device.upper()
         return process_of(device) if shared else device
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of memories of the devices; more chunks of a tensor would use no more links."""
+        """Number of separate memories. More chunks than memories would use no additional links."""
         return len(set(map(self.memory_of, self.devices)))
 
     def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
@@ -328,7 +337,7 @@ class ReduceContext:
     def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
         """The context of some of the devices.
 
-        They may add on CPUs of their processes, unless these are devices of others.
+        They may add on the CPUs of their processes, unless such a CPU is a device of another part.
         """
         processes = set(map(process_of, members))
         others = {*self.devices} - {*members}
@@ -344,9 +353,9 @@ class ReduceContext:
 
 
 def adding_cpus(devices: Sequence[str], cpus: Sequence[str], cpu: str) -> tuple[str, ...]:
-    """The CPUs on which values of towers may be added: the towers' own, where some are CPUs.
+    """The CPUs on which values of towers may be added: towers that are CPUs, if there are any.
 
-    Otherwise they are `cpus`, one of every process, if given, or `cpu`, the host's.
+    Otherwise `cpus`, one CPU of every process, if given. Otherwise `cpu`, the host's CPU.
     """
     towers = [device for device in devices if "/device:CPU:" in device]
     return tuple(dict.fromkeys(towers or cpus or [cpu]))
@@ -366,9 +375,9 @@ def is_gpu(device: str) -> bool:
 def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
     """Groups devices by process, or into runs within each process.
 
-    A `group_size` above 0 makes groups of that many consecutive devices of a process, of which the
-    last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts emulated
-    in one process. Groups and devices are in the order of their first device.
+    With a `group_size` above 0, a group contains that many consecutive devices of a process; the
+    last group may be smaller. Use it for GPUs on one PCIe switch or NUMA node, or to emulate
+    several hosts in one process. Groups are ordered by their first device.
     """
     processes: dict[str, list[str]] = {}
     for device in devices:
@@ -381,7 +390,10 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
 
 
 def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
-    """The device of each group that reduces between groups in a turn, in rotation."""
+    """The leader of each group in this turn: the device that reduces between groups.
+
+    Leaders rotate.
+    """
     return tuple(group[turn % len(group)] for group in groups)
 
 
@@ -390,9 +402,10 @@ def turns_of(groups: Sequence[Sequence[str]]) -> int:
     return max(map(len, groups))
 
 
-# Devices and parameters that algorithms refuse: one table, read before TensorFlow is loaded.
+# Limits of algorithms: a table of the devices and parameters that each algorithm refuses. It is
+# read before TensorFlow is imported.
 
-# Raises ValueError with a reason for the user.
+# Such a check raises ValueError with a reason for the user.
 Limit: TypeAlias = "Callable[[ReduceContext], None]"
 
 TOPOLOGIES = ("dgx1", "gcp_v100")
@@ -407,7 +420,10 @@ def check(name: str, context: ReduceContext) -> None:
 def check_spec(
     spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
-    """Raises FlagError, which points into the spec, for algorithms that refuse the devices."""
+    """Raises FlagError if an algorithm refuses the devices.
+
+    The message points to a character in the spec.
+    """
     if len(context.devices) < 2:
         return
     for index, part in enumerate(spec.ranges):
@@ -418,7 +434,7 @@ def check_spec(
 
 
 def _check_gather(devices: Sequence[str], shards: int) -> None:
-    """Refuses more shards than there are devices to gather them on."""
+    """Refuses more shards than devices, because each shard is gathered on a different device."""
     if shards > len(devices):
         raise ValueError(
             f"{shards} shards need as many different devices to gather on, and there are "

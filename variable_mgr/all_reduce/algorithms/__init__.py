@@ -1,1 +1,1 @@
-"""All-reduce algorithms, one module each; its name is the name in a spec."""
+"""All-reduce algorithms, one module each. The module's name is the name in a spec."""

@@ -15,28 +15,27 @@ from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext, process_of
 from cnnbench.variable_mgr.gradients import on_devices, traced_graph
 
-# Reductions that a device takes part in at one time. Every collective under way blocks a
-# thread on each device until all devices have joined, and the runtime makes as many
-# threads as it takes: the 161 gradients of ResNet-50 on 4 devices ended the process for
-# want of threads. Measured on 2 cores, the limit makes no difference for these 102 MB
-# (2 and 4 devices, 1 to 32 under way: within 10 %), while 1,000 tensors of 4 KB on
-# 2 devices take 87, 58, 43, 39 and 38 ms with 1, 2, 4, 8 and 16 under way.
-# CollectiveReduceV2, which TensorFlow orders by a token per device, took 1.5 times as
-# long as this and thousands of threads.
+# Number of reductions in which a device takes part at the same time. Each active collective blocks
+# a thread on each device until all devices have joined, and the runtime creates as many threads as
+# needed. Without a limit, the 161 gradients of ResNet-50 on 4 devices crashed the process, because
+# the system had no more threads. Measured on 2 cores: for these 102 MB, the limit makes no
+# difference (2 and 4 devices, limits of 1 to 32: within 10 %). 1,000 tensors of 4 KB on 2 devices
+# take 87, 58, 43, 39 and 38 ms with limits of 1, 2, 4, 8 and 16. CollectiveReduceV2, which
+# TensorFlow orders with a token per device, took 1.5 times as long and needed thousands of threads.
 IN_FLIGHT = 8
 
-# NCCL matches the operations of a communicator by their order, which must be the same in all
-# processes, and TensorFlow launches a collective when the devices of its process have joined
-# (tensorflow/core/nccl/collective_communicator.cc). Only one under way at a time has one order;
-# TensorFlow's strategies do the same by a token per device.
+# NCCL matches the operations of a communicator by their order, so the order must be the same in all
+# processes. TensorFlow launches a collective when the devices of its process have joined
+# (tensorflow/core/nccl/collective_communicator.cc). The order is fixed only if one collective is
+# active at a time. TensorFlow's strategies ensure this with a token per device.
 IN_FLIGHT_BY_NCCL = 1
 
-# Names of the last ops of each device, oldest first, in the graph that has them. Not the
-# ops, which would keep the graph that is the key.
+# For each graph, the names of the last operations on each device, oldest first. Names are stored
+# instead of operations, because an operation would keep its graph, the key, alive.
 _under_way: WeakKeyDictionary[tf.Graph, defaultdict[str, deque[str]]] = WeakKeyDictionary()
 
-# Counts the reductions of each group of devices. All processes that trace the same
-# reductions in the same order count alike.
+# Counts the reductions of each group of devices. Processes that trace the same reductions in the
+# same order get the same numbers.
 _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
 
@@ -44,15 +43,15 @@ _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.coun
 class Collective:
     """One CollectiveReduce operation on each device, inside a traced function only.
 
-    A device begins a reduction when the one `IN_FLIGHT` before it has ended there. All devices have
-    the same order, that of tracing, and a reduction depends on earlier ones only; so they cannot
-    block each other.
+    A device begins a reduction when the reduction `IN_FLIGHT` places earlier has ended on it. All
+    devices use the order of tracing, and a reduction depends only on earlier ones, so there is no
+    deadlock.
 
-    The result of every device must be used: TensorFlow prunes unused operations, and the other
-    devices then wait forever. After an error, all later collectives of the process fail.
+    The result of every device must be used: TensorFlow removes unused operations, and the other
+    devices would wait forever. After an error, all later collectives of the process fail.
 
-    TensorFlow's collectives by NCCL take no bfloat16 (2.21): such a tensor is sent as float32,
-    which holds every bfloat16 number and doubles the bytes.
+    TensorFlow's collectives with NCCL do not support bfloat16 (2.21). Such a tensor is sent as
+    float32, which represents every bfloat16 number exactly but doubles the bytes.
     """
 
     runs_together = True
@@ -61,7 +60,8 @@ class Collective:
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = group_key(context.devices)
-        # Offset of each ring in a process's devices; a negative one also reverses the direction.
+        # Offset of each ring among the devices of a process. A negative offset also reverses the
+        # direction.
         of_first = [process_of(device) for device in context.devices].count(
             process_of(context.devices[0])
         )
@@ -110,7 +110,8 @@ class Collective:
 
         if tensors[0].dtype != tf.bfloat16:
             return self._collectively(join, tensors)
-        # CollectiveGather takes no bfloat16. It computes nothing, so that any 16 bits will do.
+        # CollectiveGather does not support bfloat16. It only copies bits, so another 16-bit type is
+        # used.
         halves = on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
         joined = self._collectively(join, halves)
         return on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
@@ -137,8 +138,8 @@ def collectively(
 ) -> list[tf.Tensor]:
     """Adds one collective to the function that is being traced; all results must be used.
 
-    `op` makes the operation of a device from its tensor and the instance key. It begins when the
-    one `in_flight` before it has ended on its device.
+    `op` creates the operation of a device from its tensor and the instance key. The operation
+    begins when the one `in_flight` places earlier has ended on the same device.
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
@@ -153,8 +154,9 @@ def collectively(
         with (
             tf.device(device),
             tf.control_dependencies(before),
-            # A scope of its own: MultiWorkerMirroredStrategy turns the scoped allocator on,
-            # which joins the reductions of a scope, with copies of its own, or fails over them.
+            # A separate name scope per collective: MultiWorkerMirroredStrategy switches the scoped
+            # allocator on. It would merge the reductions of a scope, with additional copies, or
+            # fail.
             tf.name_scope(f"instance_{instance_key}"),
         ):
             result = op(tensor, instance_key)
@@ -166,6 +168,6 @@ def collectively(
 def group_key(devices: Sequence[str]) -> int:
     """A number for a set of devices in any order, the same in every process.
 
-    It is 2^30 or more, since tf.distribute counts up small numbers.
+    It is at least 2^30, because tf.distribute uses small numbers.
     """
     return 2**30 | zlib.crc32(",".join(sorted(devices)).encode()) % 2**30

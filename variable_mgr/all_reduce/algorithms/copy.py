@@ -1,4 +1,4 @@
-"""Copy to one device, addition there, copy to all devices."""
+"""Copies to one device, adds there, and copies the sum to all devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cnnbench.variable_mgr.gradients import add_up
 
 @register("copy")
 class CopyToOneDevice:
-    """Adds tensor i on one device: the CPU, or in turn each of the devices."""
+    """Adds tensor i on one device: on the CPU, or on device i mod N."""
 
     def __init__(self, context: ReduceContext) -> None:
         self._context = context

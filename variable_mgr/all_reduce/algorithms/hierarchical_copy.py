@@ -1,4 +1,4 @@
-"""Hierarchical copy: sums in two halves of the devices, then of the two halves."""
+"""Hierarchical copy: sums within two halves of the devices, then adds the two sums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 from cnnbench.variable_mgr.gradients import add_up
 
-# The pairs of GPUs that NVLink joins across the two halves of such a machine.
+# Pairs of GPUs in different halves that are connected by NVLink.
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 
-# Positions of the device that adds in each half (main), and of the members of each half.
+# Positions of the main device of each half, which adds, and of the members of each half.
 _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]"
 
 
@@ -24,9 +24,9 @@ _Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...
 class HierarchicalCopy:
     """Tensor i is added on two main devices, one in each half, which rotate with i.
 
-    Each main adds the values of its half; the first adds the two sums and copies the total to the
-    second; each half copies from its own main. So one value is sent from half to half in each
-    direction, not one per device.
+    Each main device adds the values of its half. The first main device adds the two sums and copies
+    the total to the second one. Each half copies from its own main device. So only one value per
+    direction is sent between the halves, instead of one per device.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -56,8 +56,8 @@ def _trees(count: int, topology: str) -> list[_Tree]:
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)
     else:
-        # Opposite of (first + n/2) mod n for an even number n of devices. Of an odd number, the
-        # upper half has one more, whose opposite is the lower half's first.
+        # With an even number n of devices, the opposite is (first + n/2) mod n. With an odd number,
+        # the upper half has one more device; its opposite is the first device of the lower half.
         mains = [(first, upper[first]) for first in lower]
         mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
     return [(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]

@@ -1,4 +1,4 @@
-"""NCCL: sums over the GPUs of one process by NVIDIA's library."""
+"""NCCL: NVIDIA's library sums over the GPUs of one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.all_reduce.spec import ReduceContext
 
-# Dtypes of TensorFlow's kernel; bfloat16 is not among them (TensorFlow 2.21).
+# Dtypes that TensorFlow's kernel supports; not bfloat16 (TensorFlow 2.21).
 _DTYPES = (tf.float16, tf.float32, tf.float64)
 
 _reductions = itertools.count()
@@ -20,8 +20,8 @@ _reductions = itertools.count()
 class Nccl:
     """One NcclAllReduce operation on each GPU; every result must be used, as with collectives.
 
-    TensorFlow has no kernel for bfloat16: such a tensor is sent as float32, which holds every
-    bfloat16 number and doubles the bytes.
+    TensorFlow has no kernel for bfloat16. Such a tensor is sent as float32, which represents every
+    bfloat16 number exactly but doubles the bytes.
     """
 
     runs_together = True
@@ -36,7 +36,7 @@ class Nccl:
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
         dtype = tensors[0].dtype
-        # The ops of one reduction find each other by this name, within one run of the graph.
+        # The operations of one reduction are matched by this name, within one run of the graph.
         name = f"cnnbench_nccl_{next(_reductions)}"
         sums = []
         for device, tensor in zip(self._devices, tensors, strict=True):
@@ -54,7 +54,8 @@ class Nccl:
 def kernel_exists() -> bool:
     """Whether this TensorFlow has the kernel.
 
-    The probe asks for a kernel on the CPU, which no build has: the error lists those that exist.
+    It requests a kernel on the CPU, which does not exist. The error message lists the kernels that
+    do.
     """
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):
@@ -62,6 +63,7 @@ def kernel_exists() -> bool:
                 input=0.0, reduction="sum", num_devices=1, shared_name="cnnbench_nccl_probe"
             )
     except tf.errors.OpError as error:
-        # With an unknown wording of the error, the run fails later.
+        # If the wording of the error is unknown, assume that the kernel exists; the run may fail
+        # later.
         return not any(text in str(error) for text in ("no registered kernels", "not registered"))
     return True

@@ -15,8 +15,9 @@ from cnnbench.variable_mgr.gradients import add_up
 def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     """Groups of devices for the shards of one tensor; together they use all devices.
 
-    As in tf_cnn_benchmarks, group g has every (number of groups)-th device from g on, and continues
-    at the first device after the last: "abcde" in groups of 2 are "ad", "be" and "ca".
+    As in tf_cnn_benchmarks, group g begins with device g and takes every k-th device, where k is
+    the number of groups. After the last device, it continues with the first. For example, "abcde"
+    in groups of 2 gives "ad", "be" and "ca".
     """
     groups = -(-len(devices) // size)
     return [
@@ -26,14 +27,14 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 class Shuffle:
-    """Sums each shard on one device of a group; successive tensors use the groups in turn."""
+    """Sums each shard on one device of a group. Successive tensors use the groups in rotation."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context
         self._groups = gather_groups(gather_devices, context.shards)
 
     def device(self, chunk: int, index: int = 0) -> str:
-        """Device that sums a shard of tensor `index`."""
+        """The device that sums a shard of tensor `index`."""
         return self._groups[index % len(self._groups)][chunk]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:

@@ -17,12 +17,12 @@ from cnnbench.variable_mgr.gradients import concat
 
 @register("rechd")
 class RecursiveHalvingDoubling:
-    """Reduce-scatter by exchanging ever smaller halves, all-gather by ever larger ones.
+    """Reduce-scatter: exchanges smaller and smaller halves. All-gather: larger and larger ones.
 
-    Of the devices, in ranks, the first p, a power of two, take part in the rounds. Rank p + r, if
-    there is one, and rank r first add their values, each for one half of the tensor, and rank p + r
-    is given the result at the end. The first rounds are between devices of one memory, where whole
-    tensors cost no more than halves; there are only as many chunks as memories.
+    The first p ranks take part in the rounds, where p is the largest power of two. If there are
+    more ranks, rank p + r and rank r first add their values, each for one half of the tensor, and
+    rank p + r receives the result at the end. The first rounds are between devices that share a
+    memory, where whole tensors cost no more than halves. There are only as many chunks as memories.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -50,24 +50,24 @@ class RecursiveHalvingDoubling:
 
 
 def _interleaved(context: ReduceContext) -> list[str]:
-    """Devices in an order that alternates between memories."""
+    """The devices in an order that alternates between memories."""
     seen: Counter[str] = Counter()
     places = []
     for device in context.devices:
         memory = context.memory_of(device)
         places.append(seen[memory])
         seen[memory] += 1
-    # Stable, so the memories keep their order.
+    # The sort is stable, so the memories keep their order.
     placed = zip(places, context.devices, strict=True)
     return [device for _, device in sorted(placed, key=itemgetter(0))]
 
 
-# A part of a tensor; None for ranks beyond the number of its chunks.
+# A chunk of a tensor; None for ranks beyond the number of chunks.
 _Part: TypeAlias = "tf.Tensor | None"
 
 
 def _halve(values: Sequence[tf.Tensor], cut: Cut, order: Sequence[str], power: int) -> list[_Part]:
-    """Adds until each rank below `power` has the sum of the chunk of its number."""
+    """Adds until each rank r below `power` has the sum of chunk r."""
     sizes = [*cut.sizes, *[0] * (power - len(cut))]
     parts: list[_Part] = list(values)
     length = power
@@ -113,7 +113,7 @@ def _double(
     """Exchanges blocks of 1, 2, 4... chunks until every memory has them all, in order."""
     power = len(chunks)
     memories = [context.memory_of(device) for device in order]
-    # The pieces of the block that begins at a chunk, in a memory.
+    # The pieces of a block, by its first chunk and its memory.
     held = {
         (memory, rank): [] if chunk is None else [chunk]
         for rank, (memory, chunk) in enumerate(zip(memories, chunks, strict=False))

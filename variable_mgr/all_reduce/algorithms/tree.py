@@ -1,4 +1,4 @@
-"""Double binary tree: two trees, each device a leaf of at least one."""
+"""Double binary tree: two trees; each device is a leaf of at least one of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cnnbench.variable_mgr.gradients import add_up
 
 @register("tree")
 class DoubleBinaryTree:
-    """Sums each half of a tensor up a tree of its own, and sends the sum down again.
+    """Sums each half of a tensor upwards in its own tree, and sends the sum downwards.
 
-    The trees are those of Sanders, Speck and Träff, which NCCL uses: the level of a place 1..n is
-    the number of its trailing zero bits, so odd places are leaves. In the second tree each device
-    is one place further, so an inner device of one tree is a leaf of the other. With k shards each
-    half is sent as k chunks, one behind the other. In one memory no links share the load, so whole
-    tensors use the two trees in turn.
+    The trees are those of Sanders, Speck and Träff, which NCCL also uses. The level of a place 1..n
+    is the number of its trailing zero bits, so odd places are leaves. In the second tree, each
+    device is one place further, so an inner device of one tree is a leaf of the other. With k
+    shards, each half is sent as a pipeline of k chunks. If all devices share one memory, there are
+    no links to use in parallel, so whole tensors alternate between the two trees.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -57,10 +57,10 @@ class DoubleBinaryTree:
 
 
 def parent(place: int, count: int) -> int:
-    """The parent of a place in the tree of the places 1..count; not of the root.
+    """The parent of a place in the tree of places 1..count. The root has none.
 
-    A place's lowest one bit moves one bit further; places beyond the last are left out, and their
-    children have the next existing ancestor as parent.
+    The parent has the place's lowest one bit moved up by one. If this place is beyond the last one,
+    the next existing ancestor is the parent.
     """
     while True:
         lowest = _level(place)

@@ -1,4 +1,4 @@
-"""Ring: reduce-scatter, then all-gather along the ring."""
+"""Ring: a reduce-scatter and then an all-gather along the ring."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from cnnbench.variable_mgr.gradients import add_up
 
 @register("xring")
 class Ring:
-    """Sums each chunk device after device around a ring, and sends the sum once more around.
+    """Sums each chunk around a ring of devices, and sends the sum around the ring once more.
 
-    There are as many chunks as memories to start in, so that every link is always busy. With k
-    shards there are k rings at once, each with its own chunks and with another first device in each
-    process, so that they leave it by different devices.
+    There is one chunk per memory, and each starts in a different memory, so that every link is
+    always busy. With k shards, k rings work at the same time, each with its own chunks. In each
+    process, each ring has a different first device, so that the rings leave the process through
+    different devices.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -28,14 +29,15 @@ class Ring:
         self._processes = groups_of(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
-        """The 2n - 1 devices that a chunk of tensor `index` passes.
+        """The 2n - 1 devices that a chunk of tensor `index` visits.
 
-        Its sum begins as the value of the first. The following n - 1 add their own values, and the
-        last n - 1 receive the sum.
+        The sum begins with the value of the first device. The next n - 1 devices add their values.
+        The last n - 1 devices receive the sum.
         """
         order = self._order(chunk % self._rings, index // self._context.memories)
         count = len(order)
-        # Where a ring enters a memory; anywhere else, a sum would enter the same one twice.
+        # A chunk starts where the ring enters a memory. Otherwise a sum would enter the same memory
+        # twice.
         starts = [
             place
             for place in range(count)
@@ -61,7 +63,7 @@ class Ring:
         for chunk in range(len(cut)):
             way = self.way(chunk, index)
             total: list[tf.Tensor] = []
-            # Devices of one memory add by one operation, which reads every value once.
+            # Devices that share a memory add with one operation, which reads every value once.
             for _, members in itertools.groupby(way[:count], self._context.memory_of):
                 devices_there = list(members)
                 with tf.device(devices_there[-1]):
