@@ -22,12 +22,12 @@ from typing import Any
 from cnnbench.campaigns.processes.results_dir import JournalEvent
 from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
+from cnnbench.judge.compare import Comparison
 from cnnbench.judge.history.formats import HistoryDocument
-from cnnbench.judge.report.renderers.json import ComparisonDocument
 from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.campaigns import StrategiesDocument, TuneDocument
-from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, computed_of, json_key
+from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, Key, keys_of
 from cnnbench.records.metric import SUMMARY, Summary, load_metrics
 from cnnbench.records.profiles import Explanation, Roofline, StepProfile
 from cnnbench.records.run import RunRecord
@@ -59,25 +59,21 @@ def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
 
 def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
     """The schema of a dataclass; adds those of the dataclasses in it to the definitions."""
-    hints = typing.get_type_hints(cls)
-    about = _descriptions(cls)
     properties: dict[str, Json] = {}
     required: list[Json] = []
     if issubclass(cls, Document):
         properties["schema"] = {"const": cls.schema}
         properties["kind"] = {"const": cls.kind}
         required += ["schema"] if cls.kind == IMPLIED_KIND else ["schema", "kind"]
-    for field in dataclasses.fields(cls):
-        key = json_key(field)
-        form = _form(hints[field.name], definitions, field.metadata)
-        text = about.get(field.name)
-        properties[key] = {"description": text, **form} if text else form
-        if not field.metadata.get("optional"):
-            required.append(key)
-    for key, getter in computed_of(cls).items():
-        form = _form(typing.get_type_hints(getter)["return"], definitions)
-        properties[key] = {"description": _summary(getter), **form}
-        required.append(key)
+    for key in keys_of(cls):
+        form = _form(key.rules.get("type") or _annotation(key), definitions, key.rules)
+        about = _descriptions(key.owner)
+        text = about.get(key.attribute, about.get(key.name))
+        if text is None and key.getter is not None:
+            text = _summary(key.getter)
+        properties[key.name] = {"description": text, **form} if text else form
+        if not key.rules.get("optional"):
+            required.append(key.name)
     return {
         "description": _summary(cls),
         "type": "object",
@@ -85,6 +81,12 @@ def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         "required": required,
         "additionalProperties": bool(getattr(cls, "more_keys", False)),
     }
+
+
+def _annotation(key: Key) -> Any:
+    if key.getter is None:
+        return typing.get_type_hints(key.owner)[key.attribute]
+    return typing.get_type_hints(key.getter)["return"]
 
 
 def _form(
@@ -120,7 +122,7 @@ def _form(
         definitions[hint.__name__] = _metrics()
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        name = hint.__name__
+        name = _NAMES.get(hint.__name__, hint.__name__)
         if name not in definitions:
             definitions[name] = {}  # reserves its place, in case it contains itself
             definitions[name] = _object(hint, definitions)
@@ -143,6 +145,19 @@ def _metrics() -> dict[str, Json]:
         "required": [key for key, metric in SUMMARY.items() if metric.always],
         "additionalProperties": value,
     }
+
+
+_NAMES = {
+    "ComparedConfiguration": "EntryDocument",
+    "LevelChange": "StepDocument",
+    "MetricResult": "ResultDocument",
+    "Outlier": "OutlierDocument",
+    "Policy": "PolicyDocument",
+    "SeriesPoint": "PointDocument",
+    "SharedStep": "SharedStepDocument",
+    "Trend": "SeriesDocument",
+}
+"""Names of definitions that are not those of their classes; names of schemas do not change."""
 
 
 def _summary(cls: Any) -> str:
@@ -177,7 +192,7 @@ DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
         PredictionDocument,
         "cnnbench allreduce --predict --result_json=FILE",
     ),
-    "comparison": (ComparisonDocument, "cnnbench compare --format=json, cnnbench ab --format=json"),
+    "comparison": (Comparison, "cnnbench compare --format=json, cnnbench ab --format=json"),
     "step_profile": (StepProfile, "cnnbench run --profile_json=FILE"),
     "explanation": (Explanation, "cnnbench explain --format=json, cnnbench ab --format=json"),
     "history": (HistoryDocument, "cnnbench history --format=json"),

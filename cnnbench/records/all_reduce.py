@@ -195,7 +195,7 @@ class AllReduceRecord(Document):
         return (*self.points, *self.peers)
 
     @property
-    @computed
+    @computed()
     def copy_bytes_per_sec(self) -> float | None:
         """Bytes written per second by all devices at once, at the largest size copied."""
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)

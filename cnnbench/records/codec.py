@@ -22,6 +22,7 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from enum import Enum
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from cnnbench.base.files import parse_json
@@ -58,23 +59,90 @@ _NAMES = {
 }
 
 
-_COMPUTED: set[object] = set()
+# Metadata of a field that is no key of a document, and of one whose value's keys stand in its place.
+HIDDEN: Mapping[str, bool] = {"hidden": True}
+INLINE: Mapping[str, bool] = {"inline": True}
 
 
-def computed(function: F) -> F:
-    """Marks a method or getter whose value is written, but not read, under its name."""
-    _COMPUTED.add(function)
-    return function
+class Key(typing.NamedTuple):
+    """A key of the documents of a dataclass.
+
+    Attributes:
+      name: name in the document.
+      owner, attribute: class and attribute of the value.
+      get: the value that is encoded, of an instance.
+      rules: metadata of a field; or what `written` gave.
+      getter: function that computes it; None for a field.
+    """
+
+    name: str
+    owner: Any
+    attribute: str
+    get: Callable[[Any], Any]
+    rules: Mapping[str, Any]
+    getter: Any = None
+
+
+def written(
+    key: str = "", value: Callable[[Any], Any] | None = None, form: Any = None, **rules: Any
+) -> dict[str, Any]:
+    """Metadata of a key of a document.
+
+    Args:
+      key: its name; that of the attribute if empty.
+      value: function of the attribute whose result is encoded; None: the attribute itself.
+      form: type of what is encoded; None: that of the attribute.
+      **rules: ``if_any=True`` leaves the key out for an empty value, `ABSENT` for None. ``before``
+        names the key before which a computed one stands; by default it is behind all fields.
+    """
+    found = {"key": key, "value": value, "type": form, **rules}
+    return {name: rule for name, rule in found.items() if rule}
+
+
+_COMPUTED: dict[object, Mapping[str, Any]] = {}
+
+
+def computed(**rules: Any) -> Callable[[F], F]:
+    """Marks a method or getter whose value is written, but not read, by rules as of `written`."""
+
+    def mark(function: F) -> F:
+        _COMPUTED[function] = written(**rules)
+        return function
+
+    return mark
+
+
+def part(path: str, form: Any, **rules: Any) -> Any:
+    """A property with the value at a path such as "metric.unit", which is written as `computed`."""
+    return property(computed(form=form, **rules)(attrgetter(path)))
 
 
 @functools.cache
-def computed_of(cls: Any) -> Mapping[str, Any]:
-    """The methods and getters marked by `computed`, by name."""
+def keys_of(cls: Any) -> tuple[Key, ...]:
+    """The keys of a dataclass in their order: fields, then what is computed, unless put before."""
+    found: list[Key] = []
+    for field in dataclasses.fields(cls):
+        rules: Mapping[str, Any] = field.metadata
+        get: Callable[[Any], Any] = attrgetter(field.name)
+        if rules.get("inline"):
+            inner = keys_of(typing.get_type_hints(cls)[field.name])
+            found += (one._replace(get=_chained(one.get, get)) for one in inner)
+        elif not rules.get("hidden"):
+            get = _chained(rules["value"], get) if "value" in rules else get
+            found.append(Key(json_key(field), cls, field.name, get, rules))
     members = {name: value for one in reversed(cls.__mro__) for name, value in vars(one).items()}
-    getters = {name: getattr(one, "fget", one) for name, one in members.items()}
-    return {
-        name: getter for name, getter in getters.items() if callable(getter) and getter in _COMPUTED
-    }
+    for name, member in members.items():
+        getter = getattr(member, "fget", getattr(member, "func", member))
+        if callable(getter) and getter in _COMPUTED:
+            rules = _COMPUTED[getter]
+            names = [one.name for one in found]
+            place = names.index(rules["before"]) if "before" in rules else len(names)
+            found.insert(place, Key(rules.get("key", name), cls, name, getter, rules, getter))
+    return tuple(found)
+
+
+def _chained(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: outer(inner(value))
 
 
 def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -105,15 +173,13 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """JSON values of the fields that are not left out, then of what is computed."""
-    pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-    encoded = {
-        json_key(field): encode(item)
-        for field, item in pairs
-        if item is not None or not field.metadata.get("absent")
-    }
-    computed = computed_of(value.__class__)
-    return encoded | {name: encode(get(value)) for name, get in computed.items()}
+    """JSON values of the keys that are not left out."""
+    found = {}
+    for key in keys_of(value.__class__):
+        item = key.get(value)
+        if not (item is None and key.rules.get("absent")) and (item or not key.rules.get("if_any")):
+            found[key.name] = encode(item)
+    return found
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
@@ -149,7 +215,8 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 class Document:
     """A dataclass that is a JSON document: schema number, kind, fields, computed values.
 
-    A document without `kind` is a run's. Lists in `item_lines` are written with a line per item.
+    A document without `kind` is a run's. Lists in `item_lines` are written with a line per item, an
+    `indented` document with a line per value.
     """
 
     __slots__ = ()
@@ -157,6 +224,7 @@ class Document:
     kind: ClassVar[str]
     schema: ClassVar[int]
     item_lines: ClassVar[tuple[str, ...]] = ()
+    indented: ClassVar[bool] = False
 
     def to_dict(self) -> dict[str, Json]:
         """The JSON document as a dict."""
@@ -165,6 +233,8 @@ class Document:
 
     def to_json(self) -> str:
         """The document in JSON, see `to_text`."""
+        if self.indented:
+            return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
         return to_text(self.to_dict(), self.item_lines)
 
     @classmethod
@@ -209,7 +279,7 @@ def started(started_at: str) -> datetime:
 
 def json_key(field: dataclasses.Field[Any]) -> str:
     """The JSON key of a dataclass field."""
-    return field.name.rstrip("_")
+    return str(field.metadata.get("key") or field.name.rstrip("_"))
 
 
 @functools.cache
@@ -224,6 +294,7 @@ def _schema(cls: Any) -> tuple[tuple[str, str, _Reader, bool], ...]:
             bool(field.metadata.get("optional")),
         )
         for field in dataclasses.fields(cls)
+        if field.init
     )
 
 

@@ -275,19 +275,19 @@ class RooflineRow:
     share_of_step: float
 
     @property
-    @computed
+    @computed()
     def flops_per_byte(self) -> float | None:
         """FLOPs per byte; None without FLOPs."""
         return self.flops / self.bytes if self.flops and self.bytes else None
 
     @property
-    @computed
+    @computed()
     def share_of_bound(self) -> float | None:
         """The estimate over the measured time; above 1 where caches are faster than memory."""
         return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
 
     @property
-    @computed
+    @computed()
     def winnable_seconds(self) -> float:
         """Seconds above the estimate; 0 if the row is faster."""
         return max(0.0, self.seconds - self.bound_seconds)
@@ -371,20 +371,20 @@ class Roofline(Document):
         return f"{rows} faster than estimated: {'; '.join(reasons)}." if above else ""
 
     @property
-    @computed
+    @computed()
     def bound_images_per_sec(self) -> float | None:
         """Images/sec if every row took its estimated time; None where no row has one."""
         seconds = self.total.bound_seconds
         return self.run.batch.global_ / seconds if self.run.batch and seconds else None
 
     @property
-    @computed
+    @computed()
     def remainder_seconds(self) -> float:
         """Time of a profiled step in which no operation ran."""
         return self.step_seconds - sum(row.seconds for row in self.rows)
 
     @property
-    @computed
+    @computed()
     def kinds(self) -> tuple[RooflineRow, ...]:
         """The sums by kind of operation and direction, the longest first."""
         return self._sums(lambda row: ("", row.kind, row.direction))
@@ -395,7 +395,7 @@ class Roofline(Document):
         return self._sums(lambda row: (row.layer, "", ""))
 
     @property
-    @computed
+    @computed()
     def total(self) -> RooflineRow:
         """The sum of all rows."""
         return self._sums(lambda row: ("", "", ""))[0]
@@ -449,7 +449,7 @@ class ExplainedRow:
     share: float | None
 
     @property
-    @computed
+    @computed()
     def difference(self) -> float:
         """Seconds that a step of B takes more than one of A."""
         return self.new - self.base
@@ -477,7 +477,7 @@ class Cause:
     evidence: tuple[str, ...] = ()
 
     @property
-    @computed
+    @computed()
     def difference(self) -> float:
         """Seconds that a step of B takes more than one of A."""
         return self.new - self.base
@@ -549,31 +549,31 @@ class Explanation(Document):
     steps: int
 
     @property
-    @computed
+    @computed()
     def difference(self) -> float:
         """Seconds that a timed step of B takes more than one of A."""
         return self.new - self.base
 
     @property
-    @computed
+    @computed()
     def mean_base(self) -> float:
         """The same as `base`, for readers of earlier documents."""
         return self.base
 
     @property
-    @computed
+    @computed()
     def mean_new(self) -> float:
         """The same as `new`, for readers of earlier documents."""
         return self.new
 
     @property
-    @computed
+    @computed()
     def remainder(self) -> float:
         """Seconds of the difference that profiled steps do not show."""
         return self.not_profiled.difference
 
     @property
-    @computed
+    @computed()
     def not_profiled(self) -> ExplainedRow:
         """What profiled steps do not show, as a row whose spread is unknown (NaN)."""
         base, new = self.base - self.profiled_base, self.new - self.profiled_new
@@ -603,7 +603,7 @@ class Explanation(Document):
         )
 
     @property
-    @computed
+    @computed()
     def unexplained(self) -> float:
         """Seconds of the difference that no significant cause explains."""
         causes = () if self.by_work else self.causes

@@ -683,7 +683,7 @@ class RunRecord(Document):
             _check_numbers("skipped_steps", skipped.skipped_steps, steps)
             _check_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
 
-    @computed
+    @computed()
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
         return self._summary

@@ -56,7 +56,6 @@ from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.judge.report.renderers import render, wording
-from cnnbench.judge.report.renderers.json import document as comparison_document
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
@@ -332,12 +331,11 @@ def compared(found: Comparison) -> Experiment:
         "junit": lambda one: junit_text(render(one, "junit")),
         "github": lambda one: annotations(render(one, "github")),
     }
-    document = comparison_document(found)
     facts = [one for entry in found.entries for one in entry.differences]
-    phrases = [f"exit code {int(document.exit_code)}", *wording.mentions(found)]
+    phrases = [f"exit code {int(found.exit_code)}", *wording.mentions(found)]
     phrases += [unlike_text(one.fact, one.base, one.new) for one in facts]
     phrases += [] if found.explanation is None else phrases_of(found.explanation)
-    return Experiment.of(found, document, outputs, phrases)
+    return Experiment.of(found, found, outputs, phrases)
 
 
 def junit_text(document: str) -> str:

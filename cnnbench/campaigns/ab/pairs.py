@@ -407,7 +407,7 @@ class Experiment:
             "metrics_asked": self.metrics is not None,
             "looks": [vars(analysis) for analysis in self.analyses],
             "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
-            "policy": encode(self.policy),
+            "policy": encode(vars(self.policy)),
             "baseline_aa": self.aa is not None,
         }
 

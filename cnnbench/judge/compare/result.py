@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, number, number_of
@@ -16,29 +18,69 @@ from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import MedianStep, measured_again
-from cnnbench.judge.compare.estimate import TwoSamples, unscaled
+from cnnbench.judge.compare.estimate import unscaled
 from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
-from cnnbench.judge.metrics.measurement import CONTEXT, SPEEDS, Measurement, Policy
-from cnnbench.records.codec import OPTIONAL
+from cnnbench.judge.metrics.measurement import (
+    BUS_BANDWIDTH,
+    CONTEXT,
+    KINDS,
+    RUN,
+    SPEEDS,
+    THROUGHPUT,
+    Measurement,
+    Policy,
+)
+from cnnbench.records.codec import (
+    ABSENT,
+    HIDDEN,
+    INLINE,
+    OPTIONAL,
+    Document,
+    computed,
+    one_of,
+    part,
+    written,
+)
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
 from cnnbench.records.profiles import Explanation
 from cnnbench.records.run import RunRecord
 
+_TEXT: Mapping[str, Any] = {**written(form=str | None, if_any=True), **ABSENT}
+"""Rules of a key of a text that is left out if it is empty."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class MetricResult(TwoSamples):
-    """One metric of one configuration: the values of both sides and their judgement.
+class MetricResult:
+    """One metric of one configuration.
 
     Attributes:
-      asked: whether an open question counts for the exit code: `--metrics` names the metric, or
-        without the flag it is the speed.
+      metric: name of the metric.
+      unit: unit of the values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the base; otherwise they are differences.
+      word: the verdict in the words of the metric, such as "more" for memory.
+      asked: whether an open question about it counts for the exit code.
+      base, new: values of BASE and of NEW, one per process.
+      base_slow_steps, new_slow_steps: slow steps of BASE and of NEW, in words; absent where the
+        change at the median step is that of the throughput, or a side has none.
+      paired: whether the i-th values of both sides belong together.
+      share: share of the level for its test; CPU time has the rest, if it was judged beside.
       median_step: the change at the median step where it is another one.
     """
 
-    judgement: Judgement
-    asked: bool = True
-    median_step: MedianStep | None = None
+    judgement: Judgement = field(metadata=INLINE)
+    metric: Metric = field(metadata=written(value=attrgetter("name"), form=str))
+    asked: bool = field(default=True, metadata=OPTIONAL)
+    base: Sequence[float] = field(metadata=written("base_values"))
+    new: Sequence[float] = field(metadata=written("new_values"))
+    paired: bool = field(default=False, metadata=HIDDEN)
+    share: float = field(default=1.0, metadata=HIDDEN)
+    median_step: MedianStep | None = field(default=None, metadata=HIDDEN)
+
+    unit = part("metric.unit", str, before="asked")
+    higher_is_better = part("metric.higher_is_better", bool, before="asked")
+    relative = part("metric.relative", bool, before="asked")
 
     @property
     def verdict(self) -> Verdict:
@@ -46,9 +88,22 @@ class MetricResult(TwoSamples):
         return self.judgement.verdict
 
     @property
+    @computed(before="asked")
     def word(self) -> str:
         """The outcome in the words of the metric."""
         return self.verdict.word(self.metric)
+
+    @property
+    @computed(**_TEXT)
+    def base_slow_steps(self) -> str:
+        """Slow steps of BASE in words; "" for none."""
+        return self.median_step.slow[0] if self.median_step else ""
+
+    @property
+    @computed(**_TEXT)
+    def new_slow_steps(self) -> str:
+        """The same of NEW."""
+        return self.median_step.slow[1] if self.median_step else ""
 
     @property
     def estimate(self) -> str:
@@ -81,35 +136,58 @@ class MetricResult(TwoSamples):
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedConfiguration:
-    """One configuration; that of BASE where the two sides differ.
+    """One configuration.
 
     Attributes:
-      name: unique among those compared.
+      name: short, unique name.
+      key: hash of the flags.
+      kind: kind of its measurements; absent for runs.
+      decides: whether it counts for the exit code; absent for runs, which do.
+      verdict: worst verdict on the metrics that were asked for; without --metrics, on the speed.
+      flags: flags that are not at their defaults.
+      base_runs, new_runs: run_ids of BASE and of NEW.
+      results: one result per metric.
+      differences: facts that differ.
+      disturbance: the number of disturbed runs and the causes, in words; absent if unknown.
+      others: what other programs use of the CPUs, in words; absent if unknown or little.
+      two_speeds: seconds per step of two groups of like processes; absent if there is one group.
+      configuration: that of BASE where the two sides differ.
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
-      results: by metric, in the order of `METRICS`.
-      differences: facts that differ, those that block a verdict first.
-      disturbance: the number of disturbed runs and the causes, in words; "" if unknown.
-      others: what other programs use of the CPUs, in words; "" if unknown or little.
-      two_speeds: seconds per step of two groups of like processes of a side, the faster first; None
-        if processes are of one speed.
     """
 
     name: str = ""
-    configuration: Configuration
-    base: tuple[Measurement, ...]
-    new: tuple[Measurement, ...]
-    results: tuple[MetricResult, ...]
+    configuration: Configuration = field(metadata=HIDDEN)
+    base: tuple[Measurement, ...] = field(metadata=HIDDEN)
+    new: tuple[Measurement, ...] = field(metadata=HIDDEN)
+    results: tuple[MetricResult, ...] = ()
     differences: tuple[Difference, ...] = ()
-    disturbance: str = ""
-    others: str = ""
-    two_speeds: tuple[float, float] | None = None
+    disturbance: str = field(default="", metadata=_TEXT)
+    others: str = field(default="", metadata=_TEXT)
+    two_speeds: tuple[float, ...] | None = field(default=None, metadata=ABSENT)
 
-    @cached_property
+    key = part("configuration.key", str, before="results")
+    verdict = part("main.verdict", Verdict, before="results")
+
+    @property
+    @computed(before="verdict", form=str | None, **ABSENT, **one_of(tuple(KINDS)))
+    def kind(self) -> str | None:
+        """Kind of its measurements; None for runs."""
+        return None if self.configuration.kind == RUN else self.configuration.kind
+
+    @property
+    @computed(before="results")
+    def flags(self) -> Mapping[str, Any]:
+        """Flags that are not at their defaults."""
+        return self.configuration.not_default()
+
+    @property
+    @computed(before="results")
     def base_runs(self) -> tuple[str, ...]:
         """The run_ids of BASE."""
         return tuple(run.run_id for run in self.base)
 
-    @cached_property
+    @property
+    @computed(before="results")
     def new_runs(self) -> tuple[str, ...]:
         """The run_ids of NEW."""
         return tuple(run.run_id for run in self.new)
@@ -138,6 +216,11 @@ class ComparedConfiguration:
     def decides(self) -> bool:
         """Whether the result counts for the exit code; others are context, such as peers."""
         return self.configuration.kind not in CONTEXT
+
+    @property
+    @computed(key="decides", before="verdict", form=bool | None, **ABSENT)
+    def _decides(self) -> bool | None:
+        return None if self.kind is None else self.decides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,31 +271,50 @@ class ConfigurationCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The outcome of `compare_records`, with entries in natural order of their names.
+class Comparison(Document):
+    """The outcome of ``cnnbench compare`` or ``ab``, schema 1.
 
     Attributes:
-      metrics: all judged metrics, of all kinds of measurements.
-      base_label, new_label: sources of the records.
+      exit_code: exit code of the command.
+      answer: the result in one or two sentences.
+      advice: what would decide an inconclusive result; empty if nothing is inconclusive.
+      next_step: the command that would decide it; empty if there is none.
+      base_label, new_label: paths of the records, as given.
+      paired: whether runs were compared pair by pair.
+      allow_changed_work: whether a network or batch of another size is no regression.
+      policy: constants of the verdicts.
+      metrics: names of the judged metrics, whose order changes nothing.
+      geometric_mean: mean change of throughput; None without runs that can be compared.
+      bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
+      summary: numbers of configurations.
+      entries: configurations in natural order of their names.
+      repeated_pairs: number of pairs measured again because a process was killed; absent if 0.
+      explanation: where the difference is; absent where nothing was profiled.
+      notes: remarks in sentences.
+      skipped: files that gave no record.
       names: names of both sides in sentences.
-      next_step: the command that would settle what is inconclusive; "" if none.
       ends_with: exit code that the verdicts do not determine: of an A/A or interrupted measurement.
-      explanation: where the difference is; None if nothing was profiled.
     """
 
-    entries: tuple[ComparedConfiguration, ...]
-    policy: Policy
-    metrics: tuple[Metric, ...]
+    kind: ClassVar[str] = "comparison"
+    schema: ClassVar[int] = 1
+    indented: ClassVar[bool] = True
+
+    next_step: str = field(default="", metadata=OPTIONAL)
+    base_label: str = field(default="BASE", metadata=written("base"))
+    new_label: str = field(default="NEW", metadata=written("new"))
     paired: bool = False
+    allow_changed_work: bool = field(default=False, metadata=OPTIONAL)
+    policy: Policy
+    metrics: tuple[Metric, ...] = field(
+        metadata=written(value=lambda those: [one.name for one in those], form=tuple[str, ...])
+    )
+    entries: tuple[ComparedConfiguration, ...] = field(metadata=written("configurations"))
+    explanation: Explanation | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...] = ()
-    base_label: str = "BASE"
-    new_label: str = "NEW"
-    names: tuple[str, str] = ("BASE", "NEW")
-    next_step: str = ""
     skipped: tuple[SkippedFile, ...] = ()
-    allow_changed_work: bool = False
-    ends_with: ExitCode | None = None
-    explanation: Explanation | None = None
+    names: tuple[str, str] = field(default=("BASE", "NEW"), metadata=HIDDEN)
+    ends_with: ExitCode | None = field(default=None, metadata=HIDDEN)
 
     def is_regression(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
         """Whether a result sets the exit code of a regression."""
@@ -234,6 +336,7 @@ class Comparison:
         return Level.NOTICE if bad or verdict is Verdict.FASTER else Level.NONE
 
     @property
+    @computed(before="next_step", form=int)
     def exit_code(self) -> ExitCode:
         """Regressions first, then failures, then inconclusive results or defective files."""
         if self.ends_with is not None:
@@ -250,6 +353,55 @@ class Comparison:
         return ExitCode.OK
 
     @property
+    @computed(before="next_step", **OPTIONAL)
+    def answer(self) -> str:
+        """The outcome of the worst configuration, and a sentence per metric that got worse, too."""
+        entries = self.deciding
+        if not entries:
+            return "Nothing was compared."
+        worst = entries[0]
+        found = _found(self, worst)
+        if len(entries) > 1:
+            alike, deciding = self.summary.as_the_worst, self.summary.deciding
+            how_many = f"{alike} of {deciding} configurations {worst.main.word}"
+            if worst.main.verdict is Verdict.SAME:
+                found = f"All {deciding} configurations are the same."
+            else:
+                found = f"{how_many}; {worst.name}: {found}"
+        return " ".join([found, *_further(self, entries)])
+
+    @property
+    def why(self) -> str:
+        """Where the difference is, in one sentence; "" if nothing was profiled."""
+        return "" if self.explanation is None else self.explanation.answer
+
+    @property
+    @computed(before="next_step", **OPTIONAL)
+    def advice(self) -> str:
+        """How to settle the first inconclusive configuration, in a sentence; "" if not needed."""
+        entry, result = next(iter(undecided(self)), (None, None))
+        if entry is None or result is None or result.judgement.needed is None:
+            return ""
+        of = f"{entry.name}: " if len(self.entries) > 1 else ""
+        one, many = ("pair", "pairs") if result.paired else ("process", "processes")
+        if not result.too_noisy:
+            more = result.judgement.more or 0
+            if result.judgement.new_experiment:
+                return f"{of}A new experiment of {more} pairs settles it."
+            each = "" if result.paired else " of each side"
+            many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
+            return f"{of}About {many_more} it."
+        remedies = list(_remedies(entry))
+        listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
+        return f"{of}More {many} will not help: use {listed}."
+
+    @property
+    def opening(self) -> list[str]:
+        """The first lines of every output: the answer, its cause, the advice, a command."""
+        return [one for one in (self.answer, self.why, self.advice, self.next_step) if one]
+
+    @property
+    @computed(before="explanation", form=int | None, if_any=True, **ABSENT)
     def repeated_pairs(self) -> int:
         """Number of pairs measured again because a process was killed."""
         return measured_again(run for one in self.entries for run in one.runs)[0]
@@ -288,6 +440,35 @@ class Comparison:
         return sorted(self.entries, key=lambda entry: entry.main.severity)
 
     @cached_property
+    def means(self) -> dict[str, GeometricMean]:
+        """Mean changes by speed, without failed and incomparable configurations."""
+        found = {}
+        for metric in SPEEDS:
+            known = (result.judgement.change for _, result in self.of(metric))
+            changes = [one for one in known if one is not None and -1 < one < math.inf]
+            if changes:
+                found[metric.name] = GeometricMean(
+                    metric=metric.name,
+                    change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
+                    configurations=len(changes),
+                    of=sum(entry.configuration.kind in metric.judged for entry in self.entries),
+                )
+        return found
+
+    @property
+    @computed(before="configurations")
+    def geometric_mean(self) -> GeometricMean | None:
+        """Mean change of throughput; None without runs that can be compared."""
+        return self.means.get(THROUGHPUT.name)
+
+    @property
+    @computed(before="configurations", **ABSENT)
+    def bus_bandwidth_mean(self) -> GeometricMean | None:
+        """Mean change of the bus bandwidth of all-reduces; None without any."""
+        return self.means.get(BUS_BANDWIDTH.name)
+
+    @cached_property
+    @computed(before="configurations", form=ConfigurationCounts | None, **ABSENT)
     def summary(self) -> ConfigurationCounts:
         """Numbers of configurations, by metric and verdict."""
         deciding = self.deciding
@@ -305,75 +486,12 @@ class Comparison:
             tallies=tuple(tallies),
         )
 
-    @cached_property
-    def means(self) -> dict[str, GeometricMean]:
-        """Mean changes by speed, without failed and incomparable configurations."""
-        found = {}
-        for metric in SPEEDS:
-            known = (result.judgement.change for _, result in self.of(metric))
-            changes = [one for one in known if one is not None and -1 < one < math.inf]
-            if changes:
-                found[metric.name] = GeometricMean(
-                    metric=metric.name,
-                    change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
-                    configurations=len(changes),
-                    of=sum(entry.configuration.kind in metric.judged for entry in self.entries),
-                )
-        return found
-
 
 _GAP = 1.5
 """Ratio of two speeds of like processes, with each group of processes within its square root."""
 
 _SHORT_SECONDS = 4.0
 """Timed loops shorter than this should be made longer first."""
-
-
-def opening(comparison: Comparison) -> list[str]:
-    """The first lines of every output: the answer, its cause, the advice, a command."""
-    lines = (answer(comparison), why(comparison), advice(comparison), comparison.next_step)
-    return [line for line in lines if line]
-
-
-def answer(comparison: Comparison) -> str:
-    """The outcome of the worst configuration, and a sentence per further metric that got worse."""
-    entries = comparison.deciding
-    if not entries:
-        return "Nothing was compared."
-    worst = entries[0]
-    found = _found(comparison, worst)
-    if len(entries) > 1:
-        alike, deciding = comparison.summary.as_the_worst, comparison.summary.deciding
-        how_many = f"{alike} of {deciding} configurations {worst.main.word}"
-        if worst.main.verdict is Verdict.SAME:
-            found = f"All {deciding} configurations are the same."
-        else:
-            found = f"{how_many}; {worst.name}: {found}"
-    return " ".join([found, *_further(comparison, entries)])
-
-
-def why(comparison: Comparison) -> str:
-    """Where the difference is, in one sentence; "" if nothing was profiled."""
-    return "" if comparison.explanation is None else comparison.explanation.answer
-
-
-def advice(comparison: Comparison) -> str:
-    """How to settle the first inconclusive configuration, in one sentence; "" if not needed."""
-    entry, result = next(iter(undecided(comparison)), (None, None))
-    if entry is None or result is None or result.judgement.needed is None:
-        return ""
-    of = f"{entry.name}: " if len(comparison.entries) > 1 else ""
-    one, many = ("pair", "pairs") if result.paired else ("process", "processes")
-    if not result.too_noisy:
-        more = result.judgement.more or 0
-        if result.judgement.new_experiment:
-            return f"{of}A new experiment of {more} pairs settles it."
-        each = "" if result.paired else " of each side"
-        many_more = count(more, f"more {one}{each} settles", f"more {many}{each} settle")
-        return f"{of}About {many_more} it."
-    remedies = list(_remedies(entry))
-    listed = ", ".join(remedies[:-1]) + (" or " if remedies[1:] else "") + remedies[-1]
-    return f"{of}More {many} will not help: use {listed}."
 
 
 def undecided(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:

@@ -15,7 +15,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -394,7 +394,9 @@ def judged(names: Container[str], kinds: Container[str]) -> tuple[Metric, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Constants of the verdicts. A sample is one value per process.
+    """Constants of the verdicts, and rules of single metrics.
+
+    A sample is one value per process.
 
     Attributes:
       threshold: smallest change of throughput, and of other metrics without a threshold of their
@@ -417,6 +419,8 @@ class Policy:
         the difference between sessions.
       same_limit: widest margin within which two sides may be called the same. The floor grows with
         the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
+      memory_threshold, startup_threshold, accuracy_threshold: smallest change that counts of these.
+      memory_bytes: smallest change of peak memory that counts, in bytes.
     """
 
     threshold: float = 0.03
@@ -425,6 +429,10 @@ class Policy:
     min_processes: int = 4
     noise_factor: float = 2.0
     same_limit: float = 0.05
+    memory_threshold: float = field(default=METRICS["memory"].threshold or 0.0, init=False)
+    memory_bytes: int = field(default=int(METRICS["memory"].least), init=False)
+    startup_threshold: float = field(default=STARTUP.threshold or 0.0, init=False)
+    accuracy_threshold: float = field(default=METRICS["accuracy"].threshold or 0.0, init=False)
 
     def __post_init__(self) -> None:
         for name, level in (("alpha", self.alpha), ("further_alpha", self.further_alpha)):
@@ -432,10 +440,10 @@ class Policy:
                 raise ValueError(f"{name}={level}: must lie between 0 and 1")
         if self.min_processes < 1:
             raise ValueError(f"min_processes={self.min_processes}: must be at least 1")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
             if not 0 <= value < float("inf"):
-                raise ValueError(f"{field.name}={value}: must be finite and not negative")
+                raise ValueError(f"{one.name}={value}: must be finite and not negative")
 
     def threshold_of(self, metric: Metric) -> float:
         """Smallest change of a metric that counts: a share, or a difference in its unit."""

@@ -7,7 +7,6 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import SkippedFile, Verdict, compare_records
-from cnnbench.judge.compare.result import answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.run import Evaluation
@@ -205,7 +204,7 @@ def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
         found = compare_records(base, other, metrics=metrics)
         result = found.entries[0].results[-1]
         assert (result.verdict, result.judgement.reason) == (Verdict.NOT_MEASURED, reason)
-        assert answer(found).endswith(f"Not measured: {reason}.")
+        assert found.answer.endswith(f"Not measured: {reason}.")
         assert found.exit_code is ExitCode.INCONCLUSIVE
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
-from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.wording import row as cells
 from cnnbench.judge.report.renderers.wording import tables
@@ -71,14 +70,14 @@ def test_verdicts_by_wall_and_cpu_time(runs, wall, cpu, noise, verdict, decided_
 
 def test_the_answer_is_that_of_the_cpu_time(runs):
     _, found = judged(*sides(runs, 1.1, 1.1))
-    assert answer(found) == (
+    assert found.answer == (
         "NEW is slower: CPU time 10.1 % more (9.0 to 11.1 %), 8 pairs, p = 0.016."
     )
     assert [metric.name for metric in found.metrics][-1] == "cpu_time"
     assert found.exit_code == 1
     _, found = judged(*sides(runs, 1.0, 1.0))
     told = "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
-    assert answer(found).startswith(told)
+    assert found.answer.startswith(told)
 
 
 def test_the_row_shows_what_decided(runs):
@@ -99,7 +98,7 @@ def test_where_cpu_time_is_decided_sooner_its_reason_has_the_number_of_pairs(run
     more = main.judgement.needed - 8
     assert "CPU time: " in main.judgement.reason
     assert re.findall(r"about (\d+) more pair", main.judgement.reason) == [str(more)]
-    assert advice(found).startswith(f"About {more} more pair")
+    assert found.advice.startswith(f"About {more} more pair")
 
 
 @pytest.mark.parametrize(

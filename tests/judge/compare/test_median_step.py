@@ -6,7 +6,6 @@ import pytest
 
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.result import answer
 from cnnbench.judge.metrics.measurement import median_step_text
 from cnnbench.judge.report.renderers import render
 
@@ -52,13 +51,13 @@ def test_recurring_pauses_are_slower_and_named(runs, shape):
     assert entry.main.judgement.change == pytest.approx(change, abs=0.03)
     assert entry.main.judgement.median_change == pytest.approx(0, abs=0.02)
     assert found.exit_code is ExitCode.REGRESSION
-    assert words in answer(found).replace("\n", " ")
+    assert words in found.answer.replace("\n", " ")
     assert words in entry.main.judgement.reason
     assert "; in NEW " in entry.main.judgement.reason
     assert "at the median step" in render(found, "table").replace("\n      ", " ")
     back = compare_records(side(runs, "a", pause), side(runs, "b"))
     assert back.entries[0].main.verdict is Verdict.FASTER
-    assert "in A " in answer(back)
+    assert "in A " in back.answer
 
 
 def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(runs):
@@ -66,7 +65,7 @@ def test_a_rare_stall_of_a_hundred_steps_turns_no_verdict_and_is_not_mentioned(r
     (entry,) = found.entries
     assert entry.main.verdict is Verdict.SAME
     assert entry.main.judgement.median_change is None
-    assert "median step" not in answer(found)
+    assert "median step" not in found.answer
 
 
 def test_a_side_alone_names_what_its_median_hides(runs):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cnnbench.judge.compare.result import Comparison
-from cnnbench.judge.report.renderers import github, json, junit, markdown, terminal
+from cnnbench.judge.report.renderers import github, junit, markdown, terminal
 
 FORMATS: Mapping[str, Callable[[Comparison], str]] = {
     "table": terminal.render,
     "markdown": markdown.render,
-    "json": json.render,
+    "json": Comparison.to_json,
     "junit": junit.render,
     "github": github.render,
 }

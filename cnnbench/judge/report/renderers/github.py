@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cnnbench.base.text import plain
 from cnnbench.judge.compare.judgement import Level, Verdict
-from cnnbench.judge.compare.result import Comparison, MetricResult, opening
+from cnnbench.judge.compare.result import Comparison, MetricResult
 
 _SHOWN = 10
 
@@ -31,7 +31,7 @@ def render(comparison: Comparison) -> str:
         if rest := items[len(shown) :]:
             others = "\n".join(map(": ".join, rest))
             lines.append(_command(level, f"{len(rest)} more", others))
-    told = "\n".join(map(plain, opening(comparison)))
+    told = "\n".join(map(plain, comparison.opening))
     lines.append(_command(Level.NOTICE, "cnnbench compare", told))
     return "".join(f"{line}\n" for line in lines)
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as xml
 from cnnbench.base.text import plain
 from cnnbench.judge.compare.configuration import label
 from cnnbench.judge.compare.judgement import Level, Verdict
-from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult, opening
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.report.renderers import wording
 
 _SUITE = "cnnbench compare"
@@ -26,7 +26,7 @@ def render(comparison: Comparison) -> str:
             for entry, result in own:
                 _add(suite, comparison, entry, result)
     if len(suites):
-        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, opening(comparison)))
+        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, comparison.opening))
     if comparison.skipped:
         suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
         for one in comparison.skipped:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cnnbench.base.document.writers import markdown_row
 from cnnbench.base.text import code, markdown
 from cnnbench.judge.compare.judgement import Verdict
-from cnnbench.judge.compare.result import Comparison, MetricResult, advice, answer, why
+from cnnbench.judge.compare.result import Comparison, MetricResult
 from cnnbench.judge.explain.explanation import markdown_body
 from cnnbench.judge.report.renderers import wording
 
@@ -26,9 +26,7 @@ _MOST_ANSWERS = 3
 
 def render(comparison: Comparison) -> str:
     """Heading, tables and folded details, cut to fit into a comment on GitHub."""
-    told = [
-        markdown(one) for one in (answer(comparison), why(comparison), advice(comparison)) if one
-    ]
+    told = [markdown(one) for one in (comparison.answer, comparison.why, comparison.advice) if one]
     told += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
     lines = [
         f"### cnnbench: {wording.ending(comparison)}",

@@ -10,7 +10,7 @@ from cnnbench.base.document import Content, Section, Text, table, writers
 from cnnbench.base.terminal import is_terminal
 from cnnbench.base.text import count
 from cnnbench.judge.compare.judgement import Verdict
-from cnnbench.judge.compare.result import Comparison, advice, answer, why
+from cnnbench.judge.compare.result import Comparison
 from cnnbench.judge.explain import explanation
 from cnnbench.judge.report.renderers import wording
 
@@ -28,7 +28,7 @@ def render(comparison: Comparison, colour: bool = False) -> str:
 
 
 def _sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:
-    yield answer(comparison), why(comparison), advice(comparison)
+    yield comparison.answer, comparison.why, comparison.advice
     labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
     yield (Text(label, whole=True) for label in labels)
     for metric, found in wording.tables(comparison):

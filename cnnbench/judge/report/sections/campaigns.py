@@ -24,7 +24,6 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.configuration import work
 from cnnbench.judge.compare.judgement import Level, Verdict
-from cnnbench.judge.compare.result import opening
 from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ProcessValues, ReportSubject, apart, timed_names
@@ -336,7 +335,7 @@ def verdict(results: ReportSubject) -> Answer:
         hint = "--baseline=RECORDS judges these records against others"
         return Answer("Verdict", "Not compared with anything", "", (hint,))
     ending = wording.ending(comparison)
-    told = opening(comparison)
+    told = comparison.opening
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"

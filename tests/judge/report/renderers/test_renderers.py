@@ -9,7 +9,6 @@ import pytest
 from pages import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
-from cnnbench.judge.compare.result import advice, answer
 from cnnbench.judge.report.renderers import FORMATS, render
 from cnnbench.judge.report.renderers import terminal as table
 from cnnbench.judge.report.renderers.markdown import LIMIT
@@ -141,7 +140,7 @@ def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypa
     text = table.render(everything)
     head = text.split("\n\n")[0]
     assert max(map(len, head.splitlines())) <= 60
-    assert head.split() == f"{answer(everything)} {advice(everything)}".split()
+    assert head.split() == f"{everything.answer} {everything.advice}".split()
     assert KINDS["table of comparison"](text.encode())
 
 
