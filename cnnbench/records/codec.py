@@ -59,7 +59,7 @@ _NAMES = {
 }
 
 
-# Metadata of a field that is no key of a document, and of one whose value's keys stand in its place.
+# Metadata of a field that is no key of a document, and of one whose own keys stand in its place.
 HIDDEN: Mapping[str, bool] = {"hidden": True}
 INLINE: Mapping[str, bool] = {"inline": True}
 

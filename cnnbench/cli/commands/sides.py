@@ -372,7 +372,8 @@ def _command(
     run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_files = _more_files("base", comparison.base_label)
     new_files = _more_files("new", comparison.new_label)
-    loop = f"for i in $(seq {max(1, pairs - min(len(result.base), len(result.new)))}); do {run} --result_json={new_files}"
+    more = max(1, pairs - min(len(result.base), len(result.new)))
+    loop = f"for i in $(seq {more}); do {run} --result_json={new_files}"
     return f"{loop}; done  # and in turn with these as many of the other side, to {base_files}"
 
 

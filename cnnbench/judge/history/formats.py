@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import starmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from cnnbench.base import terminal as tables
@@ -17,10 +15,7 @@ from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import (
     MIN_SERIES,
     TWO_MACHINES,
-    ChangedFact,
     LevelChange,
-    RecognizedNoise,
-    SeriesLevel,
     SharedStep,
     Trend,
     shared_steps,
@@ -29,13 +24,9 @@ from cnnbench.judge.metrics.measurement import THROUGHPUT, readable_fact, slow_s
 from cnnbench.judge.report.exports import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.machine.commits import Commits
-from cnnbench.records.codec import ABSENT, TIME, Document, gathered
+from cnnbench.records.codec import Document, gathered
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.metric import Metric
-from cnnbench.records.run import Subject
-
-OUTLIER = "outlier"
-"""Kind of a point far from its level."""
 
 _MOST_FACTS = 4
 _MOST_SERIES = 2
@@ -127,9 +118,9 @@ def _mark(found: Trend, point: SeriesPoint, metric: Metric) -> str:
         if step.first_bad is point
     ]
     marks += [
-        f"? outlier {metric.change_text(change)}"
-        for index, change in found.outliers.items()
-        if found.series.points[index] is point
+        f"? outlier {metric.change_text(one.change)}"
+        for one in found.outliers
+        if found.series.points[one.index] is point
     ]
     return ", ".join(marks)
 
@@ -319,6 +310,7 @@ def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
 
 def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
     steps = {step.index: step for step in found.steps}
+    outliers = {one.index: one for one in found.outliers}
     for index, point in enumerate(found.series.points):
         step = steps.get(index)
         level = next(one for one in found.levels if one.start <= index < one.stop)
@@ -342,8 +334,8 @@ def _rows(found: Trend, metric: Metric) -> Iterator[tuple[object, ...]]:
             point.origin.repository or None,
             point.origin.dirty,
             point.origin.tensorflow or None,
-            index in found.outliers,
-            step.kind if step else OUTLIER if index in found.outliers else None,
+            index in outliers,
+            getattr(step or outliers.get(index), "kind", None),
         )
 
 
@@ -366,138 +358,6 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointDocument:
-    """The runs of one commit, day or label with the same side, code, TensorFlow and machine.
-
-    Attributes:
-      name: name, unique in its series.
-      commit: commit; None if unknown.
-      started_at: start of the first run, ISO 8601.
-      value: median over the processes; None if no process has a value.
-      values: values, one per process.
-      failed: number of processes that did not succeed.
-      labels: labels of the first run, of --result_label.
-      hostnames: names of the hosts, sorted.
-      run_ids: run_ids of all processes.
-      subject: subject of the first run's record; absent if it has none.
-    """
-
-    name: str
-    commit: str | None
-    started_at: str = field(metadata=TIME)
-    value: float | None
-    values: tuple[float, ...]
-    failed: int
-    labels: Mapping[str, str]
-    hostnames: tuple[str, ...]
-    run_ids: tuple[str, ...]
-    subject: Subject | None = field(metadata=ABSENT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepDocument:
-    """A change of level: a step, or a trend.
-
-    Attributes:
-      kind: step; trend; undone, both ends of a level that was left again; plateau, the same of at
-        most six points; two_machines, a step between levels that were measured on two machines.
-      index: index in `points` of the first point of the new level, or of the trend.
-      change: change as a share of the level before, or a difference if the metric is not relative.
-      before, after: values of the levels.
-      worse: whether the change is for the worse.
-      stands: whether the change persists in the last level.
-      last_good, first_bad: names of the last point before and the first point after the change,
-        also if it is for the better; of a trend the point before it and its first point.
-      earliest, latest: points between which the new level begins with 95 % probability; of a trend
-        its first and its last point.
-      range_start: the point before `earliest`; it and `latest` are GOOD and BAD of cnnbench bisect.
-      undone: first point of the level that undid the change; null if it stands.
-      facts: other facts that changed between last_good and first_bad.
-    """
-
-    kind: str
-    index: int
-    change: float
-    before: float
-    after: float
-    worse: bool
-    stands: bool
-    last_good: str
-    first_bad: str
-    range_start: str
-    earliest: str
-    latest: str
-    undone: str | None
-    facts: tuple[ChangedFact, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedStepDocument:
-    """Steps of one or several series that one commit explains.
-
-    Attributes:
-      first_bad: name of the first point of the new level in most of these series.
-      series: indices in `series` of the document, ascending.
-      steps: for each of these series, the index in its `steps`.
-      worse: whether the changes are for the worse.
-      stands: whether the changes persist in the last level.
-      smallest, largest: the most negative and the most positive of the changes.
-    """
-
-    first_bad: str
-    series: tuple[int, ...]
-    steps: tuple[int, ...]
-    worse: bool
-    stands: bool
-    smallest: float
-    largest: float
-
-
-@dataclass(frozen=True)
-class OutlierDocument:
-    """A point far from its level.
-
-    Attributes:
-      index: index in `points`.
-      change: difference from its level, in the unit of a step's change.
-      kind: outlier.
-    """
-
-    index: int
-    change: float
-    kind: str = OUTLIER
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeriesDocument:
-    """One configuration on one machine.
-
-    Attributes:
-      configuration: name of the configuration.
-      key: hash of its flags.
-      machine: name of the machine.
-      points: points with a value, in order.
-      without_value: points without a successful run.
-      enough_points: whether there are enough points to look for steps.
-      levels: levels in order.
-      steps: steps between levels.
-      outliers: points far from their level.
-      noise: recognized kinds of noise that are easily taken for steps.
-    """
-
-    configuration: str
-    key: str
-    machine: str
-    points: tuple[PointDocument, ...]
-    without_value: tuple[PointDocument, ...]
-    enough_points: bool
-    levels: tuple[SeriesLevel, ...]
-    steps: tuple[StepDocument, ...]
-    outliers: tuple[OutlierDocument, ...]
-    noise: RecognizedNoise
-
-
-@dataclass(frozen=True, kw_only=True)
 class HistoryDocument(Document):
     """Result of ``cnnbench history``, schema 1.
 
@@ -514,13 +374,14 @@ class HistoryDocument(Document):
 
     kind: ClassVar[str] = "history"
     schema: ClassVar[int] = 1
+    indented: ClassVar[bool] = True
 
     metric: str
     unit: str
     higher_is_better: bool
     relative: bool
-    series: tuple[SeriesDocument, ...]
-    shared_steps: tuple[SharedStepDocument, ...]
+    series: tuple[Trend, ...]
+    shared_steps: tuple[SharedStep, ...]
     remarks: tuple[str, ...]
     skipped: tuple[SkippedFile, ...]
 
@@ -532,63 +393,12 @@ def json_text(
     remarks: Sequence[str] = (),
 ) -> str:
     """The document, indented; `remarks` are those on the commits."""
-    document = gathered(
+    return gathered(
         HistoryDocument,
         metric,
         metric=metric.name,
-        series=tuple(map(_series, trends)),
-        shared_steps=tuple(_shared(one, trends) for one in shared_steps(trends)),
+        series=tuple(trends),
+        shared_steps=tuple(shared_steps(trends)),
         remarks=tuple(remarks),
         skipped=tuple(skipped),
-    )
-    return json.dumps(document.to_dict(), indent=1, allow_nan=False) + "\n"
-
-
-def _series(found: Trend) -> SeriesDocument:
-    return gathered(
-        SeriesDocument,
-        found.series,
-        found,
-        points=tuple(map(_point, found.series.points)),
-        without_value=tuple(map(_point, found.series.empty)),
-        enough_points=found.enough,
-        steps=tuple(map(_step, found.steps)),
-        outliers=tuple(starmap(OutlierDocument, found.outliers.items())),
-    )
-
-
-def _shared(shared: SharedStep, trends: Sequence[Trend]) -> SharedStepDocument:
-    step = shared.steps[0][1]
-    changes = [one.change for _, one in shared.steps]
-    return SharedStepDocument(
-        first_bad=shared.first_bad.title,
-        series=tuple(trends.index(found) for found, _ in shared.steps),
-        steps=tuple(found.steps.index(one) for found, one in shared.steps),
-        worse=step.worse,
-        stands=step.stands,
-        smallest=min(changes),
-        largest=max(changes),
-    )
-
-
-def _point(point: SeriesPoint) -> PointDocument:
-    first = point.runs[0]
-    return gathered(
-        PointDocument,
-        point,
-        first,
-        name=point.title,
-        commit=first.commit or None,
-        started_at=point.started.isoformat(),
-        value=point.value if point.values else None,
-        hostnames=tuple(sorted({run.hostname for run in point.runs if run.hostname})),
-        run_ids=tuple(run.run_id for run in point.runs),
-    )
-
-
-def _step(step: LevelChange) -> StepDocument:
-    ends = ("last_good", "first_bad", "range_start", "earliest", "latest")
-    points = {name: getattr(step, name).title for name in ends}
-    levels = {"before": step.before.value, "after": step.after.value}
-    undone = step.undone.title if step.undone else None
-    return gathered(StepDocument, step, **points, **levels, undone=undone)
+    ).to_json()

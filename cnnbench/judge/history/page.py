@@ -155,9 +155,9 @@ def _texts(shared: Sequence[SharedStep], trends: Sequence[Trend], metric: Metric
 
 def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
     found = [
-        (one, one.series.points[index], change)
+        (one, one.series.points[outlier.index], outlier.change)
         for one in trends
-        for index, change in one.outliers.items()
+        for outlier in one.outliers
     ]
     if not found:
         return None
@@ -262,17 +262,18 @@ def _group_hint(found: Trend, group: range, metric: Metric) -> str:
         value = metric.value_text(median(points[i].value for i in group))
         return f"{ends}: {value}, {len(group)} points"
     # Outliers have hints of their own.
-    return "" if group[0] in found.outliers else _hint(points[group[0]], metric)
+    is_outlier = any(one.index == group[0] for one in found.outliers)
+    return "" if is_outlier else _hint(points[group[0]], metric)
 
 
 def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
     points = found.series.points
     return ChartSeries(
         name="outlier",
-        points=tuple((float(i), points[i].value * scale) for i in found.outliers),
+        points=tuple((float(o.index), points[o.index].value * scale) for o in found.outliers),
         hints=tuple(
-            f"{_hint(points[i], metric)}; outlier, {metric.change_text(change)}"
-            for i, change in found.outliers.items()
+            f"{_hint(points[o.index], metric)}; outlier, {metric.change_text(o.change)}"
+            for o in found.outliers
         ),
         line=False,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -27,7 +27,7 @@ from cnnbench.judge.metrics.measurement import (
 )
 from cnnbench.machine.commits import in_order
 from cnnbench.records.all_reduce import AllReduceRecord
-from cnnbench.records.codec import started
+from cnnbench.records.codec import ABSENT, HIDDEN, TIME, computed, part, started, written
 from cnnbench.records.metric import HISTORY, Metric
 from cnnbench.records.run import ModelInfo, RunRecord, Subject
 
@@ -126,28 +126,49 @@ _Points: TypeAlias = dict[tuple[str, Origin, str], list[HistoryEntry]]
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """The runs of one commit, day or label with one `Origin`.
+    """The runs of one commit, day or label with the same side, code, TensorFlow and machine.
 
     Attributes:
+      title: name, unique in its series.
+      commit: commit; None if unknown.
+      started_at: start of the first run, ISO 8601.
+      value: median over the processes; None if no process has a value.
+      values: values, one per process.
+      failed: number of processes that did not succeed.
+      labels: labels of the first run, of --result_label.
+      hostnames: names of the hosts, sorted.
+      run_ids: run_ids of all processes.
+      subject: subject of the first run's record; absent if it has none.
       runs: in order of their start.
-      values: one per process that succeeded and measured the metric.
       detail: differences from points of the same name, or "": of origin, and of the commit that it
         was measured against.
       newest: whether it is of the newest revision, and not the base of an experiment with it.
       hosts: name of the host for each value; "" where it is unknown.
     """
 
-    name: str
-    runs: tuple[HistoryEntry, ...]
+    name: str = field(metadata=HIDDEN)
+    runs: tuple[HistoryEntry, ...] = field(metadata=HIDDEN)
     values: tuple[float, ...]
-    detail: str = ""
-    newest: bool = False
-    hosts: tuple[str, ...] = ()
+    detail: str = field(default="", metadata=HIDDEN)
+    newest: bool = field(default=False, metadata=HIDDEN)
+    hosts: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+
+    labels = part("_first.labels", Mapping[str, str])
+    subject = part("_first.subject", Subject | None, **ABSENT)
 
     @property
     def value(self) -> float:
-        """The median of its processes."""
+        """The median of its processes, of which there must be one."""
         return median(self.values)
+
+    @property
+    @computed(key="value", before="values")
+    def _value(self) -> float | None:
+        return self.value if self.values else None
+
+    @property
+    def _first(self) -> HistoryEntry:
+        return self.runs[0]
 
     @property
     def origin(self) -> Origin:
@@ -155,6 +176,7 @@ class SeriesPoint:
         return self.runs[0].origin
 
     @property
+    @computed(key="name", before="value")
     def title(self) -> str:
         """The name with the detail: unique in its series."""
         return f"{self.name} ({self.detail})" if self.detail else self.name
@@ -166,9 +188,21 @@ class SeriesPoint:
         return f"{name} ({self.detail})" if self.detail else name
 
     @property
+    @computed(before="value")
+    def commit(self) -> str | None:
+        """The commit of its first run; None if unknown."""
+        return self.runs[0].commit or None
+
+    @property
     def started(self) -> datetime:
         """Start of its first run, in UTC."""
         return self.runs[0].started
+
+    @property
+    @computed(before="value", **TIME)
+    def started_at(self) -> str:
+        """The same in ISO 8601."""
+        return self.started.isoformat()
 
     @property
     def slow(self) -> SlowSteps | None:
@@ -176,9 +210,22 @@ class SeriesPoint:
         return shared_slow_steps([run.slow for run in self.runs if run.status == "ok"])
 
     @property
+    @computed(before="labels")
     def failed(self) -> int:
         """Number of runs that did not succeed."""
         return sum(run.status != "ok" for run in self.runs)
+
+    @property
+    @computed(before="subject")
+    def hostnames(self) -> tuple[str, ...]:
+        """Names of the hosts of its runs, sorted."""
+        return tuple(sorted({run.hostname for run in self.runs if run.hostname}))
+
+    @property
+    @computed(before="subject")
+    def run_ids(self) -> tuple[str, ...]:
+        """The run_ids of its runs."""
+        return tuple(run.run_id for run in self.runs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,10 +233,11 @@ class TimeSeries:
     """One configuration with one network on one machine.
 
     Attributes:
-      configuration: its name; with the size of the network if there are several.
-      key: the hash of its flags.
+      configuration: name of the configuration.
+      key: hash of its flags.
+      machine: name of the machine.
       points: points with a value, in order.
-      empty: points without one.
+      empty: points without a successful run.
       before: size of the network that this one has replaced, or "".
     """
 
@@ -197,8 +245,8 @@ class TimeSeries:
     key: str
     machine: str
     points: tuple[SeriesPoint, ...]
-    empty: tuple[SeriesPoint, ...]
-    before: str = ""
+    empty: tuple[SeriesPoint, ...] = field(metadata=written("without_value"))
+    before: str = field(default="", metadata=HIDDEN)
 
 
 @dataclass(frozen=True, kw_only=True)

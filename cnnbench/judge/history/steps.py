@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from cnnbench.base.time_series import Segment, growing_deviations, segments
 from cnnbench.judge.compare.configuration import Effect, fact
 from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.measurement import Policy, further_cost
+from cnnbench.records.codec import HIDDEN, INLINE, written
 from cnnbench.records.metric import Metric
 
 # Noise of a series around its levels, and its kinds that are easily taken for steps.
@@ -306,6 +308,9 @@ MIN_SERIES = 6
 STEP, TREND, UNDONE, PLATEAU = "step", "trend", "undone", "plateau"
 """Kinds of changes, besides `TWO_MACHINES`."""
 
+OUTLIER = "outlier"
+"""Kind of a point far from its level."""
+
 _MOST_OF_PLATEAU = 6
 """Most points of a plateau; a longer level that is left again is a change that was undone."""
 
@@ -336,41 +341,48 @@ class ChangedFact:
     after: str
 
 
+_TITLE = written(value=lambda point: point and point.title, form=str)
+_VALUE = written(value=attrgetter("value"), form=float)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LevelChange:
     """A change of level: a step, or a trend.
 
     Attributes:
-      kind: STEP; TREND; of both ends of a level that was left again UNDONE, or PLATEAU if it had
-        few points; TWO_MACHINES if the levels were measured on two machines.
-      index: index of the first point of the new level, or of the trend.
-      change: change as a share of `before`, or a difference.
+      kind: step; trend; undone, both ends of a level that was left again; plateau, the same of at
+        most six points; two_machines, a step between levels that were measured on two machines.
+      index: index in `points` of the first point of the new level, or of the trend.
+      change: change as a share of the level before, or a difference if the metric is not relative.
+      before, after: values of the levels.
+      worse: whether the change is for the worse.
       stands: whether the change persists in the last level.
-      last_good, first_bad: the points before and after it, also of a change for the better; of a
-        trend the point before it and its first point.
-      earliest, latest: the new level begins between these points with 95 % probability; the first
-        and the last point of a trend.
-      range_start: the point before `earliest`, at which the change has not begun.
-      undone: first point of the level that undid the change; None if it stands.
+      last_good, first_bad: names of the last point before and the first point after the change,
+        also if it is for the better; of a trend the point before it and its first point.
+      earliest, latest: points between which the new level begins with 95 % probability; of a trend
+        its first and its last point.
+      range_start: the point before `earliest`; it and `latest` are GOOD and BAD of cnnbench bisect.
+      undone: first point of the level that undid the change; null if it stands.
+      facts: other facts that changed between last_good and first_bad.
       slow: slow steps of runs that explain a change of speed: those that one level has and the
         other one lacks; None without.
     """
 
     kind: str = STEP
     index: int
-    before: SeriesLevel
-    after: SeriesLevel
     change: float
+    before: SeriesLevel = field(metadata=_VALUE)
+    after: SeriesLevel = field(metadata=_VALUE)
     worse: bool
     stands: bool
-    last_good: SeriesPoint
-    first_bad: SeriesPoint
-    range_start: SeriesPoint
-    earliest: SeriesPoint
-    latest: SeriesPoint
-    undone: SeriesPoint | None = None
+    last_good: SeriesPoint = field(metadata=_TITLE)
+    first_bad: SeriesPoint = field(metadata=_TITLE)
+    range_start: SeriesPoint = field(metadata=_TITLE)
+    earliest: SeriesPoint = field(metadata=_TITLE)
+    latest: SeriesPoint = field(metadata=_TITLE)
+    undone: SeriesPoint | None = field(default=None, metadata={**_TITLE, "type": str | None})
     facts: tuple[ChangedFact, ...]
-    slow: SlowSteps | None = None
+    slow: SlowSteps | None = field(default=None, metadata=HIDDEN)
 
     @property
     def is_trend(self) -> bool:
@@ -378,18 +390,38 @@ class LevelChange:
         return self.kind == TREND
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """A series with its levels and changes, and changes of points far from their level, by index.
+@dataclass(frozen=True)
+class Outlier:
+    """A point far from its level.
 
-    `enough`: whether there are enough points to find changes.
+    Attributes:
+      index: index in `points`.
+      change: difference from its level, in the unit of a step's change.
+      kind: outlier.
     """
 
-    series: TimeSeries
+    index: int
+    change: float
+    kind: str = OUTLIER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """One configuration on one machine.
+
+    Attributes:
+      enough: whether there are enough points to look for steps.
+      levels: levels in order.
+      steps: steps between levels.
+      outliers: points far from their level.
+      noise: recognized kinds of noise that are easily taken for steps.
+    """
+
+    series: TimeSeries = field(metadata=INLINE)
+    enough: bool = field(metadata=written("enough_points"))
     levels: tuple[SeriesLevel, ...]
     steps: tuple[LevelChange, ...]
-    enough: bool
-    outliers: Mapping[int, float] = field(default_factory=dict)
+    outliers: tuple[Outlier, ...] = ()
     noise: RecognizedNoise = field(default_factory=RecognizedNoise)
 
     @property
@@ -431,22 +463,22 @@ def _distance(before: float, after: float, relative: bool) -> float:
 
 def _outliers(
     noisy: NoisyPoints, levels: Sequence[SeriesLevel], metric: Metric, threshold: float
-) -> dict[int, float]:
-    """Changes of points that differ from their level by more than threshold and noise.
+) -> tuple[Outlier, ...]:
+    """Points that differ from their level by more than threshold and noise.
 
     The noise is 1.4826 times the median absolute deviation (for normal noise, the standard one).
     """
     count = len(noisy.values)
     if count < MIN_SERIES:
-        return {}
+        return ()
     off = noisy.deviations(levels).tolist()
     noise = 1.4826 * median(map(abs, off)) * (1 + _CAUTION / (count - 3))
     changes = np.expm1(off).tolist() if metric.relative else off
-    return {
-        index: change
+    return tuple(
+        Outlier(index, change)
         for index, change in enumerate(changes)
         if abs(change) > threshold and abs(off[index]) > _OUTLYING * noise
-    }
+    )
 
 
 def find_levels(
@@ -674,15 +706,26 @@ def _change(before: float, after: float, metric: Metric) -> float:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Steps of several series that one commit explains.
+    """Steps of one or several series that one commit explains.
 
     Attributes:
-      first_bad: first point of the new level in most of the series.
-      steps: the steps with their series, in the order of the series.
+      first_bad: name of the first point of the new level in most of these series.
+      series: indices in `series` of the document, ascending.
+      places: for each of these series, the index in its `steps`.
+      worse: whether the changes are for the worse.
+      stands: whether the changes persist in the last level.
+      smallest, largest: the most negative and the most positive of the changes.
+      steps: the steps with their series.
     """
 
-    first_bad: SeriesPoint
-    steps: tuple[tuple[Trend, LevelChange], ...]
+    first_bad: SeriesPoint = field(metadata=_TITLE)
+    series: tuple[int, ...]
+    places: tuple[int, ...] = field(metadata=written("steps"))
+    worse: bool
+    stands: bool
+    smallest: float
+    largest: float
+    steps: tuple[tuple[Trend, LevelChange], ...] = field(metadata=HIDDEN)
 
 
 def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
@@ -704,7 +747,19 @@ def shared_steps(trends: Sequence[Trend]) -> list[SharedStep]:
             if _kind(step, kind[0]) == kind and kind[0] in _candidates(found, step):
                 members.setdefault(id(found), (found, step))
         steps = sorted(members.values(), key=lambda one: places[id(one[1])])
-        shared.append(SharedStep(exact[0][1].first_bad, tuple(steps)))
+        changes = [step.change for _, step in steps]
+        shared.append(
+            SharedStep(
+                exact[0][1].first_bad,
+                tuple(trends.index(found) for found, _ in steps),
+                tuple(found.steps.index(step) for found, step in steps),
+                exact[0][1].worse,
+                exact[0][1].stands,
+                min(changes),
+                max(changes),
+                tuple(steps),
+            )
+        )
         taken = {id(step) for _, step in steps}
         left = [one for one in left if id(one[1]) not in taken]
     return sorted(shared, key=lambda one: places[id(one.steps[0][1])])

@@ -140,8 +140,9 @@ def test_outliers_are_marked_everywhere(by_commit, series_of):
     levels = [100.0] * 9 + [75.0] + [100.0] * 8
     (found,) = [trend(one, SPEED) for one in series_of(by_commit.history(levels))]
     assert not found.steps
-    assert list(found.outliers) == [9]
-    assert found.outliers[9] == pytest.approx(-0.25, abs=0.03)
+    (outlier,) = found.outliers
+    assert outlier.index == 9
+    assert outlier.change == pytest.approx(-0.25, abs=0.03)
     assert "? outlier -2" in table_text([found], SPEED)
     rows = list(csv.DictReader(io.StringIO(csv_text([found], SPEED))))
     assert [row["point"] for row in rows if row["outlier"] == "true"] == ["c009"]
@@ -158,7 +159,7 @@ def test_noise_alone_is_no_outlier(by_commit, series_of):
     (found,) = [
         trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 30, scatter=0.05))
     ]
-    assert found.outliers == {}
+    assert found.outliers == ()
 
 
 def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series_of):
