@@ -37,8 +37,7 @@ from cnnbench.judge.compare import (
     judge,
     processes_needed,
 )
-from cnnbench.judge.compare.estimate import FIRST, STEP, too_many
-from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.compare.estimate import FIRST, STEP, Verdict, too_many
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import repository
 from cnnbench.machine.commits import reverted, short

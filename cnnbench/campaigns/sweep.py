@@ -24,10 +24,11 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from cnnbench.base.document import Row, Text, numeric, table, writers
-from cnnbench.base.inference import standard_deviation
+from cnnbench.base.inference import mann_whitney_p, standard_deviation
 from cnnbench.base.stats import median
 from cnnbench.base.terminal import natural_key
 from cnnbench.base.text import count, duration, first_few, labels_of, number, percent
@@ -69,7 +70,7 @@ from cnnbench.flags import args_of, values_of
 from cnnbench.flags.declare import RunPart, named
 from cnnbench.flags.params import FLAGS
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.judgement import processes_to_decide, processes_to_find
+from cnnbench.judge.compare.judgement import processes_needed
 from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.all_reduce import AllReduceRecord
@@ -289,6 +290,45 @@ def _chosen(configurations: Sequence[SweepCase], pattern: str | None) -> list[Sw
         names = [f'"{one.name}"' for one in configurations]
         raise FlagError("filter", pattern, f"matches none of {first_few(names, 5, ', ')}")
     return chosen
+
+
+_USUAL, _FOUND_CHANCE = Policy(), 0.9
+"""What a suite is judged by, and the chance that a change is found in every configuration."""
+
+
+def processes_to_decide(configurations: int) -> int:
+    """Processes per side that allow a verdict on every configuration of a suite.
+
+    The fewest that can prove a change in each (Holm), and still in one of them if one process of a
+    side falls behind all of the other side.
+    """
+    count = processes_needed(_USUAL, configurations)
+    # All values of one side except one exceed all of the other.
+    while mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count)) > _USUAL.alpha:
+        count += 1
+    return count
+
+
+def processes_to_find(change: float, scatter: float, configurations: int) -> int:
+    """Estimated processes per side that find a change in nine of ten experiments.
+
+    By the normal approximation. The change must be significant after Holm, and its
+    interval beyond the floor.
+
+    Args:
+      change: as a share: -0.2 is 20 % slower; ValueError if within the floor.
+      scatter: standard deviation of the logarithms of like processes.
+    """
+    size, floor = abs(math.log1p(change)), math.log1p(_USUAL.threshold)
+    if size <= floor:
+        raise ValueError(f"change={change}: is within the threshold {_USUAL.threshold}")
+    normal = NormalDist()
+    chance = normal.inv_cdf(_FOUND_CHANCE ** (1 / configurations))
+    certain = (normal.inv_cdf(1 - _USUAL.alpha / 2 / configurations) + chance) / size
+    beyond = (normal.inv_cdf(1 - _USUAL.alpha / 2) + chance) / (size - floor)
+    count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
+    # One more, because exact intervals of a few values are wider than the approximation.
+    return max(math.ceil(count) + 1, processes_needed(_USUAL, configurations))
 
 
 def family(cases: Iterable[SweepCase], command: str) -> int:

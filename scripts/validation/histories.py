@@ -188,7 +188,9 @@ class Shape:
         if self.kind == "red":
             return bool(found.setbacks)
         if self.kind in ("", "outlier"):
-            return not found.steps and (not self.kind or [*found.outliers] == [*self.ends])
+            return not found.steps and (
+                not self.kind or [one.index for one in found.outliers] == [*self.ends]
+            )
         places = [step.index for step in found.steps]
         if self.kind == "trend":
             places += [int(step.latest.name) for step in found.steps]

@@ -55,7 +55,7 @@ from cnnbench.judge.history import HistoryEntry, all_series, formats
 from cnnbench.judge.history import page as history_page
 from cnnbench.judge.history.steps import trend
 from cnnbench.judge.metrics.measurement import THROUGHPUT
-from cnnbench.judge.report.renderers import render, wording
+from cnnbench.judge.report.renderers import mentions, render
 from cnnbench.judge.report.sections import campaigns as campaign_sections
 from cnnbench.records import codec
 from cnnbench.records.campaigns import StrategyRow
@@ -332,7 +332,7 @@ def compared(found: Comparison) -> Experiment:
         "github": lambda one: annotations(render(one, "github")),
     }
     facts = [one for entry in found.entries for one in entry.differences]
-    phrases = [f"exit code {int(found.exit_code)}", *wording.mentions(found)]
+    phrases = [f"exit code {int(found.exit_code)}", *mentions(found)]
     phrases += [unlike_text(one.fact, one.base, one.new) for one in facts]
     phrases += [] if found.explanation is None else phrases_of(found.explanation)
     return Experiment.of(found, found, outputs, phrases)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.terminal import Reporter
-from cnnbench.base.text import duration
+from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.explain import ProfilesFolder, Profiling, explained
 from cnnbench.campaigns.ab.pairs import (
     EXPLANATION,
@@ -35,8 +35,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, sections_of, specs_of
 from cnnbench.judge.compare import Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
-from cnnbench.judge.compare.compare import spread_lines
-from cnnbench.judge.compare.estimate import STEP
+from cnnbench.judge.compare.estimate import STEP, spread_of, usable_values
 from cnnbench.judge.compare.result import undecided
 from cnnbench.machine import facts
 from cnnbench.records.codec import encode
@@ -298,7 +297,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
     if pairs.failure:
         reporter.error(f"{pairs.failure}; see {results.log('*')}")
     if options.aa and not pairs.failure:
-        for line in spread_lines(pairs.comparison, experiment.policy):
+        for line in _spread_lines(pairs.comparison, experiment.policy):
             reporter.notice(line)
         reporter.notice(
             f"to judge with it: cnnbench compare BASE NEW --baseline_aa={shlex.quote(folder)}"
@@ -376,3 +375,17 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
     flags["allow_changed_work"] = options.allow_changed_work
     given = command_words({name: value for name, value in flags.items() if value})
     return ["cnnbench", "compare", f"{folder}/a", f"{folder}/b", "--paired", *given]
+
+
+def _spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """The A/A spread of every metric with enough values, over both sides, a line each."""
+    records = [run for entry in comparison.entries for run in entry.runs]
+    lines = []
+    for metric in comparison.metrics:
+        found = spread_of(records, metric, policy)
+        if found is not None:
+            noise = metric.change_text(found, signed=False)
+            processes = count(len(usable_values(records, metric)), "process", "processes")
+            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
+            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
+    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

@@ -33,7 +33,7 @@ from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
-from cnnbench.judge.compare.judgement import Verdict
+from cnnbench.judge.compare.estimate import Verdict
 from cnnbench.judge.explain.explanation import table_text
 from cnnbench.judge.metrics.measurement import THROUGHPUT
 from cnnbench.machine import facts

@@ -17,9 +17,7 @@ from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load
 from cnnbench.judge.metrics.measurement import DEFAULT_METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.judge.report.exports import Figure, of_comparison
-from cnnbench.judge.report.renderers import render
-from cnnbench.judge.report.renderers.terminal import render as table
-from cnnbench.judge.report.renderers.terminal import wants_colour
+from cnnbench.judge.report.renderers import render, table_text, wants_colour
 from cnnbench.records.files import check_outputs
 from cnnbench.records.metric import METRICS
 from cnnbench.records.run import Subject
@@ -113,7 +111,7 @@ class JudgingFlags:
 
     def write(self, comparison: Comparison) -> None:
         """Prints the comparison, or writes it to the file and prints the table."""
-        shown = table(comparison, wants_colour(sys.stdout))
+        shown = table_text(comparison, wants_colour(sys.stdout))
         if self.format == "table" and self.output is None:
             text = shown
         elif self.format in EXPORTS:

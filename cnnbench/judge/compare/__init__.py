@@ -7,8 +7,8 @@ plain numbers, one per process. `cnnbench.judge.report.renderers` writes a compa
 from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
-from cnnbench.judge.compare.estimate import TwoSamples, aa_spread
-from cnnbench.judge.compare.judgement import Judgement, Verdict, judge, judge_all, processes_needed
+from cnnbench.judge.compare.estimate import TwoSamples, Verdict, aa_spread
+from cnnbench.judge.compare.judgement import Judgement, judge, judge_all, processes_needed
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.measurement import DEFAULT_METRICS, Policy
 from cnnbench.records.load import Loaded, SkippedFile, load_records

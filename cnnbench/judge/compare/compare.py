@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
@@ -41,8 +41,8 @@ from cnnbench.judge.compare.disturbance import (
     median_step,
     others_text,
 )
-from cnnbench.judge.compare.estimate import Continuation, TwoSamples, spread_of, usable_values
-from cnnbench.judge.compare.judgement import Judgement, Verdict, judge_all
+from cnnbench.judge.compare.estimate import Continuation, TwoSamples, Verdict, spread_of
+from cnnbench.judge.compare.judgement import Judgement, judge_all
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
@@ -70,10 +70,13 @@ from cnnbench.records.metric import METRICS, Metric
 from cnnbench.records.metrics.figures import throughput
 from cnnbench.records.run import RunRecord
 
-# Cases of a configuration: the values to be judged, and verdicts that need no test.
+# The values of a configuration that are judged, and verdicts that need no test.
 
 _FACTS_NAMED = 3
 """Number of facts that a reason names."""
+
+PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
+"""How further pairs are judged, by the runs of BASE and of NEW of a configuration."""
 
 _Outcome: TypeAlias = tuple[Verdict, str]
 """A verdict that needs no test, and its reason."""
@@ -84,57 +87,27 @@ _MISTIMED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cases:
-    """What is to be judged of one configuration: a case per metric.
-
-    Attributes:
-      base, new: the runs that are compared.
-      differences: facts that differ, those that block a verdict first.
-      cases: the values of both sides by metric, in the order of `METRICS`.
-      untested: judgements of the cases that need no test, by name of their metric.
-      asked: names of the metrics whose open questions count for the exit code.
-    """
-
-    base: Group
-    new: Group
-    differences: tuple[Difference, ...]
-    cases: tuple[TwoSamples, ...]
-    untested: Mapping[str, Judgement]
-    asked: frozenset[str]
-
-    @property
-    def tested(self) -> list[TwoSamples]:
-        """The cases that need a test."""
-        return [one for one in self.cases if one.metric.name not in self.untested]
-
-    @property
-    def runs(self) -> tuple[Measurement, ...]:
-        """Runs of both sides."""
-        return (*self.base.records, *self.new.records)
-
-
-def cases_of(
+def _draft(
     base: Group,
     new: Group,
-    aa: Group,
+    alike: Group | None,
     names: Collection[str] | None,
     policy: Policy,
-    *,
-    patterns: tuple[str, ...] = (),
-    paired: bool | None = None,
-    plan: Continuation | None = None,
-) -> Cases:
-    """The cases of a configuration.
+    patterns: tuple[str, ...],
+    paired: bool | None,
+    plan: Continuation | PlanOf | None,
+) -> tuple[ComparedConfiguration, list[TwoSamples]]:
+    """A configuration without its results, and the values by metric, in the order of `METRICS`.
 
     Args:
-      aa: A/A runs of the configuration, if there are any.
+      alike: A/A runs of the configuration, if there are any.
       names: metrics that were asked for; None: the usual ones, of which the speed is asked for.
       paired: None: runs are paired where records name pairs.
-      plan: how further pairs are judged.
+      plan: how further pairs are judged, or a function of both sides that says it.
     """
+    plan, aa = plan(base, new) if callable(plan) else plan, alike.records if alike else ()
     metrics = judged(DEFAULT_METRICS if names is None else names, {base.configuration.kind})
-    asked = frozenset(one.name for one in (metrics[:1] if names is None else metrics))
+    asked = {one.name for one in (metrics[:1] if names is None else metrics)}
     unlike = differences(base, new, patterns) if base.records and new.records else ()
     kept = in_pairs(base, new)
     if paired is None:
@@ -150,27 +123,28 @@ def cases_of(
     if outcome or incomplete:
         kept, paired, plan = (base, new), False, None
     cases: dict[str, TwoSamples] = {}
-    untested: dict[str, Judgement] = {}
     for metric in metrics:
-        case = _case(metric, *kept, aa.records, policy, paired=paired, plan=plan)
-        found = outcome or _lacking(*kept, metric, metric.name in asked) or incomplete
-        if found is not None:
-            if metric.name not in asked and (outcome or incomplete or not (case.base or case.new)):
-                continue
-            untested[metric.name] = _known(case, *found)
-        cases[metric.name] = case
+        of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric.name in asked}
+        case = _case(metric, *kept, aa, policy, **of)
+        known = outcome or _lacking(*kept, metric, case.asked) or incomplete
+        missing = outcome or incomplete or not (case.base or case.new)
+        if case.asked or not (known and missing):
+            cases[metric.name] = replace(case, known=known)
     throughput = cases.get(THROUGHPUT.name)
-    if throughput is not None and THROUGHPUT.name not in untested:
-        both = cpu_time_cases(throughput, *kept, aa.records, policy)
-        cases |= {one.metric.name: one for one in both or ()}
-    return Cases(
-        base=kept[0],
-        new=kept[1],
+    if throughput is not None and throughput.known is None:
+        for one in cpu_time_cases(throughput, *kept, aa, policy) or ():
+            cases[one.metric.name] = replace(one, asked=one.metric.name in asked)
+    runs = (*kept[0].records, *kept[1].records)
+    draft = ComparedConfiguration(
+        configuration=base.configuration,
+        base=kept[0].records,
+        new=kept[1].records,
         differences=unlike,
-        cases=tuple(cases.values()),
-        untested=untested,
-        asked=asked,
+        disturbance=disturbance(runs),
+        others=others_text(runs),
+        two_speeds=two_speeds(kept[0].records, kept[1].records),
     )
+    return draft, [*cases.values()]
 
 
 def _case(
@@ -184,12 +158,6 @@ def _case(
     )
     noise = spread_of(aa, metric, policy)
     return TwoSamples(metric=metric, base=before, new=after, noise=noise, **more)
-
-
-def _known(case: TwoSamples, verdict: Verdict, reason: str) -> Judgement:
-    """The judgement of a case that needs no test."""
-    before, after = (median(side) if side else None for side in (case.base, case.new))
-    return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
 
 
 def _lacking(base: Group, new: Group, metric: Metric, asked: bool) -> _Outcome | None:
@@ -339,9 +307,6 @@ def _flops_per_sec(group: Group) -> float | None:
 
 # Comparison of two sets of records: a verdict per configuration and metric, and notes.
 
-PlanOf: TypeAlias = Callable[[Group, Group], Continuation | None]
-"""How further pairs are judged, by the runs of BASE and of NEW of a configuration."""
-
 _DEFAULT = Policy()
 
 
@@ -380,46 +345,25 @@ def compare_records(
     patterns = expand(tuple(allow_different))
     processes = (tuple(base), tuple(new))
     names = DEFAULT_METRICS if metrics is None else metrics
-    found = groups(*measurements(*processes, aa or (), patterns=patterns))
-    base_groups, new_groups, aa_groups = (
-        [group for group in side if judged(names, {group.configuration.kind})] for side in found
-    )
-    aa_runs, aa_notes = usable_groups(base_groups, aa_groups, policy, patterns)
-    matched = match(base_groups, new_groups, patterns)
-    compared = [
-        cases_of(
-            one,
-            other,
-            aa_runs.get(one.configuration.key, Group(one.configuration)),
-            metrics,
-            policy,
-            patterns=patterns,
-            paired=paired,
-            plan=plan(one, other) if callable(plan) else plan,
+    sides = groups(*measurements(*processes, aa or (), patterns=patterns))
+    known = [[one for one in side if judged(names, {one.configuration.kind})] for side in sides]
+    alike, aa_notes = _usable_groups(known[0], known[2], policy, patterns)
+    matched = match(known[0], known[1], patterns)
+    drafts = [
+        _draft(
+            one, other, alike.get(one.configuration.key), metrics, policy, patterns, paired, plan
         )
         for one, other in matched
     ]
-    tested = [case for each in compared for case in each.tested]
-    judgements = iter(judge_all(tested, policy))
-    titles = labels(each.base.configuration for each in compared)
-    entries = [
-        _entry(each, titles[each.base.configuration.key], judgements, policy) for each in compared
-    ]
-    shown = judged(names, {one.configuration.kind for one in entries} or {RUN})
-    if CPU_TIME not in shown and any(CPU_TIME is case.metric for case in tested):
-        shown = (*shown, CPU_TIME)
-    if paired is None:
-        paired = bool(tested) and all(case.paired for case in tested)
+    entries = _judged(drafts, policy)
+    tested = [case for _, cases in drafts for case in cases if case.known is None]
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
-        metrics=shown,
-        paired=paired,
+        metrics=_shown(names, entries),
+        paired=bool(tested) and all(one.paired for one in tested) if paired is None else paired,
         allow_changed_work=allow_changed_work,
-        notes=(
-            *_left_out(found[:2], names),
-            *_notes(processes, matched, entries, aa_notes),
-        ),
+        notes=(*_left_out(sides[:2], names), *_notes(processes, matched, entries, aa_notes)),
         base_label=base_label,
         new_label=new_label,
         names=("A", "B") if sides_of_experiment(*processes) else ("BASE", "NEW"),
@@ -427,47 +371,53 @@ def compare_records(
     )
 
 
-def _entry(
-    cases: Cases, name: str, judgements: Iterator[Judgement], policy: Policy
-) -> ComparedConfiguration:
-    """A configuration with its results; `judgements` are those of its tested cases, in order."""
-    by_metric = {one.metric.name: next(judgements) for one in cases.tested}
-    throughput = by_metric.get(THROUGHPUT.name)
-    if throughput is not None and any(one.share < 1 for one in cases.tested):
-        cpu_time = by_metric[CPU_TIME.name]
-        by_metric[THROUGHPUT.name] = joint_judgement(throughput, cpu_time, policy, cases.runs)
-    base, new = cases.base.records, cases.new.records
-    told = disturbance(cases.runs)
-    results = []
-    for case in cases.cases:
-        judgement = by_metric.get(case.metric.name) or cases.untested[case.metric.name]
-        beside = median_step(case, judgement.change, base, new, policy)
-        more = told if judgement.needed is not None else ""
-        further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
-        results.append(
-            gathered(
-                MetricResult,
-                case,
-                judgement=replace(
-                    judgement,
-                    reason="; ".join(filter(None, (judgement.reason, *further))),
-                    median_change=None if beside is None else beside.change,
-                ),
-                asked=case.metric.name in cases.asked,
-                median_step=beside,
-            )
+def _shown(names: Collection[str], entries: Sequence[ComparedConfiguration]) -> tuple[Metric, ...]:
+    """The metrics that were asked for, and CPU time where it was judged beside the throughput."""
+    found = judged(names, {one.configuration.kind for one in entries} or {RUN})
+    joint = any(one.share < 1 for entry in entries for one in entry.results)
+    return (*found, CPU_TIME) if joint and CPU_TIME not in found else found
+
+
+def _judged(
+    drafts: Sequence[tuple[ComparedConfiguration, Sequence[TwoSamples]]], policy: Policy
+) -> list[ComparedConfiguration]:
+    """The configurations with their names and results; all cases are judged together."""
+    judgements = iter(judge_all([case for _, cases in drafts for case in cases], policy))
+    names = labels(draft.configuration for draft, _ in drafts)
+    return [
+        replace(
+            draft,
+            name=names[draft.configuration.key],
+            results=_results(draft, cases, judgements, policy),
         )
-    return ComparedConfiguration(
-        name=name,
-        configuration=cases.base.configuration,
-        base=base,
-        new=new,
-        results=tuple(results),
-        differences=cases.differences,
-        disturbance=told,
-        others=others_text(cases.runs),
-        two_speeds=two_speeds(base, new),
-    )
+        for draft, cases in drafts
+    ]
+
+
+def _results(
+    draft: ComparedConfiguration,
+    cases: Sequence[TwoSamples],
+    judgements: Iterator[Judgement],
+    policy: Policy,
+) -> tuple[MetricResult, ...]:
+    """The results of a configuration; `judgements` begin with those of its cases."""
+    found = {case.metric.name: next(judgements) for case in cases}
+    if any(case.share < 1 for case in cases):
+        both = found[THROUGHPUT.name], found[CPU_TIME.name]
+        found[THROUGHPUT.name] = joint_judgement(*both, policy, draft.runs)
+    results = []
+    for case in cases:
+        judgement = found[case.metric.name]
+        beside = median_step(case, judgement.change, draft.base, draft.new, policy)
+        more = draft.disturbance if judgement.needed is not None else ""
+        further = (more, "" if beside is None else beside.text(("BASE", "NEW")))
+        judgement = replace(
+            judgement,
+            reason="; ".join(filter(None, (judgement.reason, *further))),
+            median_change=None if beside is None else beside.change,
+        )
+        results.append(gathered(MetricResult, case, judgement=judgement, median_step=beside))
+    return tuple(results)
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Collection[str]) -> list[str]:
@@ -538,7 +488,7 @@ _NAMED = 5
 """Largest number of configurations with the same reason that are named one by one."""
 
 
-def usable_groups(
+def _usable_groups(
     base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
 ) -> tuple[dict[str, Group], list[str]]:
     """A/A runs of the configurations of `base`, by key, and notes on those that cannot be used."""
@@ -563,20 +513,6 @@ def usable_groups(
         without = count(missing, "configuration", "configurations")
         notes.append(f"no A/A spread for {without}: the threshold alone is the floor")
     return found, notes
-
-
-def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A spread of every metric with enough values, over both sides, a line each."""
-    records = [run for entry in comparison.entries for run in entry.runs]
-    lines = []
-    for metric in comparison.metrics:
-        found = spread_of(records, metric, policy)
-        if found is not None:
-            noise = metric.change_text(found, signed=False)
-            processes = count(len(usable_values(records, metric)), "process", "processes")
-            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
-            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
-    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:

@@ -30,8 +30,16 @@ from cnnbench.base.inference import paired_shift, smallest_p
 from cnnbench.base.stats import median
 from cnnbench.base.text import count, percent
 from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.estimate import TwoSamples, exceeds, gather, magnitude, size, spread_of
-from cnnbench.judge.compare.judgement import Judgement, Verdict
+from cnnbench.judge.compare.estimate import (
+    TwoSamples,
+    Verdict,
+    exceeds,
+    gather,
+    magnitude,
+    size,
+    spread_of,
+)
+from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.metrics.measurement import (
     CPU_TIME,
     THROUGHPUT,

@@ -13,6 +13,7 @@ continued repeatedly never spends more than alpha.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -161,6 +162,48 @@ _ROUNDING = 1e-12
 _POWER = 0.8
 
 
+class Level(enum.Enum):
+    """Meaning of a verdict for a gate; the values are GitHub's levels of annotations."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+    NONE = ""
+
+
+class Verdict(enum.Enum):
+    """The verdict on a metric, the worst first.
+
+    FASTER means better and SLOWER worse for any metric.
+    """
+
+    SLOWER = "slower"
+    CHANGED_WORK = "changed work"
+    FAILED = "failed"
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    NOT_MEASURED = "not measured"
+    INCONCLUSIVE = "inconclusive"
+    FASTER = "faster"
+    SAME = "same"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the verdict is open and nothing failed."""
+        return self in (
+            Verdict.INCONCLUSIVE,
+            Verdict.NOT_MEASURED,
+            Verdict.NOT_COMPARABLE,
+            Verdict.MISSING,
+        )
+
+    def word(self, metric: Metric) -> str:
+        """The verdict in the words of a metric."""
+        if self is Verdict.FASTER:
+            return metric.better
+        return metric.worse if self is Verdict.SLOWER else self.value
+
+
 @dataclass(frozen=True, kw_only=True)
 class TwoSamples:
     """Values of one metric of one configuration on both sides, one per process.
@@ -173,6 +216,8 @@ class TwoSamples:
       share: share of the level for its tests; another metric of the same runs has the rest.
       plan: how further pairs are judged; None: further runs are added, and all are judged together.
       family: number of configurations that are tested together.
+      asked: whether an open question about it counts for the exit code.
+      known: the verdict and its reason where no test is needed; None if it is to be tested.
     """
 
     base: Sequence[float]
@@ -184,6 +229,8 @@ class TwoSamples:
     share: float = 1.0
     plan: Continuation | None = None
     family: int = 1
+    asked: bool = True
+    known: tuple[Verdict, str] | None = None
 
     @property
     def fewest(self) -> int:

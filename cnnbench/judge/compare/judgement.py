@@ -18,22 +18,21 @@ Swapping the sides, or inverting all values, mirrors the verdict.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 from typing import Any
 
 from cnnbench.base import inference
-from cnnbench.base.stats import grouped
+from cnnbench.base.stats import grouped, median
 from cnnbench.base.text import count, number_of
 from cnnbench.judge.compare import estimate
 from cnnbench.judge.compare.estimate import (
     Continuation,
     Evidence,
     TwoSamples,
+    Verdict,
     gather,
     provable,
     usable,
@@ -44,51 +43,6 @@ from cnnbench.records.codec import ABSENT, OPTIONAL, gathered
 from cnnbench.records.metric import Metric
 
 _DEFAULT = Policy()
-
-_CHANCE = 0.9
-"""Chance that a change is found in every configuration."""
-
-
-class Level(enum.Enum):
-    """Meaning of a verdict for a gate; the values are GitHub's levels of annotations."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTICE = "notice"
-    NONE = ""
-
-
-class Verdict(enum.Enum):
-    """The verdict on a metric, the worst first.
-
-    FASTER means better and SLOWER worse for any metric.
-    """
-
-    SLOWER = "slower"
-    CHANGED_WORK = "changed work"
-    FAILED = "failed"
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    NOT_MEASURED = "not measured"
-    INCONCLUSIVE = "inconclusive"
-    FASTER = "faster"
-    SAME = "same"
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the verdict is open and nothing failed."""
-        return self in (
-            Verdict.INCONCLUSIVE,
-            Verdict.NOT_MEASURED,
-            Verdict.NOT_COMPARABLE,
-            Verdict.MISSING,
-        )
-
-    def word(self, metric: Metric) -> str:
-        """The verdict in the words of a metric."""
-        if self is Verdict.FASTER:
-            return metric.better
-        return metric.worse if self is Verdict.SLOWER else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +124,7 @@ def judge(
 
 def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
     """Judges cases, in their order; the tests of one metric are one family for Holm."""
-    numbers = Counter(case.metric.name for case in cases)
+    numbers = Counter(case.metric.name for case in cases if case.known is None)
     judgements = [_unjudgeable(case, policy, numbers[case.metric.name]) for case in cases]
     tested = (index for index, one in enumerate(judgements) if one is None)
     for family in grouped(tested, lambda index: cases[index].metric.name).values():
@@ -198,6 +152,11 @@ def processes_needed(
 
 
 def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | None:
+    """The judgement of a case that is not tested; None for one that is."""
+    if case.known is not None:
+        verdict, reason = case.known
+        before, after = (median(side) if side else None for side in (case.base, case.new))
+        return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -303,41 +262,3 @@ def _judgement(found: Evidence, verdict: Verdict, **tested: Any) -> Judgement:
 def _with_reason(found: Evidence, judgement: Judgement, reason: str) -> Judgement:
     reason += estimate.disagreement(found, judgement.medians_change)
     return replace(judgement, reason=reason)
-
-
-def processes_to_decide(configurations: int) -> int:
-    """Processes per side that allow a verdict on every configuration of a suite.
-
-    The fewest that can prove a change in each (Holm), and still in one of them if one process of a
-    side falls behind all of the other side.
-    """
-    count = processes_needed(_DEFAULT, configurations)
-    # All values of one side except one exceed all of the other.
-    while (
-        inference.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count))
-        > _DEFAULT.alpha
-    ):
-        count += 1
-    return count
-
-
-def processes_to_find(change: float, scatter: float, configurations: int) -> int:
-    """Estimated processes per side that find a change in nine of ten experiments.
-
-    By the normal approximation. The change must be significant after Holm, and its
-    interval beyond the floor.
-
-    Args:
-      change: as a share: -0.2 is 20 % slower; ValueError if within the floor.
-      scatter: standard deviation of the logarithms of like processes.
-    """
-    size, floor = abs(math.log1p(change)), math.log1p(_DEFAULT.threshold)
-    if size <= floor:
-        raise ValueError(f"change={change}: is within the threshold {_DEFAULT.threshold}")
-    normal = NormalDist()
-    chance = normal.inv_cdf(_CHANCE ** (1 / configurations))
-    certain = (normal.inv_cdf(1 - _DEFAULT.alpha / 2 / configurations) + chance) / size
-    beyond = (normal.inv_cdf(1 - _DEFAULT.alpha / 2) + chance) / (size - floor)
-    count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
-    # One more, because exact intervals of a few values are wider than the approximation.
-    return max(math.ceil(count) + 1, processes_needed(_DEFAULT, configurations))

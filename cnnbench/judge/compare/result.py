@@ -18,8 +18,8 @@ from cnnbench.judge.compare import estimate as words
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import MedianStep, measured_again
-from cnnbench.judge.compare.estimate import unscaled
-from cnnbench.judge.compare.judgement import Judgement, Level, Verdict
+from cnnbench.judge.compare.estimate import Level, Verdict, unscaled
+from cnnbench.judge.compare.judgement import Judgement
 from cnnbench.judge.metrics.measurement import (
     BUS_BANDWIDTH,
     CONTEXT,

@@ -272,25 +272,13 @@ def all_series(
     `by` is "commit" (or day, where the commit is unknown), "day", "run", or the name of a label or
     fact; FlagError if no measurement has it. For `order` see `Revisions`.
     """
-    wanted = selection or Selection()
     found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
     _check_by(by, found)
-    configurations = labels(entry.configuration for entry in found)
-    machines = machine_names(entry.origin for entry in found)
     networks: dict[str, list[str]] = {}
     for entry in found:
         sizes = networks.setdefault(entry.configuration.key, [])
         sizes += [] if entry.network in sizes else [entry.network]
-    chosen: list[tuple[tuple[str, str], HistoryEntry]] = []
-    everything = wanted == Selection()
-    for entry in found:
-        key = entry.configuration.key
-        name = configurations[key]
-        if len(networks[key]) > 1:
-            name += f", {entry.network}"
-        place = (name, machines[entry.origin])
-        if everything or _is_wanted(entry, *place, wanted):
-            chosen.append((place, entry))
+    chosen = _chosen(found, networks, selection or Selection())
     pairs = _pairs(entry for _, entry in chosen)
     opponent = _opponents(pairs)
     groups: dict[tuple[str, str], _Points] = {}
@@ -322,6 +310,23 @@ def all_series(
             )
         )
     return tuple(sorted(series, key=lambda one: natural_key(f"{one.configuration} {one.machine}")))
+
+
+def _chosen(
+    entries: Sequence[HistoryEntry], networks: Mapping[str, Sequence[str]], wanted: Selection
+) -> list[tuple[tuple[str, str], HistoryEntry]]:
+    """The selected entries with the names of their series: of configuration and machine."""
+    configurations = labels(entry.configuration for entry in entries)
+    machines = machine_names(entry.origin for entry in entries)
+    chosen = []
+    for entry in entries:
+        key = entry.configuration.key
+        several = len(networks[key]) > 1
+        name = f"{configurations[key]}, {entry.network}" if several else configurations[key]
+        place = (name, machines[entry.origin])
+        if wanted == Selection() or _is_wanted(entry, *place, wanted):
+            chosen.append((place, entry))
+    return chosen
 
 
 def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:

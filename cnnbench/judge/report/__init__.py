@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.document import Answer, Report, Section
+from cnnbench.base.document import Report
 from cnnbench.base.document.writers import FORMATS
 from cnnbench.base.document.writers import render_report as render
 from cnnbench.judge.report.results import ReportSubject, gather
 from cnnbench.records.load import load_records as load
 
+if TYPE_CHECKING:
+    from cnnbench.judge.report.sections import build
+
 __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "render"]
 
 
-def build(
-    results: ReportSubject,
-    title: str = "",
-    answers: Sequence[Answer] = (),
-    first: Sequence[Section] = (),
-) -> Report:
-    """The report on some results; see `cnnbench.judge.report.sections.build`."""
-    from cnnbench.judge.report import sections  # late: `cnnbench compare` needs only the renderers
-
-    return sections.build(results, title, answers, first)
+def __getattr__(name: str) -> Any:
+    if name == "build":  # imported late: `cnnbench compare` needs only the renderers
+        return import_module("cnnbench.judge.report.sections").build
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,9 +10,8 @@ import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.disturbance import difference, disturbance, mostly_disturbed
-from cnnbench.judge.report.renderers import render
-from cnnbench.judge.report.renderers.wording import row as cells
-from cnnbench.judge.report.renderers.wording import tables
+from cnnbench.judge.report.renderers import render, tables
+from cnnbench.judge.report.renderers import row as cells
 from cnnbench.records.run import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]

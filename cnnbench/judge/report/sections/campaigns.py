@@ -23,9 +23,9 @@ from cnnbench.base.text import binary, count, duration, integer, percent, percen
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.configuration import work
-from cnnbench.judge.compare.judgement import Level, Verdict
+from cnnbench.judge.compare.estimate import Level, Verdict
 from cnnbench.judge.explain.explanation import about, chart, in_ms, rows_table, signed_ms
-from cnnbench.judge.report.renderers import wording
+from cnnbench.judge.report import renderers
 from cnnbench.judge.report.results import ProcessValues, ReportSubject, apart, timed_names
 from cnnbench.judge.report.sections.quantities import process_chart
 from cnnbench.records.campaigns import (
@@ -303,7 +303,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     comparison = results.comparison
     if comparison is None:
         return
-    judged = wording.tables(comparison)
+    judged = renderers.tables(comparison)
     yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
     yield [chart for metric in comparison.leading for chart in _changes(comparison, metric)]
     for place, (metric, rows) in enumerate(judged):
@@ -313,7 +313,7 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
         {
             "configuration": entry.name,
             "metric": result.metric.name,
-            "verdict": wording.verdict(comparison, entry, result),
+            "verdict": renderers.verdict(comparison, entry, result),
             "why": TableCell(result.judgement.reason, kinds="prose"),
         }
         for _, rows in judged
@@ -321,9 +321,9 @@ def baseline(results: ReportSubject) -> Iterable[Content]:
     )
     yield table(reasons, title="Why", folded=True)
     yield from (f"{mean}." for mean in _means(comparison))
-    yield wording.conditions(comparison)
+    yield renderers.conditions(comparison)
     yield from (f"Note: {note}." for note in comparison.notes)
-    if mentions := "; ".join(wording.mentions(comparison)):
+    if mentions := "; ".join(renderers.mentions(comparison)):
         yield f"Also different: {mentions}."
     yield from (f"Skipped: {one}." for one in comparison.skipped)
 
@@ -334,13 +334,13 @@ def verdict(results: ReportSubject) -> Answer:
     if comparison is None:
         hint = "--baseline=RECORDS judges these records against others"
         return Answer("Verdict", "Not compared with anything", "", (hint,))
-    ending = wording.ending(comparison)
+    ending = renderers.ending(comparison)
     told = comparison.opening
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
     name = f"{comparison.new_label} against {comparison.base_label}"
-    outcome = wording.outcome(comparison)
+    outcome = renderers.outcome(comparison)
     if comparison.exit_code is not ExitCode.INCONCLUSIVE:
         outcome = f"{ending[0].upper()}{ending[1:]}: {outcome}"
     elif len(comparison.entries) == 1:
@@ -366,13 +366,13 @@ def _worst(comparison: Comparison) -> list[str]:
 
 
 def _means(comparison: Comparison) -> list[str]:
-    return [f"{mean[0].upper()}{mean[1:]}" for mean in wording.mean_sentences(comparison)]
+    return [f"{mean[0].upper()}{mean[1:]}" for mean in renderers.mean_sentences(comparison)]
 
 
 def _row(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Row:
-    """The cells of `wording.row` in the order of a page, some with longer titles."""
-    cells, unit = wording.row(comparison, entry, result), result.metric.unit_text
-    order = ("configuration", "verdict", *wording.titles(comparison), "base", "new", "p", "runs")
+    """The cells of `renderers.row` in the order of a page, some with longer titles."""
+    cells, unit = renderers.row(comparison, entry, result), result.metric.unit_text
+    order = ("configuration", "verdict", *renderers.titles(comparison), "base", "new", "p", "runs")
     longer = {"verdict": result.metric.name, "runs": "processes"}
     longer |= {"base": f"baseline median, {unit}", "new": f"new median, {unit}"}
     return {longer.get(title, title): cells[title] for title in order}
@@ -391,12 +391,12 @@ def _changes(comparison: Comparison, metric: Metric) -> Iterator[Rows]:
             low=result.judgement.low,
             high=result.judgement.high,
             text=metric.change_text(result.judgement.change or 0.0),
-            tone=wording.tone(comparison, entry, result),
+            tone=renderers.tone(comparison, entry, result),
         )
         for (entry, result), label in zip(judged, labels, strict=True)
     ]
     of = f" of {shared}" if shared else ""
-    interval = f"its {wording.confidence(comparison)} interval"
+    interval = f"its {renderers.confidence(comparison)} interval"
     yield Rows(
         title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(

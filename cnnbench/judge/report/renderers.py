@@ -1,0 +1,502 @@
+"""A comparison as text: for a terminal, a pull request, a program or a CI system.
+
+GitHub's workflow commands are ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D and %0A
+everywhere and %3A and %2C in properties (``@actions/core``). It shows ten annotations of a level
+per step, so the last one summarises the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TextIO, TypeAlias
+from xml.etree import ElementTree as xml
+
+from cnnbench.base.document import Content, Section, TableCell, Text, numeric, table, writers
+from cnnbench.base.document.writers import markdown_row
+from cnnbench.base.terminal import is_terminal
+from cnnbench.base.text import NONE, code, count, markdown, number_of, plain
+from cnnbench.judge.compare.comparability import unlike_text
+from cnnbench.judge.compare.configuration import label
+from cnnbench.judge.compare.estimate import Level, Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.explain import explanation
+from cnnbench.judge.explain.explanation import markdown_body
+from cnnbench.judge.metrics.measurement import SPEEDS, THROUGHPUT
+from cnnbench.records.metric import ALL, Metric
+
+# Tables, words and numbers shared by all formats.
+
+Rows: TypeAlias = list[tuple[ComparedConfiguration, MetricResult]]
+
+
+# ASCII, so that no meaning depends on a colour or a font.
+_MARKS: dict[Verdict, str] = {
+    Verdict.FASTER: "+",
+    Verdict.SLOWER: "-",
+    Verdict.SAME: "=",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.NOT_MEASURED: "?",
+    Verdict.CHANGED_WORK: "#",
+    Verdict.NOT_COMPARABLE: "x",
+    Verdict.MISSING: "o",
+    Verdict.FAILED: "!",
+}
+_TONES = {Level.ERROR: "bad", Level.WARNING: "unsure"}
+_OWN_TONES = {Verdict.FASTER: "good", Verdict.CHANGED_WORK: "unsure"}
+
+_ENDINGS = {
+    0: "no regression",
+    1: "a regression",
+    3: "undecided",
+    4: "the benchmark failed",
+    130: "interrupted",
+}
+
+_SHOWN = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED, Verdict.NOT_MEASURED)
+"""Verdicts on further metrics that tables have."""
+
+_SPREAD = "as is what differs within the A/A spread"
+
+
+def ending(comparison: Comparison) -> str:
+    """The meaning of the exit code."""
+    code = comparison.exit_code
+    if code == 0 and replace(comparison, ends_with=None).exit_code:
+        return "an A/A measurement, whatever the verdict"
+    if code == 1 and not any(
+        result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
+        for entry in comparison.entries
+        for result in entry.results
+    ):
+        return Verdict.CHANGED_WORK.value
+    return _ENDINGS[code]
+
+
+def confidence(comparison: Comparison) -> str:
+    """Confidence of the intervals, as in "96 %"."""
+    return f"{100 * comparison.policy.confidence:.4g} %"
+
+
+def tone(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    """The tone of a verdict, as of a cell: by its level unless it has one of its own."""
+    own = _OWN_TONES.get(result.verdict)
+    return own or _TONES.get(comparison.level(entry, result), "")
+
+
+def explained(result: MetricResult) -> str:
+    """The word for a verdict and its reason, unless the reason has the word."""
+    reason = result.judgement.reason
+    return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
+
+
+def tables(comparison: Comparison) -> list[tuple[Metric, Rows]]:
+    """A table per leading metric, the worst row first; then of further metrics and context.
+
+    The latter have only the results that are neither inconclusive nor the same.
+    """
+    leading = comparison.leading
+    further = [
+        (entry, result)
+        for entry in comparison.by_severity()
+        for result in entry.results
+        if result.verdict in _SHOWN and not (entry.decides and result.metric in leading)
+    ]
+    by_metric = (
+        (metric, [row for row in further if row[1].metric is metric])
+        for metric in comparison.metrics
+    )
+    return [
+        *((metric, comparison.about(metric)) for metric in leading),
+        *((metric, rows) for metric, rows in by_metric if rows),
+    ]
+
+
+def titles(comparison: Comparison) -> tuple[str, str]:
+    """Titles of the columns with the change and its interval.
+
+    A change within pairs is not the change of the medians beside it.
+    """
+    change = "paired change" if comparison.paired else "change"
+    return change, f"{confidence(comparison)} interval"
+
+
+def row(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> dict[str, TableCell]:
+    """Cells of a table; base and new are medians over processes, p is that after Holm.
+
+    Where the CPU time decided about the throughput, change, interval and p are those of the CPU
+    time, and the first says so.
+    """
+    decisive = entry.decided_by(result)
+    judgement, metric = decisive.judgement, decisive.metric
+    change, interval = titles(comparison)
+    low, high = judgement.low, judgement.high
+    ends = NONE if low is None or high is None else metric.range_text(low, high)
+    value = partial(result.metric.value_text, unit=False)
+    of = "" if decisive is result else "CPU time "
+    runs = f"{number_of(entry.base_runs)}+{number_of(entry.new_runs)}"
+    return {
+        "verdict": verdict(comparison, entry, result),
+        "configuration": TableCell(entry.name),
+        "base": numeric(result.judgement.base_median, value),
+        "new": numeric(result.judgement.new_median, value),
+        change: numeric(judgement.change, lambda found: of + metric.change_text(found)),
+        interval: numeric(low, ends),
+        "p": numeric(judgement.p_adjusted, "{:.2g}".format),
+        "runs": numeric(len(entry.runs), runs),
+    }
+
+
+def verdict(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> TableCell:
+    """Mark and word, as in "- slower"."""
+    mark = _MARKS[result.verdict]
+    return TableCell(f"{mark} {result.word}", tone=tone(comparison, entry, result))
+
+
+def tally(comparison: Comparison, metric: Metric) -> str:
+    """Number of configurations per verdict, the worst first: "1 slower, 2 same"."""
+    found = (one for one in comparison.summary.tallies if one.metric == metric.name)
+    return ", ".join(f"{one.configurations} {one.verdict.word(metric)}" for one in found)
+
+
+def outcome(comparison: Comparison) -> str:
+    """The tally of each metric that was asked for."""
+    tallies = {metric.name: tally(comparison, metric) for metric in comparison.asked}
+    if len(tallies) == 1:
+        return next(iter(tallies.values())) or "nothing was compared"
+    return "; ".join(f"{name} {found}" for name, found in tallies.items())
+
+
+def conditions(comparison: Comparison) -> str:
+    """A sentence on how the sides were compared."""
+    text = "Compared by one value per process"
+    if comparison.paired:
+        text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
+    for floors in dict.fromkeys(
+        filter(None, map(partial(_floors, comparison), comparison.leading))
+    ):
+        text += f"; changes under {_floors_text(*floors)} are ignored"
+    judged = [entry.main.judgement for entry in comparison.deciding]
+    measured = any(one.noise is not None for one in judged)
+    return f"{text}, {_SPREAD}." if measured else f"{text}."
+
+
+def _floors(comparison: Comparison, metric: Metric) -> tuple[float, float, str] | None:
+    """The smallest and the largest floor of a leading metric, and what shows them; None without."""
+    judged = [result.judgement for _, result in comparison.about(metric)]
+    floors = [one.floor for one in judged if one.floor is not None]
+    return (min(floors), max(floors), "" if metric.relative else metric.name) if floors else None
+
+
+def _floors_text(low: float, high: float, name: str) -> str:
+    """The floors of metrics, as in "3.0 to 5.0 %"; `name` of one whose changes are no shares."""
+    metric = ALL[name] if name else THROUGHPUT
+    if metric.shows(high - low):
+        return metric.range_text(low, high, signed=False)
+    return metric.change_text(low, signed=False)
+
+
+def mean_sentences(comparison: Comparison) -> Iterator[str]:
+    """Geometric means of the changes of several configurations, one per speed."""
+    for metric in SPEEDS:
+        found = comparison.means.get(metric.name)
+        if found is not None and found.configurations > 1:
+            of = count(found.of, "configuration", "configurations")
+            of = of if found.configurations == found.of else f"{found.configurations} of {of}"
+            yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"
+
+
+def mentions(comparison: Comparison) -> list[str]:
+    """Facts that differ without blocking a verdict, over all configurations."""
+    values: dict[str, tuple[set[str], set[str]]] = {}
+    for entry in comparison.entries:
+        for one in entry.differences:
+            if not one.blocks:
+                base, new = values.setdefault(one.fact, (set(), set()))
+                base.update(one.base)
+                new.update(one.new)
+    # Subjects are meant to differ, and in a checkout of cnnbench with them its commit.
+    revision = values.get("subject_revision")
+    return [
+        unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
+        for fact, (base, new) in values.items()
+        if not fact.startswith("subject_") and (fact != "git_commit" or (base, new) != revision)
+    ]
+
+
+# A table for a terminal; colours only repeat the words.
+
+_HANGING = 6
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether the stream is a terminal and NO_COLOR is not set."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def table_text(comparison: Comparison, colour: bool = False) -> str:
+    """The answer, the advice, the tables with reasons, the worst first, and a summary."""
+    return writers.text_of(_table_sections(comparison), colour)
+
+
+def _table_sections(comparison: Comparison) -> Iterator[Section | Iterable[Content]]:
+    yield comparison.answer, comparison.why, comparison.advice
+    labels = (f"BASE {comparison.base_label}", f"NEW  {comparison.new_label}")
+    yield (Text(label, whole=True) for label in labels)
+    for metric, found in tables(comparison):
+        yield (
+            table(
+                (row(comparison, *one) for one in found),
+                title=f"{metric.name}, median {metric.unit_text}",
+                whole=True,
+                notes=tuple(
+                    "" if result.verdict is Verdict.SAME else result.judgement.reason
+                    for _, result in found
+                ),
+            ),
+        )
+    if comparison.explanation is not None:
+        causes, *others = explanation.sections(comparison.explanation)
+        yield from (["Why, milliseconds of a step:", *causes], *others)
+    yield _summary(comparison)
+
+
+def _summary(comparison: Comparison) -> Iterator[Content]:
+    for metric in comparison.metrics:
+        if found := tally(comparison, metric):
+            yield Text(f"{metric.name}: {found}", whole=True)
+    notes = (f"note: {note}" for note in comparison.notes)
+    for sentence in (*mean_sentences(comparison), conditions(comparison), *notes):
+        yield Text(sentence, hanging=_HANGING)
+    if facts := mentions(comparison):
+        yield "Also different:"
+        yield from (Text(fact, indent=_HANGING) for fact in facts)
+    if comparison.skipped:
+        yield f"skipped: {count(len(comparison.skipped), 'file', 'files')}"
+    yield f"exit code {int(comparison.exit_code)}: {ending(comparison)}"
+
+
+# Markdown for a pull request; untrusted text (records, paths) is code.
+
+LIMIT = 65_536
+"""Largest number of characters of a comment on GitHub."""
+
+# Characters of all tables and of the remarks; the reasons get the rest.
+_TABLES, _REMARKS = 32_000, 12_000
+
+_SYMBOLS, _CHANGED_WORK = {"good": "🟢", "bad": "🔴", "unsure": "🟡", "": "⚪"}, "🔵"
+"""By the tone of a verdict."""
+
+_MOST_ANSWERS = 3
+"""Configurations with changed work that are named before the tables."""
+
+
+def comment(comparison: Comparison) -> str:
+    """Heading, tables and folded details, cut to fit into a comment on GitHub."""
+    told = [markdown(one) for one in (comparison.answer, comparison.why, comparison.advice) if one]
+    told += [f"Next: {code(comparison.next_step)}"] if comparison.next_step else []
+    lines = [
+        f"### cnnbench: {ending(comparison)}",
+        "",
+        "\n\n".join(told),
+        "",
+        f"{code(comparison.base_label)} → {code(comparison.new_label)}: {outcome(comparison)}.",
+        "",
+    ]
+    answers = [
+        f"- {_CHANGED_WORK} {code(entry.name)}: {markdown(entry.main.judgement.reason)}"
+        for entry in comparison.deciding
+        if entry.main.verdict is Verdict.CHANGED_WORK
+    ]
+    lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
+    for metric, found in tables(comparison):
+        if not found:
+            continue
+        rows = []
+        for entry, result in found:
+            _, _, *numbers = row(comparison, entry, result).values()
+            symbol = _SYMBOLS[tone(comparison, entry, result)]
+            symbol = _CHANGED_WORK if result.verdict is Verdict.CHANGED_WORK else symbol
+            verdict = f"{symbol} {result.word}"
+            rows.append(markdown_row((verdict, code(entry.name), *(one.text for one in numbers))))
+        _, *heads = row(comparison, *found[0])
+        head = markdown_row((f"{metric.name}, median {metric.unit_text}", *heads))
+        rows = _fitting(rows, _TABLES - _size(lines), markdown_row(("…", "{} more", *[""] * 6)))
+        lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+    if comparison.explanation is not None:
+        lines += [*markdown_body(comparison.explanation), ""]
+    details = _details(comparison, LIMIT - _size(lines))
+    return "\n".join([*lines, *details]) + "\n"
+
+
+def _details(comparison: Comparison, room: int) -> list[str]:
+    reasons = [
+        f"- {code(entry.name)}: {_reason(result)}"
+        for _, rows in tables(comparison)
+        for entry, result in rows
+        if result.verdict is not Verdict.SAME
+    ]
+    head = ["<details><summary>Why, and how it was judged</summary>", ""]
+    lines = [f"- {mean}" for mean in mean_sentences(comparison)]
+    lines += [
+        f"- {metric.name}: {found}"
+        for metric in comparison.metrics
+        if metric not in comparison.leading and (found := tally(comparison, metric))
+    ]
+    lines.append(f"- {conditions(comparison)}")
+    lines += [f"- note: {code(note)}" for note in comparison.notes]
+    lines += [f"- also different: {code(mention)}" for mention in mentions(comparison)]
+    lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
+    remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
+    reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
+    return [*head, *reasons, *remarks, "", "</details>"]
+
+
+def _reason(result: MetricResult) -> str:
+    if result.judgement.p is None:
+        return f"{result.word}: {code(result.judgement.reason)}"
+    return explained(result)
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
+    """Lines that fit into `room` characters, and `more` with the number of other lines."""
+    for index, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return [*lines[:index], more.format(len(lines) - index)]
+    return list(lines)
+
+
+# Workflow commands of GitHub Actions: annotations of a check.
+
+_MOST_ANNOTATIONS = 10
+
+
+def workflow_commands(comparison: Comparison) -> str:
+    """One command per line: errors, then warnings, then notices."""
+    found = [
+        (comparison.level(entry, result), f"{entry.name}: {result.metric.name}", _message(result))
+        for entry in comparison.by_severity()
+        for result in entry.results
+    ]
+    found += [(Level.WARNING, "file skipped", str(one)) for one in comparison.skipped if one.defect]
+    lines = []
+    for level in (Level.ERROR, Level.WARNING, Level.NOTICE):
+        # Control characters could forge log lines.
+        items = [(plain(title), plain(message)) for of, title, message in found if of is level]
+        shown = items if len(items) <= _MOST_ANNOTATIONS else items[: _MOST_ANNOTATIONS - 1]
+        lines += [_command(level, *item) for item in shown]
+        if rest := items[len(shown) :]:
+            others = "\n".join(map(": ".join, rest))
+            lines.append(_command(level, f"{len(rest)} more", others))
+    told = "\n".join(map(plain, comparison.opening))
+    lines.append(_command(Level.NOTICE, "cnnbench compare", told))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _message(result: MetricResult) -> str:
+    judgement = result.judgement
+    if result.verdict is Verdict.CHANGED_WORK:
+        return judgement.reason
+    values = ""
+    if judgement.base_median is not None and judgement.new_median is not None:
+        base = result.metric.value_text(judgement.base_median)
+        values = f" ({base} -> {result.metric.value_text(judgement.new_median)})"
+    return f"{result.word}{values}: {judgement.reason}"
+
+
+def _command(level: Level, title: str, message: str) -> str:
+    return f"::{level.value} title={_escape(title, ':,')}::{_escape(message)}"
+
+
+def _escape(text: str, further: str = "") -> str:
+    for character in ("%", "\r", "\n", *further):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+# JUnit XML: a test case per configuration and metric.
+
+_SUITE = "cnnbench compare"
+
+
+def junit_xml(comparison: Comparison) -> str:
+    """The document: regressions are failures, failed runs errors, warnings skipped cases."""
+    suites = xml.Element("testsuites", name=_SUITE)
+    for metric in comparison.metrics:
+        if own := comparison.of(metric):
+            suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: {metric.name}")
+            if comparison.repeated_pairs:
+                properties = xml.SubElement(suite, "properties")
+                value = str(comparison.repeated_pairs)
+                xml.SubElement(properties, "property", name="repeated_pairs", value=value)
+            for entry, result in own:
+                _add(suite, comparison, entry, result)
+    if len(suites):
+        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, comparison.opening))
+    if comparison.skipped:
+        suite = xml.SubElement(suites, "testsuite", name=f"{_SUITE}: files")
+        for one in comparison.skipped:
+            case = _case(suite, "cnnbench.files", one.path)
+            xml.SubElement(case, "skipped", message=plain(one.reason))
+    for suite in suites:
+        counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
+        for name, tag in counted.items():
+            suite.set(name, str(len(suite.findall(f"testcase{tag}"))))
+    xml.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
+
+
+def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
+
+
+def _add(
+    suite: xml.Element, comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> None:
+    # The same whatever else is compared, since programs follow cases by their names.
+    name = f"{label(entry.configuration)} [{entry.configuration.key}]"
+    case = _case(suite, f"cnnbench.{result.metric.name}", name)
+    level, failed = comparison.level(entry, result), result.verdict is Verdict.FAILED
+    tag = "skipped" if level is Level.WARNING or failed or result.verdict.undecided else ""
+    if level is Level.ERROR:
+        tag = "error" if failed else "failure"
+    if tag:
+        xml.SubElement(case, tag, message=plain(explained(result)), type=result.word)
+    xml.SubElement(case, "system-out").text = plain(_numbers(comparison, entry, result))
+
+
+def _numbers(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str:
+    judgement, metric = result.judgement, result.metric
+    base, new = map(metric.value_text, (judgement.base_median, judgement.new_median))
+    cells = {title: one.text for title, one in row(comparison, entry, result).items()}
+    change, interval = (cells[title] for title in titles(comparison))
+    return (
+        f"base {base}, new {new}, change {change} ({interval}), p {cells['p']}, "
+        f"runs {cells['runs']}: {judgement.reason}"
+    )
+
+
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {
+    "table": table_text,
+    "markdown": comment,
+    "json": Comparison.to_json,
+    "junit": junit_xml,
+    "github": workflow_commands,
+}
+"""Functions by name of the format."""
+
+
+def render(comparison: Comparison, format: str) -> str:
+    """The comparison in one of `FORMATS`, without colours; raises a KeyError for another format."""
+    return FORMATS[format](comparison)
