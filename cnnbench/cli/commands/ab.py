@@ -262,7 +262,11 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
     reporter = campaign.reporter
     needed = processes_needed(experiment.policy, paired=True)
     if experiment.pairs < needed and not options.aa:
-        reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
+        text = f"a verdict needs at least {needed} pairs, not {experiment.pairs}"
+        later = experiment.plan_after(experiment.analyses[-1])
+        if not later.begins:
+            text += f", or {next(later.numbers(experiment.pairs))} if the others are added later"
+        reporter.warning(text)
     folder = results_folder(options.results, "ab")
     campaign.question = _question(experiment, campaign.facts)
     with PairsFolder(folder, campaign.question, resume=options.resume) as results:
@@ -281,6 +285,8 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
     settled = options.aa or pairs.failure or pairs.interrupted
     earlier = resumable(results.folder)
     enough = 0 if settled else _enough(pairs.comparison)
+    if pairs.interrupted and earlier is not None:
+        enough = experiment.pairs
     next_step = ""
     if enough and earlier is not None:
         next_step = resumption(results.folder, enough, earlier, options.variables)

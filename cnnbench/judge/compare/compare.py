@@ -121,7 +121,7 @@ def _draft(
         unlike = tuple(one for one in unlike if unknown.isdisjoint((*one.base, *one.new)))
     incomplete = None if outcome else next(_incomplete(base, new, kept[0]), None)
     if outcome or incomplete:
-        kept, paired, plan = (base, new), False, None
+        kept, paired = (base, new), False
     cases: dict[str, TwoSamples] = {}
     for metric in metrics:
         of: dict[str, Any] = {"paired": paired, "plan": plan, "asked": metric.name in asked}

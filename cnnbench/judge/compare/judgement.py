@@ -156,7 +156,13 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
     if case.known is not None:
         verdict, reason = case.known
         before, after = (median(side) if side else None for side in (case.base, case.new))
-        return Judgement(verdict=verdict, reason=reason, base_median=before, new_median=after)
+        again: dict[str, Any] = {}
+        if verdict is Verdict.INCONCLUSIVE and case.fewest:  # such as after an interrupt
+            least = _fewest_that_prove(case, policy, 1 / max(1, family))
+            again = {"at_least": least, "new_experiment": _begins(case)}
+        return Judgement(
+            verdict=verdict, reason=reason, base_median=before, new_median=after, **again
+        )
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -171,12 +177,8 @@ def _unjudgeable(case: TwoSamples, policy: Policy, family: int) -> Judgement | N
         reason = f"{side} has no value of {name}"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
     if fewest < policy.min_processes:
-        least = at_least = _fewest_that_prove(case, policy, 1 / family)
-        if case.plan is not None and not case.plan.begins:
-            # An experiment that begins with as many pairs needs no more; one that goes on may.
-            whole = policy.replace(alpha=case.plan.alpha)
-            least = processes_needed(whole, family, case.paired, case.metric)
-        found = {"at_least": at_least, "verdict_needs": least, "new_experiment": _begins(case)}
+        least = _fewest_that_prove(case, policy, 1 / family)
+        found = {"at_least": least, "verdict_needs": least, "new_experiment": _begins(case)}
     elif not case.paired or len(case.base) == len(case.new):
         return None
     # The estimate is shown even without a verdict.

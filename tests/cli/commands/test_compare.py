@@ -167,6 +167,21 @@ def test_a_new_experiment_has_one_size(call, lenet_runs, saved, tmp_path, number
     assert " more pair" not in told
 
 
+def test_what_was_interrupted_or_is_on_both_sides_is_measured_again(
+    call, save, saved, lenet_runs, tmp_path
+):
+    given = {"explicit_flags": ("model",)}
+    stopped = saved(tmp_path / "new", lenet_runs().of(100.0, status="interrupted", **given))
+    save(stopped, **given)
+    base = save(tmp_path / "base", **given)
+    for new, why in ((stopped, "was interrupted"), (base, "in BASE and in NEW")):
+        out, err = call("compare", base, str(new), "--format=json", code=3)
+        document = json.loads(out)
+        assert why in document["answer"]
+        assert document["next_step"].startswith("for i in $(seq ")
+        assert err == f"cnnbench: to settle it: {document['next_step']}\n"
+
+
 def test_jobs_on_several_machines_have_no_command_that_would_settle_them(call, save, tmp_path):
     hosts = {"flags": {"worker_hosts": "one:1,other:1"}}
     sides = [save(tmp_path / name, factor, **hosts) for name, factor in (("a", 1), ("b", 0.972))]

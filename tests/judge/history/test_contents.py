@@ -25,3 +25,11 @@ def test_runs_of_one_second_are_in_order_of_their_files(tmp_path, by_commit):
         (tmp_path / f"run{number}.json").write_text(record.to_json())
     found = [entry.run_id for entry in contents(tmp_path).entries]
     assert found == [str(99 - number) for number in range(12)]
+
+
+def test_runs_of_one_second_are_in_order_of_their_pairs(tmp_path, by_commit):
+    for number in range(4):
+        place = {"side": "a", "seed": 1, "pair": 4 - number, "position": 1}
+        record = by_commit(1.0, ab=place, started_at="2026-11-20T00:00:00+00:00")
+        (tmp_path / f"run{number}.json").write_text(record.to_json())
+    assert [entry.pair[1] for entry in contents(tmp_path).entries] == [1, 2, 3, 4]
