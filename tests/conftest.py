@@ -500,7 +500,11 @@ def _stand_ins():
 
 @pytest.fixture
 def quick_processes(monkeypatch, _stand_ins):
-    """Campaigns fork their stand-ins, and look at cnnbench once; those in turn are started."""
+    """Campaigns fork their stand-ins, and look at machine and cnnbench once.
+
+    Stand-ins that step in turn are started.
+    """
+    monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "of_cnnbench", _own_subject)
     monkeypatch.setattr(results_dir, "source_digest", _own_sources)

@@ -415,6 +415,8 @@ def parts(flags: Mapping[str, Any]) -> tuple[str, ...]:
       flags: values of flags, which name the plug-ins; those that are not loaded use none.
     """
     own = {Path(os.path.realpath(path)) for _, path in files(flags)} & _files.keys()
+    if not own:  # TensorFlow alone has thousands of modules to look at
+        return ()
     folders = tuple(f"{file.parent}{os.sep}" for file in own)
     found = {path for file in own for path in _files[file][2]}
     for name, module in list(sys.modules.items()):

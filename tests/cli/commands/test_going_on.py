@@ -36,6 +36,8 @@ pytestmark = [
     pytest.mark.usefixtures("quick_processes", "quick_answers"),
 ]
 
+COLLECT = software.collect  # which `quick_processes` replaces
+
 NET = """
 from cnnbench.models import LearningRateSpec, Model, register_model
 
@@ -171,6 +173,7 @@ def test_another_question_is_refused(campaigns, refused, command, git, monkeypat
     with monkeypatch.context() as patch:
         patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
         patch.setattr(software, "_TENSORFLOW_PACKAGES", ("numpy",))
+        patch.setattr(software, "collect", COLLECT)
         patch.setattr(results_dir, "source_digest", lambda: "edited")
         campaigns.commit(campaigns.code)
         (campaigns.code / "notes").write_text("x")

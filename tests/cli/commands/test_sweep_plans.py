@@ -14,6 +14,8 @@ from data_sets import write_cifar10
 
 from cnnbench.run.driver import preflight
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 SUITES = [path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.yaml")]
 
 

@@ -16,6 +16,8 @@ from cnnbench.records.campaigns import AS_GIVEN
 from cnnbench.variable_mgr import Mode
 from cnnbench.variable_mgr import modes as registry
 
+pytestmark = pytest.mark.usefixtures("quick_processes")
+
 OWN_BATCH = ("--model=lenet", "--device=cpu", "--num_gpus=2")
 LENET = (*OWN_BATCH, "--batch_size=8")
 ONE_EACH = (*LENET, "--num_gpus=1")
