@@ -33,7 +33,8 @@ from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver.checkpoints import Checkpoints, Exporter, check_old
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.evaluation import Evaluator, HostMetrics, InProcess
+from cnnbench.run.driver.evaluation import Evaluator
+from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.tower import AutoLossScale, LossScale, StepConfig
 from cnnbench.run.step.train_step import CoordinatedStep, StepResult, TrainStep

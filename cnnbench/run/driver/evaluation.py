@@ -1,272 +1,28 @@
-"""Evaluation, and metrics that are computed on the host.
-
-They are computed at once, or with --collect_eval_results_async in a process of their own while the
-training continues. That process is a fresh interpreter for every evaluation: it finds the model by
-its name, loads no TensorFlow, and ends with its result.
-"""
+"""Metrics of the current weights on the validation subset."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import io
-import json
-import os
-import pickle
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.base import plugins
-from cnnbench.base.interrupts import name_of
 from cnnbench.base.job import cpu_of, is_cpu
 from cnnbench.data.dataset import InputSource, TowerBatch
-from cnnbench.errors import BenchmarkError, DataError, UsageError
-from cnnbench.machine import repository
-from cnnbench.models import model as registry
+from cnnbench.errors import DataError
 from cnnbench.models.graph import DataFormat, GraphNetwork, Reader
-from cnnbench.models.model import Model
 from cnnbench.models.spec import VariableSpec
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console, DisplayInterval
+from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.driver.membership import Interrupts
-from cnnbench.run.driver.observers import Observer
-from cnnbench.run.runtime import supervisor
 from cnnbench.run.step.tower import share_moving_averages
 from cnnbench.run.step.train_step import CopiedTowers, TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
-
-# Metrics computed from the rows of all examples, and evaluations that wait for them.
-
-Rows = Mapping[str, Any]
-"""NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; empty without any."""
-
-
-class HostMetrics:
-    """Computes `Model.host_metrics`: at once, in this process."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """Starts the computation from the rows of an evaluation; exceptions may be raised here."""
-        done: Future[dict[str, float]] = Future()
-        done.set_result(_computed(self._model, rows))
-        return done
-
-    def close(self) -> None:
-        """Cancels computations that have not ended."""
-
-
-class InProcess(HostMetrics):
-    """Computes metrics in a child process, one evaluation after the other.
-
-    Args:
-      model, dataset: names by which the process finds the model.
-      files: flags and paths of plug-ins, which it loads before.
-    """
-
-    def __init__(self, model: str, dataset: str, files: Sequence[tuple[str, str]] = ()) -> None:
-        self._named = (model, dataset, files)
-        # A thread of its own waits for the process.
-        self._thread = ThreadPoolExecutor(1, "host-metrics")
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
-
-    def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`; the future of a failed process holds a BenchmarkError."""
-        return self._thread.submit(self._compute, rows)
-
-    def close(self) -> None:
-        """Ends the child process, if there is one; a second call does nothing."""
-        with self._lock:
-            self._closed = True
-            if self._process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)  # what it started has its pipes
-        self._thread.shutdown(cancel_futures=True)
-
-    def _compute(self, rows: Rows) -> dict[str, float]:
-        # The same import path as in this process.
-        main = f"import {__name__} as m; m.main({os.getpid()})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; {main}"
-        with self._lock:
-            if self._closed:
-                return {}
-            self._process = process = subprocess.Popen(
-                # Unbuffered: what a plug-in prints would otherwise come after its error.
-                [sys.executable, "-u", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**repository.environment(), "CUDA_VISIBLE_DEVICES": ""},
-                # Ctrl-C is handled by the run, which ends its processes.
-                start_new_session=True,
-            )
-        found, errors = process.communicate(pickle.dumps((self._named, dict(rows))))
-        with self._lock:
-            self._process = None
-        if process.returncode != 0:
-            raise BenchmarkError(_why(self._named[0], process.returncode, errors.decode()))
-        if not found:
-            raise BenchmarkError(f"{_why(self._named[0], 0, errors.decode())} before its result")
-        metrics: dict[str, float] = json.loads(found)
-        return metrics
-
-
-def main(parent: int) -> None:
-    """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
-    supervisor.end_with(parent)
-    # Output of plug-ins is kept out of the result.
-    result = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    (model, dataset, files), rows = pickle.load(sys.stdin.buffer)
-    try:
-        with plugins.reported(BenchmarkError):
-            for flag, path in files:
-                plugins.load(path, flag)
-            metrics = _computed(registry.get_model(model, dataset), rows)
-    except (UsageError, BenchmarkError) as error:
-        sys.exit(str(error))
-    with result:
-        json.dump(metrics, result)
-
-
-def _computed(model: Model, rows: Rows) -> dict[str, float]:
-    found = model.host_metrics(rows) if rows else {}
-    return {name: float(value) for name, value in found.items()}
-
-
-def _why(model: str, status: int, errors: str) -> str:
-    ended = f"was ended by {name_of(-status)}" if status < 0 else f"ended with exit status {status}"
-    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
-    return f"the process that computes metrics of {model} {ended}{last and ': '}{last}"
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation whose host metrics may still be computed.
-
-    Attributes:
-      evaluation: without metrics.
-      means: the metrics that are means over examples, in the model's order.
-      host: those that the model makes of all rows.
-    """
-
-    evaluation: Evaluation
-    means: Mapping[str, float]
-    host: Future[dict[str, float]]
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All metrics, in the order in which they are printed; waits for them."""
-        return {**self.means, **self.host.result()}
-
-
-class EvaluationResults:
-    """Passes evaluations to console, record and observers, in their order.
-
-    Args:
-      host: computes metrics; closed together with this object.
-      warn: prints a line about metrics that are missing in the end.
-    """
-
-    def __init__(
-        self,
-        host: HostMetrics | None,
-        console: Console,
-        measurements: Measurements,
-        observers: Sequence[Observer],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._host = host
-        self._console = console
-        self._measurements = measurements
-        self._observers = observers
-        self._warn = warn
-        self._waiting: deque[Evaluated] = deque()
-
-    def add(
-        self,
-        found: Evaluated,
-        loop_seconds: float | None = None,
-        wall_seconds: float | None = None,
-    ) -> None:
-        """Adds an evaluation; publishes it if its metrics and all earlier evaluations are complete.
-
-        Raises:
-          BenchmarkError: metrics of this one or one before cannot be computed.
-        """
-        evaluation = dataclasses.replace(
-            found.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
-        )
-        self._waiting.append(dataclasses.replace(found, evaluation=evaluation))
-        self.publish()
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is an evaluation to publish."""
-        return bool(self._waiting) and self._waiting[0].host.done()
-
-    def publish(self) -> None:
-        """Publishes complete evaluations."""
-        while self.ready:
-            metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
-            found = self._waiting.popleft()
-            self._console.evaluation_result(metrics, found.evaluation.examples)
-            self._record(found.evaluation, metrics)
-
-    def finish(self, seconds: float | None = None) -> None:
-        """Waits for all evaluations, at most `seconds`, and publishes them."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while self._waiting:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                return
-            wait([self._waiting[0].host], left)
-            self.publish()
-
-    def close(self) -> None:
-        """Records unpublished evaluations without the missing metrics, with a warning."""
-        with contextlib.suppress(BenchmarkError):
-            self.publish()
-        missing = []
-        while self._waiting:
-            found = self._waiting.popleft()
-            known = found.host.done() and not found.host.exception()
-            self._record(found.evaluation, found.metrics if known else found.means)
-            if not known:
-                missing.append(str(found.evaluation.global_step))
-        if missing:
-            steps = ", ".join(missing)
-            self._warn(f"no metrics of all rows for the evaluations at global_step {steps}")
-        if self._host is not None:
-            self._host.close()
-
-    def _record(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
-        others = dict(metrics)
-        # The accuracies have fields of their own.
-        top_1, top_5 = others.pop("top_1", None), others.pop("top_5", None)
-        evaluation = dataclasses.replace(evaluation, top_1=top_1, top_5=top_5, metrics=others)
-        self._measurements.add_evaluation(evaluation)
-        for observer in self._observers:
-            observer.evaluated(evaluation)
-
-
-# Metrics of the current weights on the validation subset.
 
 # Name of the weights of examples, 0 for padding, among a model's own rows.
 _WEIGHTS = "/weights"

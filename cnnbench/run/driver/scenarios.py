@@ -38,7 +38,7 @@ from cnnbench.run.driver.build import (
 from cnnbench.run.driver.checkpoints import Restored
 from cnnbench.run.driver.console import ScenarioContext
 from cnnbench.run.driver.describe import log_parameters
-from cnnbench.run.driver.evaluation import EvaluationResults
+from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observers import (
     BenchmarkLog,

@@ -26,7 +26,7 @@ from cnnbench.records.files import writing_output
 from cnnbench.records.run import Target
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import DisplayInterval, ScenarioContext
-from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observers import Moment, Observer
 from cnnbench.run.driver.probes import Probe

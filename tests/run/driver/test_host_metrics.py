@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults, InProcess
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, InProcess
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -50,22 +51,29 @@ def failing(folder, body):
 
 
 @pytest.mark.timeout(120)
+def test_a_process_that_dies_fails_the_run(tmp_path, capsys, quick_start):
+    record = tmp_path / "record.json"
+    own = failing(tmp_path, "os.kill(os.getpid(), 9)")
+    sizes = {"batch_size": 4, "num_batches": 3, "num_warmup_batches": 0, "num_eval_batches": 1}
+    words = ("--collect_eval_results_async", "--eval_during_training_at_specified_steps=1")
+    assert command(*words, **own, **sizes, result_json=record) == 4
+    assert "of own was ended by SIGKILL" in capsys.readouterr().err.splitlines()[-1]
+    # What is known of the evaluation is kept.
+    assert '"rain_hits"' in record.read_text()
+
+
 @pytest.mark.parametrize(
     ("body", "line"),
     [
-        ("os.kill(os.getpid(), 9)", "of own was ended by SIGKILL"),
         ("os._exit(0)", "of own ended with exit status 0: no result before its result"),
         ("raise ValueError('no boxes')", "Own.host_metrics(): ValueError: no boxes"),
     ],
 )
-def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_start):
-    record = tmp_path / "record.json"
-    sizes = {"batch_size": 4, "num_batches": 3, "num_warmup_batches": 0, "num_eval_batches": 1}
-    words = ("--collect_eval_results_async", "--eval_during_training_at_specified_steps=1")
-    assert command(*words, **failing(tmp_path, body), **sizes, result_json=record) == 4
-    assert line in capsys.readouterr().err.splitlines()[-1]
-    # What is known of the evaluation is kept.
-    assert '"rain_hits"' in record.read_text()
+def test_a_process_without_a_result_is_named(body, line, tmp_path):
+    host = InProcess("own", "weather", files(failing(tmp_path, body)))
+    with pytest.raises(BenchmarkError, match=re.escape(line)):
+        host.submit({"told": np.zeros(3), "true": np.zeros(3)}).result(60)
+    host.close()
 
 
 def evaluated(step, host):
@@ -117,7 +125,7 @@ def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
     plugins = files(failing(tmp_path, body))
     code = (
         "import time\n"
-        "from cnnbench.run.driver.evaluation import InProcess\n"
+        "from cnnbench.run.driver.host_metrics import InProcess\n"
         f"host = InProcess('own', 'weather', {plugins!r})\n"
         "host.submit({'told': [0.0], 'true': [0.0]})\n"
         "time.sleep(600)"
@@ -132,7 +140,7 @@ def test_the_process_ends_with_a_run_that_is_killed(tmp_path):
 
 def test_the_process_loads_no_tensorflow():
     code = (
-        "import sys, cnnbench.run.driver.evaluation\n"
+        "import sys, cnnbench.run.driver.host_metrics\n"
         "from cnnbench.models import get_model\n"
         "get_model('ssd300', 'coco')\n"
         "print('tensorflow' in sys.modules)"

@@ -16,7 +16,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console, ScenarioContext
-from cnnbench.run.driver.evaluation import Evaluated, EvaluationResults
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.observers import Observer
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
