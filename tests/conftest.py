@@ -289,7 +289,9 @@ def cpu_devices() -> tuple[str, ...]:
     return tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(LOGICAL_DEVICES))
 
 
-_machine = functools.cache(environment.collect)
+_collect = environment.collect
+_machine = functools.cache(_collect)
+_machine_with = functools.cache(lambda *variables: _collect())
 _own_subject = functools.cache(repository.of_cnnbench)
 _own_sources = functools.cache(commands.source_digest)
 
@@ -504,7 +506,11 @@ def quick_processes(monkeypatch, _stand_ins):
 
     Stand-ins that step in turn are started.
     """
-    monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
+
+    def facts():
+        return dict(_machine_with(*environment.speed_variables(Host()).items()))
+
+    monkeypatch.setattr(environment, "collect", facts)
     monkeypatch.setattr(campaign, "execute", functools.partial(execute, stand_ins=_stand_ins))
     monkeypatch.setattr(repository, "of_cnnbench", _own_subject)
     monkeypatch.setattr(results_dir, "source_digest", _own_sources)
