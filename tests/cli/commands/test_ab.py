@@ -661,6 +661,7 @@ TINY = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=
 TINY += ["--num_warmup_batches=1", "--peak_flops=1e12"]
 
 
+@pytest.mark.slow
 def test_a_real_process_of_each_side(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     flags = ["--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r", "--pairing=turns"]

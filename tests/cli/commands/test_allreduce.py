@@ -5,6 +5,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from forked import Forked, cnnbench
 
 from cnnbench.cli import main
@@ -88,6 +89,7 @@ USABLE = {
 """Values of flags of which any other, or the default, needs more."""
 
 
+@pytest.mark.slow
 def test_every_flag_of_the_ancestor_is_accepted(call, tmp_path, monkeypatch):
     """Each at another value, before anything is measured; and all together, most at defaults."""
     monkeypatch.chdir(tmp_path)

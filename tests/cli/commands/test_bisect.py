@@ -173,6 +173,7 @@ def test_a_flag_file_that_does_not_come_with_the_commits_is_a_part_of_the_questi
     assert "the bisection in it differs in batch_size (not set, now 4)" in done.err
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_behind(repository, words, tmp_path, git, nothing_is_left):
     folder = repository({"speed": 100, "wait": 60}, {"speed": 50, "wait": 60})
     command = [sys.executable, "-m", "cnnbench", *words("main~1", "main")]

@@ -338,6 +338,7 @@ def _listens(port):
     return True
 
 
+@pytest.mark.slow
 def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     """The launch is ended by SIGKILL in mid-training, as nobody can clean up after."""
     flags = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_batches=1000000")

@@ -19,6 +19,7 @@ SECONDS = 240
 BASE = (sys.executable, "-m", "cnnbench", "--device=cpu", "--model=lenet", "--batch_size=2")
 
 
+@pytest.mark.slow
 def test_a_run_prints_the_report_and_nothing_else():
     command = [*BASE, "-num_batches=10", "-num_warmup_batches=1", "-num_gpus", "2"]
     command.append("--peak_flops=1e12")

@@ -74,6 +74,7 @@ def test_what_is_read_whole_cannot_be_skipped_by_records(call, cifar10):
     assert "--on_bad_record=skip: the files of data set cifar10" in call(*flags, code=2).err
 
 
+@pytest.mark.slow
 def test_a_resumed_run_trains_on_what_follows(run, photo_records, tmp_path):
     """The warm-up trains too: one step before three timed ones, and again one before three.
 
