@@ -2,8 +2,8 @@
 
 Checks before the first step and after the timed loop take a `Situation` and return a `Finding`. A
 new check is a function here, its id in `CONDITIONS`, its place in `BEFORE` or `AFTER`, and a row in
-docs/conditions.md. The limits are where the effect on a step becomes larger than the few per cent
-that a comparison of runs can detect.
+docs/conditions.md. A limit is the value above which the effect on a step exceeds a few percent,
+which is what a comparison of runs can detect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse_quiet(text: str) -> frozenset[str]:
 class RunFlags:
     """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice.
 
-    `cards` are the numbers of the GPUs of the run among the visible ones.
+    `cards` are the indices of the run's GPUs among the visible GPUs.
     """
 
     on_gpu: bool = False
@@ -69,7 +69,7 @@ class Situation:
       facts: about the machine, see `cnnbench.machine.facts`.
       interval: changes in the interval, see `cnnbench.machine.watch.changes`.
       gpus: state of the GPUs at the end of the interval.
-      gpus_before: at its beginning; only used after the loop.
+      gpus_before: state of the GPUs at the beginning of the interval; only used after the loop.
     """
 
     facts: Mapping[str, Any]
@@ -80,12 +80,12 @@ class Situation:
 
     @property
     def usable_cpus(self) -> int:
-        """CPUs that this process may run on."""
+        """Number of CPUs on which this process may run."""
         return int(self.facts.get("usable_cpus") or self.facts.get("logical_cpus") or 1)
 
 
 Finding: TypeAlias = "tuple[str, str] | None"
-"""The finding, with its numbers, and advice."""
+"""Two texts: the finding with its numbers, and the advice."""
 
 Check: TypeAlias = Callable[[Situation], Finding]
 
@@ -96,18 +96,18 @@ _STEAL_SHARE = 0.02
 """Limit of the share of the wanted CPU time that the hypervisor withholds."""
 
 _LOAD_PER_CPU = 0.5
-"""Limit of the load average per CPU, where CPU time is unknown."""
+"""Limit of the load average per CPU. It is used if CPU time is unknown."""
 
 _SCARCE_MEMORY = 0.05
-"""Least share of memory that must be free."""
+"""Minimum share of memory that must be free."""
 
 _SLOW_GOVERNORS = ("powersave", "conservative")
 
-# Under these drivers "powersave" is the name of the usual dynamic mode.
+# In these drivers, "powersave" is the name of the usual dynamic mode.
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
-"""Throttle reasons outside normal work, unlike a power cap."""
+"""Throttle reasons that do not occur in normal operation. (A power cap does.)"""
 
 _QUOTA_SHARE = 0.01
 """Limit of the share of the loop's time for which a control group stops threads."""
@@ -119,8 +119,8 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 def load(now: Situation) -> Finding:
     """Checks for CPU time of other processes.
 
-    The load average of the last minute still includes the run before this one, so it is only used
-    where CPU time is unknown.
+    The load average of the last minute still includes the previous run. Therefore it is used only
+    if CPU time is unknown.
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.get("load_average"), now.interval.get("other_cpus")
@@ -169,7 +169,7 @@ def threads(now: Situation) -> Finding:
 
 
 def quota(now: Situation) -> Finding:
-    """Checks for a CPU quota below what the threads can use, which stops them periodically."""
+    """Checks for a CPU quota below the number of threads, which pauses threads periodically."""
     limit = now.facts.get("cgroup_cpu_limit")
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
     if limit is None or now.flags.on_gpu or running <= limit:
@@ -180,7 +180,7 @@ def quota(now: Situation) -> Finding:
 
 
 def quota_in_loop(then: Situation) -> Finding:
-    """Checks for threads that a control group stopped."""
+    """Checks whether a control group paused threads."""
     seconds, stopped = then.interval["seconds"], then.interval.get("quota_seconds", 0.0)
     if stopped <= _QUOTA_SHARE * seconds:
         return None

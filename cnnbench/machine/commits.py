@@ -1,7 +1,7 @@
-"""Measured commits in a git repository: their order, and what became of them since.
+"""Measured commits in a git repository: their order, and what happened to them later.
 
-A record names a commit. Later the repository may know more about it: a rebase or a squash replaced
-it, a merge brought it in, another commit reverted it, or a tag that named it was moved.
+A record contains the hash of a commit. Later, the commit may have been replaced by a rebase or a
+squash, merged, or reverted by another commit, or a tag that pointed to it may have been moved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _SHORT, _ABBREVIATIONS = 12, range(7, 13)
 _MOST_NAMED = 4
 _AT_ONCE = 500
-"""Most commits in a command line."""
+"""Maximum number of commits in one command line."""
 
 _FIELDS = 5
 
@@ -35,8 +35,9 @@ class Commits:
     """The commits of all branches and tags of a repository; GitError if there is none.
 
     Attributes:
-      places: place of each commit, ancestors before descendants, by its full name, by its unique
-        abbreviations of 7 to 12 digits, and by the names of branches and tags that lead to it.
+      places: the place of each commit in the order of history; ancestors come before descendants.
+        Keys are full hashes, unique abbreviations of 7 to 12 digits, and names of branches and
+        tags.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -61,7 +62,7 @@ class Commits:
         self.places |= {name: whole[commit] for name, commit in self._refs.items()}
 
     def contains(self, commit: str, other: str) -> bool | None:
-        """Whether a commit is the other one or a descendant of it; None if one is unknown."""
+        """Whether a commit equals the other one or is its descendant; None if either is unknown."""
         if commit not in self.places or other not in self.places:
             return None
         wanted = self.places[other]
@@ -70,7 +71,7 @@ class Commits:
             one = waiting.pop()
             if self.places[one] == wanted:
                 return True
-            if one not in seen and self.places[one] > wanted:  # ancestors come first
+            if one not in seen and self.places[one] > wanted:  # ancestors have smaller places
                 seen.add(one)
                 waiting += (parent for parent in self._parents[one] if parent in self.places)
         return False
@@ -81,9 +82,9 @@ class Commits:
         return [] if place is None else self._parents[self._commits[place]]
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Sentences on measured commits that do not follow each other on one branch.
+        """Sentences about measured commits that do not follow each other on one branch.
 
-        `names` are those of records, in order: full or abbreviated hashes, branches, tags.
+        `names` are the names in the records, in order: full or abbreviated hashes, branches, tags.
         """
         known = {name: self._commits[self.places[name]] for name in names if name in self.places}
         found = [*self._missing([name for name in names if name not in known])]
@@ -98,7 +99,7 @@ class Commits:
         return found + self.reverts([*dict.fromkeys(known.values())])
 
     def reverts(self, commits: Sequence[str]) -> list[str]:
-        """A sentence for each of some commits of the repository that reverts another one."""
+        """One sentence for each commit, among those given, that reverts another commit."""
         found = []
         for start in range(0, len(commits), _AT_ONCE):
             some = commits[start : start + _AT_ONCE]
@@ -108,7 +109,7 @@ class Commits:
         return found
 
     def _missing(self, names: Sequence[str]) -> Iterator[str]:
-        """What became of commits that no branch and no tag has."""
+        """Sentences about commits that no branch and no tag contains."""
         if not names:
             return
         successors = self._successors([name for name in names if _HASH.fullmatch(name)])
@@ -123,10 +124,12 @@ class Commits:
         yield f"Without a place in the repository, {which} the one that was measured before."
 
     def _successors(self, names: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Commits of branches that replace some others, and how, as far as git still has these.
+        """For commits that were replaced: the commits that replaced them, and by which operation.
 
-        A rebase keeps author, their time and subject of a commit. A squash of a branch that is up
-        to date has the files of its last commit.
+        Only commits that git still has can be found.
+
+        After a rebase, author, author date and subject are unchanged. The squash of an up-to-date
+        branch has the same files as the last commit of the branch.
         """
         if not names:
             return {}
@@ -147,7 +150,7 @@ class Commits:
         return found
 
     def _log(self, *arguments: str, body: str = "") -> Iterator[Sequence[str]]:
-        """Commit, tree, author with time, subject and body of each commit."""
+        """For each commit: hash, tree, author with date, subject and body."""
         text = git("log", _FORM.format(body), *arguments, folder=self._folder)
         fields = text.split("\0")
         for start in range(0, len(fields) - _FIELDS + 1, _FIELDS):
@@ -155,7 +158,7 @@ class Commits:
             yield (commit.strip(), *others)
 
     def _branches(self, commits: Sequence[str]) -> Iterator[str]:
-        """Which commits are not first parents of HEAD, and the merges that brought them in."""
+        """Sentences about commits off HEAD's first-parent line, with the merges that added them."""
         line = git("rev-list", "--first-parent", "--reverse", "HEAD", folder=self._folder).split()
         aside = sorted({*commits} - {*line}, key=self.places.__getitem__)
         merges = [one for one in line if len(self._parents[one]) > 1]
@@ -178,7 +181,7 @@ def reverted(message: str) -> str:
 
 
 def in_order(items: Iterable[T], place: Callable[[T], int | None]) -> list[T]:
-    """Items in order of their places; those without a place (None) follow the one before them."""
+    """Sorts items by place. An item without a place (None) stays behind its predecessor."""
     placed: list[tuple[int, T]] = []
     last = -1
     for item in items:
@@ -193,5 +196,5 @@ def _first(names: Sequence[str]) -> str:
 
 
 def short(name: str) -> str:
-    """The first digits of a commit; other names unchanged."""
+    """The first digits of a hash. Other names are returned unchanged."""
     return name[:_SHORT] if _HASH.fullmatch(name) else name

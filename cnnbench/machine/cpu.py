@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-# Sources of facts: file system, environment variables, loaded modules.
+# Sources of facts: the file system, environment variables and loaded modules.
 
 Fact: TypeAlias = str | int | float | bool | list[str]
 Facts: TypeAlias = Mapping[str, Fact | None]
@@ -21,14 +21,14 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """Sources of facts; tests replace `root`, the folder that contains proc and sys."""
+    """Sources of facts. `root` is the folder that contains proc and sys; tests replace it."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     modules: Mapping[str, Any] = field(default_factory=lambda: sys.modules)
 
     def text(self, path: str) -> str | None:
-        """Content of a file below the root, stripped; None if unreadable."""
+        """Stripped content of a file below `root`; None if it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -44,12 +44,12 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Facts of all groups by name, as far as readable, without empty ones."""
+    """Facts of all groups by name. Facts that are empty or cannot be read are left out."""
     found: dict[str, Fact] = {}
     for group in groups:
         try:
             facts = group(host)
-        except Exception:  # a missing fact must not end a run
+        except Exception:  # A missing fact must not end a run.
             continue
         found.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
     return found
@@ -58,8 +58,8 @@ def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
 def pid_namespace(host: Host) -> str | None:
     """Identifier of the namespace of this process's PIDs; None if unreadable.
 
-    A PID names the same process in two processes with the same identifier. Other machines, and
-    containers with PIDs of their own, have other ones.
+    If two processes have the same identifier, a PID means the same process in both. Other machines
+    have different identifiers, and so do containers with separate PIDs.
     """
     boot = host.text("proc/sys/kernel/random/boot_id")
     try:
@@ -69,24 +69,24 @@ def pid_namespace(host: Host) -> str | None:
     return f"{boot} {namespace}" if boot else None
 
 
-# Facts about processor and memory: limits, settings, sources of noise in timings.
+# Facts about processor and memory: limits, settings, and sources of noise in measured times.
 
-# Instruction sets that decide how fast convolutions and matrix products can be.
+# Instruction sets that limit the speed of convolutions and matrix products.
 _ISA = (
     *("sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512_vnni", "avx_vnni"),
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
 )
 
-_NO_LIMIT = 1 << 60  # control groups of version 1 write a huge number
+_NO_LIMIT = 1 << 60  # Control groups of version 1 contain a huge number if there is no limit.
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes of memory, main or of a GPU.
 
-    `total` is the most that a process can have, including swap space; `available` is the part that
-    needs no swapping and is not used by other processes.
+    `total` is the maximum that a process can use, including swap space. `available` is the memory
+    that is free, or can be freed, without swapping.
     """
 
     total: int
@@ -94,7 +94,7 @@ class Memory:
 
 
 def available_cores() -> int:
-    """Number of processors in the affinity mask; of all where the system has no masks."""
+    """Number of processors in the affinity mask, or of all if the system has no masks."""
     return len(usable_cpus())
 
 
@@ -135,7 +135,7 @@ def processor(host: Host) -> Facts:
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": [name for name in _ISA if name in flags],
         "physical_cores": len(cores) or None,
-        # Other machines on the same hypervisor are the usual cause of noise.
+        # Noise usually comes from other machines on the same hypervisor.
         "virtual_machine": True if "hypervisor" in flags else None,
     }
 
@@ -171,7 +171,7 @@ def _choice(host: Host, path: str) -> str | None:
     return None if chosen is None else chosen.group(1)
 
 
-# Settings of the kernel: the file of each, and the function that reads it.
+# Settings of the kernel: for each one, its file and the function that reads it.
 _SETTINGS: dict[str, tuple[str, Callable[[Host, str], Fact | None]]] = {
     "cpu_driver": (f"{_POLICY}/scaling_driver", Host.text),
     "cpu_isolated": (f"{_CPU}/isolated", Host.text),
@@ -271,7 +271,8 @@ def main_memory(host: Host | None = None) -> Memory | None:
     total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
     for folder, limit, used in _memory_limits(host):
         stat = host.text(f"{folder}/memory.stat") or ""
-        # Part of what a group uses is available: the kernel reclaims file pages at once.
+        # A part of the memory that a group uses is available, because the kernel can free file
+        # pages immediately.
         pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
         total = min(total, limit + swap)
         available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))
@@ -281,7 +282,7 @@ def main_memory(host: Host | None = None) -> Memory | None:
 def cgroup_folders(host: Host, controller: str) -> list[str]:
     """Folders of this process's control group and its parents, of both versions.
 
-    The controllers "cpu" and "memory" have hierarchies of their own in version 1.
+    In version 1, the controllers "cpu" and "memory" have separate hierarchies.
     """
     lines = (host.text("proc/self/cgroup") or "").splitlines()
     groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]

@@ -1,14 +1,16 @@
 """Facts about hardware, libraries and software that a record keeps.
 
-TensorFlow opens CUDA's libraries by name when it first needs them, NCCL at the first collective.
-Their versions may be others than those that it was built with. Nothing is loaded here.
+TensorFlow opens CUDA's libraries when it first needs them, and NCCL at the first collective. Their
+versions may differ from those with which TensorFlow was built. This module reads the versions of
+loaded libraries, but loads none.
 
-An allow-list of the variables keeps secrets out. Whole prefixes are listed only where no other
-software uses them. ``TF_`` alone is shared with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold
-passwords, and ``NVIDIA_`` with ``NVIDIA_API_KEY``.
+Records contain only environment variables on an allow-list, because others may contain secrets. A
+whole prefix is on the list only if no other software uses it. For example, ``TF_`` is not on the
+list: Terraform uses ``TF_VAR_`` and ``TF_TOKEN_`` for passwords. ``NVIDIA_`` is not on the list
+because of ``NVIDIA_API_KEY``.
 
-A fact that cannot be read is absent, never empty, and reading never raises. TensorFlow is not
-loaded; where a run has loaded it, its facts are included.
+If a fact cannot be read, it is left out; no exception is raised. This module does not import
+TensorFlow. If a run has imported it, its facts are included.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from cnnbench import version as own
 from cnnbench.machine import cpu, gpu, repository
 from cnnbench.machine.cpu import Fact, FactGroup, Facts, Host, gather
 
-# Versions of the GPU libraries that this process has loaded, by their own functions.
+# Versions of the GPU libraries that this process has loaded, read with the libraries' functions.
 
 _Parts: TypeAlias = tuple[int, ...]
 
 
 def _answer(library: Any, function: str, *arguments: int) -> int:
-    """What a function stores at its last argument; OSError if it returns a status other than 0."""
+    """The number that a C function writes to its last argument. OSError if its status is not 0."""
     value = ctypes.c_int()
     status = getattr(library, function)(*arguments, ctypes.byref(value))
     if status:
@@ -46,13 +48,13 @@ def _properties(function: str, library: Any) -> _Parts:
 
 
 def _cuda_number(function: str, library: Any) -> _Parts:
-    """13.1 is 13010 (CUDA's manual, Version Management)."""
+    """Version from CUDA's number: 13010 is 13.1 (CUDA's manual, Version Management)."""
     number = _answer(library, function)
     return number // 1000, number % 1000 // 10
 
 
 def _nccl_number(library: Any) -> _Parts:
-    """2.27.7 is 22707; before 2.9, 2.8.4 was 2804 (NCCL_VERSION in nccl.h)."""
+    """Version from NCCL's number: 22707 is 2.27.7; before 2.9, 2804 is 2.8.4 (see nccl.h)."""
     number = _answer(library, "ncclGetVersion")
     major = 10_000 if number >= 10_000 else 1000
     return number // major, number % major // 100, number % 100
@@ -61,10 +63,11 @@ def _nccl_number(library: Any) -> _Parts:
 _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
     "gpu_driver_cuda": ("libcuda", partial(_cuda_number, "cuDriverGetVersion")),
     "loaded_cudart": ("libcudart", partial(_cuda_number, "cudaRuntimeGetVersion")),
-    # libcublas.so asks libcublasLt.so, which belongs to it, but finds TensorFlow's function of this
-    # name, which may load a library.
+    # libcublasLt.so is asked instead of libcublas.so. The function of libcublas.so would call
+    # TensorFlow's function of the same name, which may load a library.
     "loaded_cublas": ("libcublasLt", partial(_properties, "cublasLtGetProperty")),
-    # libcudnn.so loads libcudnn_graph.so for an answer, and aborts the process where it is missing.
+    # libcudnn_graph.so is asked instead of libcudnn.so. To answer, libcudnn.so loads this library,
+    # and aborts the process if it is missing.
     "loaded_cudnn": ("libcudnn_graph", partial(_properties, "cudnnGetProperty")),
     "loaded_nccl": ("libnccl", _nccl_number),
 }
@@ -72,10 +75,13 @@ _LIBRARIES: dict[str, tuple[str, Callable[[Any], _Parts]]] = {
 
 
 def loaded(host: Host) -> Facts:
-    """Versions of the loaded libraries; several of a library, in the order of paths, by commas."""
+    """Versions of the loaded libraries.
+
+    If a library is loaded several times, versions are joined with commas, in the order of paths.
+    """
     mapped = host.text("proc/self/maps") or ""
     lines = (line.split(maxsplit=5) for line in mapped.splitlines())
-    # The sixth column has the path of what is mapped from a file.
+    # The sixth column contains the path of a mapped file.
     paths = sorted({fields[5].removesuffix(" (deleted)") for fields in lines if len(fields) > 5})
     found = {}
     for fact, (name, version) in _LIBRARIES.items():
@@ -87,17 +93,17 @@ def loaded(host: Host) -> Facts:
 
 def _text(path: str, version: Callable[[Any], _Parts]) -> str | None:
     try:
-        # Fails for a file that is mapped, but not as a library.
+        # Fails if the file is mapped but not loaded as a library.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         return ".".join(map(str, version(library)))
-    except (OSError, AttributeError):  # it lacks the function, or that fails
+    except (OSError, AttributeError):  # The function is missing, or it fails.
         return None
 
 
 # Versions of Python, TensorFlow and cnnbench, and environment variables that change speed.
 
 XLA_CACHE = "--tf_xla_persistent_cache_directory="
-"""Option of TF_XLA_FLAGS for the folder of --xla_cache_dir."""
+"""The option in TF_XLA_FLAGS that sets the folder of --xla_cache_dir."""
 
 _TENSORFLOW_PACKAGES = (
     "tensorflow",
@@ -174,7 +180,10 @@ def tensorflow_build(host: Host) -> Facts:
 
 
 def tensorflow_threads(host: Host) -> Facts:
-    """Thread counts set in the loaded TensorFlow; absent where it chooses them."""
+    """Thread counts that are set in the loaded TensorFlow.
+
+    Counts that TensorFlow chooses are left out.
+    """
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -185,7 +194,7 @@ def tensorflow_threads(host: Host) -> Facts:
 
 
 def commit(host: Host) -> Facts:
-    """Commit of the checkout of cnnbench, and whether files differ from it and by what."""
+    """Commit of cnnbench's checkout, whether files differ from it, and a digest of these."""
     found = repository.of_cnnbench()
     return {
         "git_commit": found.revision,
@@ -196,7 +205,7 @@ def commit(host: Host) -> Facts:
 
 
 def may_be_shown(variable: str) -> bool:
-    """Whether records list an environment variable: one that changes speed and is no secret."""
+    """Whether records may contain an environment variable: it changes speed and is no secret."""
     listed = variable in _NAMES or variable.startswith(_PREFIXES)
     return listed and not any(word in variable.upper() for word in _SECRET)
 
@@ -213,7 +222,7 @@ def speed_variables(host: Host) -> Facts:
 
 
 def without_places(name: str, value: Any) -> Any:
-    """A fact as it counts: of files and folders that env_* name, only that they are given."""
+    """A fact as it is compared. For paths in env_* facts, only their presence counts."""
     if not name.startswith("env_") or not value:
         return value
     return "..." if _PLACE_NAME.search(name) else _PLACE.sub(r"\1...", str(value))
@@ -247,7 +256,7 @@ def collect(host: Host | None = None) -> dict[str, Fact]:
 
 
 def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
-    """All facts by the titles of `SECTIONS`, without empty sections."""
+    """All facts, by section title; see `SECTIONS`. Empty sections are left out."""
     host = Host() if host is None else host
     gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
     return {title: facts for title, facts in gathered if facts}

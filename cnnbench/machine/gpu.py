@@ -1,7 +1,8 @@
 """NVIDIA GPUs: facts for the record, and their current state.
 
-Everything is read by NVML, through the module pynvml (nvidia-ml-py, part of the extra
-``and-cuda``), within milliseconds. Without it, models and driver come from the driver's files.
+NVML provides everything within milliseconds, through the module pynvml (nvidia-ml-py, part of the
+extra ``and-cuda``). If pynvml is not installed, models and driver version come from the driver's
+files.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 from cnnbench.machine.cpu import FactGroup, Facts, Host, Memory
 
-# Bits of the reasons why a GPU clocks lower than it could. Idleness, clocks set on
-# purpose and displays are left out: they are no disturbance, or facts of their own.
+# Bits for the reasons why a GPU's clock is reduced. Idleness, clocks that a user has set and
+# displays are left out: they are not disturbances, or separate facts.
 _REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -30,7 +31,7 @@ _REASONS = {
 }
 
 THROTTLE_REASONS = tuple(_REASONS.values())
-"""Reasons for a reduced clock, as records have them."""
+"""Reasons for a reduced clock, as they appear in records."""
 
 # Values of NVML's enumerations.
 _SM_CLOCK = 1
@@ -38,10 +39,10 @@ _THERMAL_POLICY = 1
 
 
 EMULATED = "EMULATED_GPU"
-"""Name of emulated GPUs, which compute on the host's CPUs, in NVML and in TensorFlow."""
+"""Name of emulated GPUs in NVML and in TensorFlow. They compute on the host's CPUs."""
 
 EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measurements"
-"""A run's notice about such GPUs."""
+"""The notice that a run prints if GPUs are emulated."""
 
 
 @contextlib.contextmanager
@@ -49,13 +50,13 @@ def nvml(host: Host) -> Iterator[Any]:
     """The initialised module pynvml; None without driver, module or library."""
     try:
         if host.modules is sys.modules:
-            ctypes.CDLL("libnvidia-ml.so.1")  # fails much sooner than pynvml, which needs it
-            # Waits for another thread that is loading it.
+            ctypes.CDLL("libnvidia-ml.so.1")  # pynvml needs it, but would fail much later
+            # If another thread is importing it, this waits.
             module = importlib.import_module("pynvml")
         else:
             module = host.modules["pynvml"]
         module.nvmlInit()
-    except Exception:  # NVMLError, where driver or library are missing or too old
+    except Exception:  # NVMLError: driver or library are missing or too old
         module = None
     try:
         yield module
@@ -66,12 +67,12 @@ def nvml(host: Host) -> Iterator[Any]:
 
 
 def handles(module: Any) -> list[Any]:
-    """NVML's handles of all GPUs, in its order."""
+    """NVML's handles of all GPUs, in NVML's order."""
     return [module.nvmlDeviceGetHandleByIndex(i) for i in range(module.nvmlDeviceGetCount())]
 
 
 def handles_of_run(module: Any, host: Host, cards: Sequence[int] | None = None) -> dict[int, Any]:
-    """NVML's handles of the GPUs of a run by their numbers; see `gpus_of_run`."""
+    """NVML's handles of a run's GPUs, by GPU number; see `gpus_of_run`."""
     found = handles(module)
     uuids = [_text(module.nvmlDeviceGetUUID(handle)) for handle in found]
     return {i: found[i] for i in gpus_of_run(uuids, host.environ, cards)}
@@ -83,15 +84,15 @@ def _text(value: str | bytes) -> str:
 
 
 def ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML to a query; None if this GPU or driver does not support it."""
+    """NVML's answer to a query; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
-    except Exception:  # NVMLError, whose module may be missing
+    except Exception:  # NVMLError, but its module may be missing
         return None
 
 
 def driver_files(host: Host) -> Facts:
-    """Driver version and models as the kernel module reports them."""
+    """Driver version and models, as reported by the kernel module."""
     version = re.search(r"\b\d+\.\d+(\.\d+)?\b", host.text("proc/driver/nvidia/version") or "")
     names = []
     for folder in sorted((host.root / "proc/driver/nvidia/gpus").glob("*")):
@@ -101,7 +102,7 @@ def driver_files(host: Host) -> Facts:
 
 
 def nvml_facts(host: Host) -> Facts:
-    """Names, driver and limits; lists only contain GPUs that report them."""
+    """Names, driver and limits. A list contains only the GPUs that report the value."""
     with nvml(host) as module:
         if module is None:
             return {}
@@ -128,9 +129,9 @@ def nvml_facts(host: Host) -> Facts:
 def gpu_memory(
     cards: Sequence[int] | None = None, per_card: int = 1, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of a run (see `gpus_of_run`) that has the least free; None without NVML.
+    """Memory of the run's GPU with the least free memory; None without NVML. See `gpus_of_run`.
 
-    Of cards that are divided into several GPUs, that of one of these.
+    If cards are divided into several GPUs, it is the memory of one part.
     """
     host = Host() if host is None else host
     with nvml(host) as module:
@@ -145,7 +146,7 @@ def gpu_memory(
 
 
 def visible_to_tensorflow(host: Host) -> Facts:
-    """GPUs that the loaded TensorFlow sees; they override those of the machine."""
+    """GPUs that the loaded TensorFlow sees. These facts replace those of the machine."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -162,9 +163,10 @@ def visible_to_tensorflow(host: Host) -> Facts:
 
 
 def uses_tensor_float_32(host: Host) -> bool:
-    """Whether products of float32 on GPUs use TF32, where the hardware can.
+    """Whether float32 products on GPUs use TF32, if the hardware supports it.
 
-    TensorFlow enables it unless it is told otherwise; NVIDIA's libraries obey the variable first.
+    TensorFlow enables TF32 by default. For NVIDIA's libraries, the environment variable takes
+    precedence.
     """
     tf: Any = host.modules.get("tensorflow")
     enabled = tf is None or bool(tf.config.experimental.tensor_float_32_execution_enabled())
@@ -184,9 +186,10 @@ class GpuState:
 
     Attributes:
       sm_clock_mhz: clock of its multiprocessors.
-      throttle_reasons: why its clock is lowered, of `THROTTLE_REASONS`.
-      processes: names of the processes that compute on it, by process id.
-      thermal_seconds: time throttled for heat since the driver started.
+      throttle_reasons: reasons for a reduced clock; see `THROTTLE_REASONS`.
+      processes: names of the processes that compute on this GPU, by process ID.
+      thermal_seconds: time for which the GPU was throttled because of heat, since the driver
+        started.
     """
 
     index: int
@@ -198,7 +201,7 @@ class GpuState:
 
     @property
     def others(self) -> dict[int, str]:
-        """Names of the processes other than this one, by process id."""
+        """Names of the other processes on this GPU, by process ID."""
         return {pid: name for pid, name in (self.processes or {}).items() if pid != os.getpid()}
 
 
@@ -228,7 +231,7 @@ def _state(host: Host, module: Any, index: int, handle: Any) -> GpuState:
 
 
 def visible_gpus(host: Host) -> list[str]:
-    """The GPUs that a process may use now, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that a process may use now, in the form of CUDA_VISIBLE_DEVICES."""
     visible = host.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [part.strip() for part in visible.split(",") if part.strip()]
@@ -238,8 +241,8 @@ def visible_gpus(host: Host) -> list[str]:
 def share_of_gpus(host: Host, index: int, count: int, per_card: int = 1) -> str | None:
     """Value of CUDA_VISIBLE_DEVICES for a process, the `index`th that uses `count` visible GPUs.
 
-    Every visible card has `per_card` of them, which several processes may share. None if there are
-    too few.
+    Every visible card is divided into `per_card` GPUs, so several processes may share a card. None
+    if there are too few GPUs.
     """
     first, end = index * count // per_card, math.ceil((index + 1) * count / per_card)
     visible = visible_gpus(host)
@@ -247,7 +250,7 @@ def share_of_gpus(host: Host, index: int, count: int, per_card: int = 1) -> str 
 
 
 def gpu_count(host: Host) -> int:
-    """GPUs of the machine, by NVML or, without it, the driver's files."""
+    """Number of GPUs of the machine, from NVML or, without NVML, from the driver's files."""
     with nvml(host) as module:
         if module is not None:
             return len(handles(module))
@@ -260,13 +263,14 @@ def gpus_of_run(
 ) -> tuple[int, ...]:
     """GPUs that a run uses: numbers in the driver's order.
 
-    CUDA numbers the fastest GPU first, which is the same order where all are equal.
+    CUDA gives the fastest GPU the first number. If all GPUs are equal, CUDA's order is the driver's
+    order.
 
     Args:
       uuids: UUIDs of all GPUs, in the driver's order.
-      environ: environment variables. CUDA_VISIBLE_DEVICES has numbers or (beginnings of) UUIDs;
-        GPUs after an unknown one are invisible.
-      cards: numbers among the visible GPUs; None for all.
+      environ: environment variables. CUDA_VISIBLE_DEVICES contains numbers, UUIDs or beginnings of
+        UUIDs. GPUs after an unknown entry are invisible.
+      cards: indices among the visible GPUs; None for all.
     """
     visible = list(range(len(uuids)))
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -291,7 +295,7 @@ class GpuView:
     mine: tuple[int, ...] = ()
 
     def without(self, peers: Collection[int]) -> GpuView:
-        """The view without the PIDs of the run's other processes on the GPUs of the run."""
+        """A view without the run's other processes, given by PID, on the run's GPUs."""
         states = list(self.states)
         for i in self.mine:
             running = states[i].processes
@@ -311,7 +315,7 @@ class GpuView:
         return tuple(state.index for state in self.states if not state.others)
 
     def facts(self) -> dict[str, list[str] | list[int]]:
-        """Clocks, throttle reasons and other processes of the run's GPUs, where there are any."""
+        """Clocks, throttle reasons and other processes of the run's GPUs, if there are any."""
         found: dict[str, list[str] | list[int]] = {
             "gpu_clocks_mhz": [s.sm_clock_mhz for s in self.own if s.sm_clock_mhz is not None],
             "gpu_throttle_reasons": [
@@ -327,10 +331,10 @@ class GpuView:
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
-    """The processes that appeared on a GPU between two states, except this one.
+    """The processes that appeared on a GPU between two states, except this process.
 
-    Inside a container the driver knows this process by another number. So where its own number is
-    missing and one process is new, that one is taken for this.
+    Inside a container, the driver uses a different PID for this process. Therefore, if this
+    process's PID is missing and exactly one process is new, that one is assumed to be this process.
     """
     known = {} if before is None else before.processes or {}
     new = {pid: name for pid, name in after.others.items() if pid not in known}

@@ -1,11 +1,13 @@
-"""Git repositories: commands that run no program of theirs, and the subject of a measurement.
+"""Git commands that run no program of the repository, and the subject of a measurement.
 
-The configuration of a repository of any origin may name programs that git runs even for reading:
-hooks, a monitor of the file system, filters, a signature checker, helpers of a connection. `git`
-reads facts and runs none of them; `command` changes working trees and leaves only the filters and
-the connection that a checkout needs. In a hook, git's variables name the repository and the index
-of the hook: all commands and processes run with `environment`, which lacks them, and find the
-repository of their folder.
+The configuration of an untrusted repository may name programs that git runs even when it only
+reads: hooks, a file system monitor, filters, a signature checker, connection helpers. `git` reads
+facts and runs none of them. `command` changes working trees, so it allows the filters and the
+connection that a checkout needs.
+
+In a hook, git sets variables that name the hook's repository and index. All commands and processes
+run with `environment`, which does not contain these variables, so they find the repository of their
+folder.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from cnnbench.records.run import Subject
 
 _SECONDS = 10.0
 
-# Those of `git rev-parse --local-env-vars` of all versions, and of its options before a command
-# that hooks inherit. GIT_CONFIG_COUNT is not among them: as GIT_CONFIG_GLOBAL it configures every
-# repository, such as safe.directory in a container, and names none.
+# Variables that `git rev-parse --local-env-vars` lists in any version, and variables that git's
+# options set for hooks. GIT_CONFIG_COUNT is not included: like GIT_CONFIG_GLOBAL, it applies to
+# every repository (for example, safe.directory in a container) and names none.
 _LOCAL = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|CONFIG|CONFIG_PARAMETERS|DIR|GRAFT_FILE|PREFIX|"
     "IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|"
@@ -37,7 +39,7 @@ _LOCAL = re.compile(
 )
 
 # scheme://user:password@host:port/owner/name, user@host:owner/name, and the host in other forms.
-# Whatever else an address has may be a secret: a query, a fragment, a password with a slash.
+# All other parts of an address may be secrets: a query, a fragment, a password with a slash.
 _HOST = r"(?P<host>[\w.-]*|\[[\w:.]+\])"
 _PATH = r"(?P<path>(?!//)(?:[\w.~+/-]|%20)+)"
 _LONG = re.compile(rf"(?:https?|ftps?|ssh|git|git\+ssh|file)://(?:[^/]*@)?{_HOST}(?::\d+)?/{_PATH}")
@@ -46,28 +48,31 @@ _OTHER = re.compile(rf"(?:\w+::)?[\w+.-]+://(?:[^/]*@)?{_HOST}(?::\d+)?(?P<path>
 
 _NO_PROGRAMS = (
     *("-c", "core.hooksPath=/dev/null"),
-    # The empty value stands for "none" in every version; "false" was once the name of a program.
+    # The empty value means "none" in every version. In old versions, "false" was the name of a
+    # program.
     *("-c", "core.fsmonitor="),
     *("-c", "log.showSignature=false"),
 )
-# Without the optional locks a benchmark never blocks a commit. An object that a partial clone
-# lacks is not fetched: that runs programs such as core.sshCommand. The second variable is for
-# versions before 2.44, which do not know the first. Reasons are in English.
+# Optional locks are off, so that a benchmark never blocks a commit. Objects that a partial clone
+# lacks are not fetched, because this runs programs such as core.sshCommand. The second variable is
+# for versions before 2.44, which do not know the first. Error messages are in English.
 _READING = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "LC_ALL": "C",
 }
-# A filter runs when git compares contents, so files with one are left out; and in a submodule git
-# would start another git, which obeys the configuration there.
+# Files with a filter are left out, because git runs the filter when it compares contents.
+# Submodules are left out, because git would start another git that obeys the submodule's
+# configuration.
 _TRACKED = ("--ignore-submodules=dirty", "--", ":(top,attr:!filter)")
 _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", *_TRACKED)
 _CHANGES = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--full-index"),
     *("--submodule=short", "HEAD", *_TRACKED),
 )
-# Of untracked files only those that Python can import: programs write others, such as logs.
+# Untracked files count only if Python can import them. Others, such as logs, are written by
+# programs.
 _MODULES = (
     *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
     *(f":(top,glob)**/*{suffix}" for suffix in (".py", ".so")),
@@ -81,12 +86,12 @@ class GitError(Exception):
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process without those that name a repository to git."""
+    """The environment variables of this process, except those that name a repository to git."""
     return {name: value for name, value in os.environ.items() if not _LOCAL.fullmatch(name)}
 
 
 def command(folder: str | Path | None = None) -> list[str]:
-    """Prefix of a git command without hooks and file system monitor."""
+    """The first words of a git command that runs no hooks and no file system monitor."""
     place = [] if folder is None else ["-C", str(folder)]
     return ["git", *place, *_NO_PROGRAMS]
 
@@ -106,7 +111,7 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 
 
 def reason(errors: str) -> str:
-    """The reason in what git has written on standard error, with the command that it advises."""
+    """The reason in git's standard error, with the command that git advises."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     advice = [line for line in lines[1:] if line.startswith("git config ")]
     found = re.search(r"^(?:fatal|error): (.+)$", "\n".join(lines), re.MULTILINE)
@@ -115,7 +120,7 @@ def reason(errors: str) -> str:
 
 def commit_of(text: str, folder: str | Path | None = None) -> str:
     """The commit that a branch, tag or abbreviated hash names; GitError if it names none."""
-    if not text or text.startswith("-"):  # git would take it for an option
+    if not text or text.startswith("-"):  # git would treat it as an option
         raise GitError("no name of a commit")
     try:
         return git("rev-parse", "--verify", f"{text}^{{commit}}", folder=folder)
@@ -136,14 +141,21 @@ def why_missing(folder: str | Path | None = None) -> str:
 def of_work(
     flags: Mapping[str, Any], folder: str | Path | None = None, parts: Iterable[str] | None = None
 ) -> Subject:
-    """Repository of a measurement: of a checkout, the folder.
+    """The repository of a measurement.
 
-    Without a checkout, it is the repository of a plug-in: of one with networks, if there is one,
-    and of several repositories the first by name, so that the order of plug-ins does not matter.
-    Without such a plug-in it is that of the working directory. Plug-ins that it does not track,
-    wherever they are, are changes, and so are their `parts`: by default those of the plug-ins that
-    are loaded in this process. Where there is no repository, cnnbench is measured, whose commit is
-    a fact of the environment.
+    The first rule that applies decides:
+
+    1. The repository of the side's checkout.
+
+    2. The repository of a plug-in. Plug-ins with networks come first. Of several repositories, the
+    first by name is used, so that the order of plug-ins does not matter.
+
+    3. The repository of the working directory.
+
+    4. None: then cnnbench itself is measured, and its commit is a fact of the environment.
+
+    Plug-ins that this repository does not track count as uncommitted changes. So do their `parts`,
+    by default those of the plug-ins that are loaded in this process.
     """
     networks = (plugins.FLAG, "model_plugin")
     listed = sorted(
@@ -182,7 +194,7 @@ def _tracks(folder: str | Path | None, file: Path) -> bool:
 
 
 def of_cnnbench() -> Subject:
-    """The checkout that cnnbench runs from; empty if it is installed."""
+    """The checkout from which cnnbench runs; empty if cnnbench is installed."""
     folder = Path(version.__file__).resolve().parent.parent
     return of_folder(folder) if (folder / ".git").exists() else Subject()
 
@@ -190,8 +202,8 @@ def of_cnnbench() -> Subject:
 def of_folder(folder: str | Path | None = None) -> Subject:
     """Repository, commit, and uncommitted changes; empty outside of any repository.
 
-    Changes are those of tracked files, and modules that are neither tracked nor ignored. Files with
-    a filter, such as those of Git LFS, and changes within submodules do not count.
+    Changes are changed tracked files, and modules that are neither tracked nor ignored. Files with
+    a filter, such as Git LFS, and changes within submodules do not count.
     """
     try:
         lines = git(*_STATUS, folder=folder, timeout=_SECONDS).splitlines()
@@ -202,7 +214,8 @@ def of_folder(folder: str | Path | None = None) -> Subject:
         if not all(line.startswith("#") for line in lines):
             parts.insert(0, git(*_CHANGES, folder=folder, timeout=_SECONDS).encode())
     except GitError as error:
-        # Relative, since the working directory may be gone. HEAD is in a bare repository.
+        # The path is relative, because the working directory may have been removed. HEAD exists
+        # even in a bare repository.
         names = [Path(folder or "", *[".."] * up, n) for up in range(64) for n in (".git", "HEAD")]
         return Subject(unknown=str(error) if any(map(os.path.exists, names)) else None)
     changes = _digest(*parts) if parts else None
@@ -212,7 +225,7 @@ def of_folder(folder: str | Path | None = None) -> Subject:
 
 
 def _modules(folder: str | Path | None) -> Iterator[bytes]:
-    """Names and contents of untracked modules."""
+    """Paths and contents of untracked modules."""
     names = git(*_MODULES, folder=folder, timeout=_SECONDS).split("\0")
     top = git("rev-parse", "--show-toplevel", folder=folder) if names != [""] else ""
     for name in filter(None, names):
@@ -226,7 +239,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def _name(folder: str | Path | None) -> str | None:
-    """The address of `origin`, else the folder shared by all worktrees of the repository."""
+    """The address of `origin`, or else the folder that all worktrees of the repository share."""
     with contextlib.suppress(GitError):
         return address(git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS))
     with contextlib.suppress(GitError):
@@ -237,10 +250,10 @@ def _name(folder: str | Path | None) -> str | None:
 
 
 def address(url: str) -> str | None:
-    """A repository's address as host/path, equal for all protocols and without secrets.
+    """A repository's address as host/path: equal for all protocols and without secrets.
 
-    Of a local path only the last part is returned, of an address in another form only the host, or
-    None where that is unknown.
+    For a local path, only the last part is returned. For an address in another form, only the host
+    is returned, or None if it is unknown.
     """
     found = _LONG.fullmatch(url) or _SHORT.fullmatch(url) or _OTHER.fullmatch(url)
     if found is None and ":" in url.partition("/")[0]:

@@ -1,7 +1,7 @@
 """Measuring conditions, sampled while a run goes on.
 
-Everything is read from a few files of /proc and /sys, in well under a millisecond on a small
-machine; nothing runs in between.
+Each sample reads a few files in /proc and /sys, which takes well under a millisecond on a small
+machine. Nothing runs between samples.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from cnnbench.machine.gpu import (
 )
 from cnnbench.records.run import ConditionNote, Conditions
 
-# Counters of the machine, their changes between two samples, and the clock of its CPUs.
+# Counters of the machine, their changes between two samples, and the clock rate of its CPUs.
 
 _USER_TIME = 11
 """Index of utime in /proc/PID/stat after the name; stime, cutime and cstime follow."""
 
 _SHORTEST = 0.2
-"""Least interval between samples; the kernel counts CPU time in hundredths of a second."""
+"""Minimum interval between samples, because the kernel counts CPU time in hundredths of a second.
+"""
 
 _CPU = "sys/devices/system/cpu"
 
 _CLOCKS = 8
-"""Maximum number of CPUs whose clock is read: older kernels may take 10 ms for each."""
+"""Maximum number of CPUs whose clock rate is read, because older kernels may need 10 ms for each.
+"""
 
 _CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+)$", re.MULTILINE)
-"""Number and clock of a CPU in /proc/cpuinfo, which has a paragraph for each."""
+"""Number and clock rate of a CPU in /proc/cpuinfo, which contains one paragraph per CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,10 @@ class Counters:
       at: seconds, monotonic.
       busy_seconds: busy time of all CPUs.
       steal_seconds: CPU time that the hypervisor withheld.
-      own_seconds: CPU time of the processes of the run, and of their ended children.
+      own_seconds: CPU time of the run's processes, and of their children that have ended.
       load_average: runnable tasks, mean of the last minute.
-      thermal_events: times that a core or package was throttled for heat.
-      quota_seconds: time for which control groups stopped threads.
+      thermal_events: number of times that a core or package was throttled because of heat.
+      quota_seconds: time for which control groups paused threads.
       swapped_pages: pages read from and written to swap space.
     """
 
@@ -76,14 +78,14 @@ class Counters:
     def since(self, first: Counters) -> dict[str, Any]:
         """Changes since an earlier sample, by name; None where unknown."""
         pairs = {f.name: (getattr(first, f.name), getattr(self, f.name)) for f in fields(self)}
-        # A counter that goes back was reset, by a suspended machine for example.
+        # If a counter decreases, it was reset, for example because the machine was suspended.
         return {
             name: None if before is None or now is None or now < before else now - before
             for name, (before, now) in pairs.items()
         }
 
     def moved(self, first: Counters, second: Counters) -> Counters:
-        """These counters without what was counted between two later samples; None where unknown."""
+        """These counters without the change between two later samples; None where unknown."""
         changes = second.since(first)
         changes["load_average"] = 0.0
         known: dict[str, Any] = {
@@ -98,11 +100,11 @@ def take(
 ) -> Counters:
     """Samples the counters. Never raises.
 
-    `peers` are PIDs of the other processes of the run on this machine; the run's CPU time is
-    unknown when one of them has ended.
+    `peers` are the PIDs of the run's other processes on this machine. If one of them has ended, the
+    run's CPU time is unknown.
     """
     busy, steal = _cpu_seconds(host)
-    # Not os.times, which counts hundredths of a second.
+    # os.times is not used, because it counts hundredths of a second.
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own = sum(one.ru_utime + one.ru_stime for one in used)
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
@@ -125,10 +127,10 @@ def take(
 def changes(first: Counters, second: Counters) -> dict[str, float]:
     """Changes between two samples by name, without unknown ones.
 
-    `other_cpus` is the mean number of CPUs kept busy by processes outside the run,
-    `steal_fraction` the share of the wanted CPU time that the hypervisor withheld; both are unknown
-    for samples less than 0.2 s apart. `load_average` is that at the beginning, because it includes
-    this process later.
+    `other_cpus` is the mean number of CPUs that processes outside the run keep busy.
+    `steal_fraction` is the share of the requested CPU time that the hypervisor withheld. Both are
+    unknown if the samples are less than 0.2 s apart. `load_average` is the value at the beginning,
+    because later it includes this process.
     """
     change = second.since(first)
     seconds, busy, quota = change["at"], change["busy_seconds"], change["quota_seconds"]
@@ -151,7 +153,7 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
 
 
 def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
-    """Busy and stolen time of all CPUs; guests' time is part of the first two columns."""
+    """Busy and stolen time of all CPUs. The first two columns include the time of guests."""
     found = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
     columns = [] if found is None else [int(word) for word in found.group(1).split()]
     if len(columns) < 7:
@@ -172,7 +174,7 @@ def cpu_seconds_of(host: Host, pid: int) -> float | None:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        return None  # avoids a search over hundreds of CPUs
+        return None  # avoids reading hundreds of CPUs
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")
@@ -196,7 +198,7 @@ def _quota_seconds(host: Host) -> float | None:
 def clock_mhz(host: Host) -> int | None:
     """The current clock: the median over some CPUs that this process may use. Never raises.
 
-    None where the kernel does not report it, as in most virtual machines.
+    None if the kernel does not report it. This is the case in most virtual machines.
     """
     wanted = sorted(usable_cpus())
     some = wanted[:: -(-len(wanted) // _CLOCKS) or 1]
@@ -205,21 +207,21 @@ def clock_mhz(host: Host) -> int | None:
     if kilohertz:
         return round(median(kilohertz) / 1000)
     told = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
-    # A nominal clock is the same to the last digit everywhere, a measured one is not.
+    # If all CPUs report exactly the same clock rate, it is the nominal one, not a measured one.
     if len(set(told.values())) < 2:
         return None
     known = [float(told[str(number)]) for number in wanted if str(number) in told]
     return round(median(known)) if known else None
 
 
-# Samples of the machine before the first step and around the timed loop, never within.
+# Samples are taken before the first step and around the timed loop, never within the loop.
 
 _POWERCAP = "sys/class/powercap"
 _WATTS_AT_MOST = 1000.0
 """Assumed power limit, in watts, of a package that reports none."""
 
 _ABOVE_LIMIT = 1.2
-"""Factor by which short peaks may exceed the limit of a package."""
+"""Factor by which short peaks of power may exceed a package's limit."""
 
 
 @dataclass(frozen=True)
@@ -227,9 +229,9 @@ class EnergyCounter:
     """A counter of energy; `read` returns None if it is unreadable.
 
     Attributes:
-      per_joule: increase of the counter per joule.
-      range: value at which it wraps around to zero; None if it does not.
-      longest_seconds: longest interval in which it cannot wrap around more than once.
+      per_joule: by how much the counter increases per joule.
+      range: value at which the counter wraps around to zero; None if it does not wrap.
+      longest_seconds: longest interval in which the counter cannot wrap around more than once.
     """
 
     name: str
@@ -243,8 +245,8 @@ class EnergyCounter:
 class EnergyMeter:
     """Reads all counters at two moments, before and after the timed loop and never in it.
 
-    RAPL counts the energy of processor packages and their memory, NVML that of whole GPU boards,
-    all processes included; disks, fans and power supplies are in neither.
+    RAPL counts the energy of processor packages and their memory. NVML counts the energy of whole
+    GPU boards. Both include all processes. Neither includes disks, fans and power supplies.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class EnergyMeter:
         self._past: list[float | None] = [0.0] * len(self._counters)
 
     def start(self) -> None:
-        """Reads the counters for the first time, or again after a pause."""
+        """Reads the counters, at first or after a pause."""
         self._start = (self._clock(), self._read())
 
     def pause(self) -> None:
@@ -273,9 +275,10 @@ class EnergyMeter:
         ]
 
     def stop(self) -> dict[str, Any]:
-        """The energy since `start`, without pauses, by the names of `Measured`.
+        """The energy since `start`, without pauses. Keys are the names in `Measured`.
 
-        A kind of device with an unreadable counter is None; empty where no counter could be read.
+        If a counter of a kind of device cannot be read, its value is None. If no counter can be
+        read, the result is empty.
         """
         self.pause()
         cpu, gpu = self._total(on_gpu=False), self._total(on_gpu=True)
@@ -299,7 +302,7 @@ def _joules(
     if first is None or last is None:
         return None
     if counter.longest_seconds is not None and seconds > counter.longest_seconds:
-        return None  # it may have wrapped around several times
+        return None  # The counter may have wrapped around several times.
     if last < first:
         if counter.range is None:
             return None
@@ -308,11 +311,11 @@ def _joules(
 
 
 def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
-    """Counters of processor packages and of the memory beside them; none unless all can be read.
+    """Counters of processor packages and their memory. Empty if any of them cannot be read.
 
-    The domains inside a package (cores, graphics) are part of it, and "psys", the whole platform,
-    contains it; the name is intel-rapl for AMD, too. Reading needs root, or files that root has
-    made readable.
+    Domains inside a package (cores, graphics) are part of the package, and "psys", the whole
+    platform, contains it, so they are not added. The folder's name is intel-rapl on AMD processors
+    too. Only root can read the files, unless root has made them readable.
     """
     counters = []
     for path in sorted((host.root / _POWERCAP).glob("intel-rapl:*")):
@@ -330,7 +333,7 @@ def rapl_counters(host: Host) -> tuple[EnergyCounter, ...]:
 
 
 def _watts(host: Host, folder: str) -> float:
-    """Power that a domain cannot exceed for long."""
+    """The power limit of a domain, which it can exceed only for a short time."""
     files = [
         f"{folder}/constraint_{i}_{kind}_uw"
         for i in range(3)
@@ -342,13 +345,13 @@ def _watts(host: Host, folder: str) -> float:
 
 @contextmanager
 def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[EnergyCounter, ...]]:
-    """Counters of the GPUs of a run, valid within the block; none without pynvml or counters."""
+    """Counters of a run's GPUs, valid within the block. Empty without pynvml or counters."""
     with nvml(host) as module:
         counters: tuple[EnergyCounter, ...] = ()
         if module is not None:
             with suppress(Exception):  # pynvml's own exceptions
                 mine = handles_of_run(module, host, cards)
-                # GPUs before Volta do not count energy.
+                # GPUs that are older than Volta do not count energy.
                 count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
                     EnergyCounter(f"NVML GPU {i}", True, partial(ask, count, handle), 1e3)
@@ -358,18 +361,19 @@ def nvml_counters(host: Host, cards: Sequence[int] | None) -> Iterator[tuple[Ene
 
 
 class Watch:
-    """The conditions of one run; as a context manager it encloses the timed loop.
+    """The conditions of one run. As a context manager, it encloses the timed loop.
 
-    Created when the run starts, before TensorFlow is loaded: the load by other processes is
-    measured over these seconds, and GPUs are read in a thread.
+    It is created when the run starts, before TensorFlow is imported. The load by other processes is
+    measured during the import, and a thread reads the state of the GPUs.
 
     Args:
       gpus: whether the run may use GPUs.
       starts_with_others: whether other processes of the same measurement start at the same time.
-        The load before the first step is then theirs, and ignored.
+        They then cause the load before the first step, so this load is ignored.
 
     Attributes:
-      energy: energy of the timed loop, by the names of `Measured`; empty where it cannot be read.
+      energy: energy of the timed loop. Keys are the names in `Measured`. Empty if it cannot be
+        read.
     """
 
     def __init__(
@@ -403,7 +407,7 @@ class Watch:
         self.energy: dict[str, Any] = {}
 
     def met(self, peers: Collection[int]) -> None:
-        """From now on counts these processes of the job on this machine, by PID, as the run's."""
+        """From now on, these processes of the job on this machine (PIDs) count as the run's."""
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample(), load_average=self._first.load_average)
@@ -426,7 +430,7 @@ class Watch:
         counters = list(rapl_counters(self._host))
         if flags.on_gpu:
             counters += self._resources.enter_context(nvml_counters(self._host, flags.cards))
-            if self._starts_with_others:  # these are on the GPUs by now
+            if self._starts_with_others:  # The other processes use the GPUs by now.
                 self._gpus = self._view(gpu_states(self._host))
         self._meter = EnergyMeter(counters)
         self._loop_start = self._sample()
@@ -460,7 +464,7 @@ class Watch:
             self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
-        """The conditions found in the timed loop; none if it was not reached."""
+        """Disturbances in the timed loop; none if the loop was not reached."""
         if not self._during:
             return ()
         then = Situation(
@@ -473,7 +477,7 @@ class Watch:
         return self._run(AFTER, then, "during")
 
     def record(self) -> Conditions | None:
-        """Section of the run record; None if `before` was not reached."""
+        """The section of the run record; None if `before` was not reached."""
         if self._before is None:
             return None
         return Conditions(before=self._before, during=self._during, notes=tuple(self._notes))
