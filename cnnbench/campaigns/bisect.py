@@ -21,12 +21,12 @@ from pathlib import Path
 
 from cnnbench.base.document import Row, TableCell, Text, numeric, table, writers
 from cnnbench.base.text import NONE, count, duration, integer, number_of, percent, percents
-from cnnbench.campaigns.ab.explain import NotExplainedError, ProfilesFolder, Profiling
-from cnnbench.campaigns.ab.pairs import SIDES, Begun, Experiment, Pairs, PairsFolder, begun
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, NotExplainedError, Profiling
+from cnnbench.campaigns.ab.pairs import AB, SIDES, Begun, Experiment, Pairs, begun
 from cnnbench.campaigns.ab.side import Side, check, turn_seconds, worktree
 from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, last_line
 from cnnbench.campaigns.processes.child import Command, end_of, execute
-from cnnbench.campaigns.processes.results_dir import PROCESS, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import PROCESS, CampaignKind, ResultsFolder
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import (
     ComparedConfiguration,
@@ -272,21 +272,11 @@ class Setting:
     pairing: str
 
 
-class BisectFolder(ResultsFolder):
-    """Results directory of a bisection, held by one process.
-
-    Its journal names the commits that cannot be measured. Each of the others has a results
-    directory of `cnnbench ab`, named by its hash, whose journal and records are its answer, so that
-    `report` and `history` read the whole.
-    """
-
-    command = "bisect"
-    noun = "bisection"
-    file = "bisect.jsonl"
-
-    def of_commit(self, commit: str) -> Path:
-        """The results directory of a commit."""
-        return self.folder / commit[:12]
+BISECT = CampaignKind(command="bisect", noun="bisection", journal="bisect.jsonl")
+"""Bisections. Their journals name the commits that cannot be measured. Each of the others has a
+folder of `cnnbench ab`, named by its hash, whose journal and records are its answer, so that
+`report` and `history` read the whole.
+"""
 
 
 class _UnusableError(Exception):
@@ -302,7 +292,7 @@ class CommitBench:
     def __init__(
         self,
         setting: Setting,
-        results: BisectFolder,
+        results: ResultsFolder,
         campaign: Campaign,
         stack: contextlib.ExitStack,
     ) -> None:
@@ -378,11 +368,11 @@ class CommitBench:
                     turn_seconds=in_turn if state is None else state.facts["turn_seconds"],
                     policy=self._policy(),
                 )
-                place = self._results.of_commit(commit)
-                with PairsFolder(place, resume=True, within=self._results) as results:
+                place = self._place(commit)
+                with ResultsFolder(AB, place, resume=True, within=self._results) as results:
                     yield from Pairs(experiment, results, self.campaign).policy()
                 burn_in = 0
-                state = begun(self._results.of_commit(commit))
+                state = begun(self._place(commit))
                 step = self._answer(commit, state)
         assert step is not None
         if step.good_fails:
@@ -398,13 +388,18 @@ class CommitBench:
             except (_UnusableError, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
             place = self._results.folder / f"explain-{commit[:12]}"
-            with ProfilesFolder(place, resume=True, within=self._results) as results:
+            kind = PROFILES_OF_SIDES
+            with ResultsFolder(kind, place, resume=True, within=self._results) as results:
                 return Profiling(
                     sides={"a": a, "b": b},
                     results=results,
                     campaign=self.campaign,
                     timeout=self.setting.experiment.timeout,
                 ).explain()
+
+    def _place(self, commit: str) -> Path:
+        """The folder with the pairs of a commit."""
+        return self._results.folder / commit[:12]
 
     @contextlib.contextmanager
     def _prepared(self, commit: str, name: str) -> Iterator[Side]:
@@ -435,7 +430,7 @@ class CommitBench:
         None for an answer that is asked for again: processes were ended from outside, GOOD failed,
         or BAD failed against it.
         """
-        state = begun(self._results.of_commit(commit))
+        state = begun(self._place(commit))
         step = self._answer(commit, state)
         if step is not None and (step.lost or step.good_fails):
             step = None

@@ -22,7 +22,13 @@ from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
 from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder, identity_of
+from cnnbench.campaigns.processes.results_dir import (
+    AskedPlan,
+    CampaignKind,
+    Question,
+    ResultsFolder,
+    identity_of,
+)
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
 from cnnbench.plan import RunPlan, Setup
@@ -68,17 +74,15 @@ class ScalingPoint:
     efficiency_high: float | None = None
 
 
-class ScalingFolder(ResultsFolder):
-    """A results directory with a record and a folder of logs for each job and its repeat."""
-
-    command = "scaling"
-    noun = "measurement"
-    shared = True
-    kept = tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*"))
-
-    def log(self, name: str) -> Path:
-        """Log of the command that runs a job, or of the process alone."""
-        return self.folder / name / "command.log"
+SCALING = CampaignKind(
+    command="scaling",
+    noun="measurement",
+    shared=True,
+    log="{}/command.log",
+    pending="{}/command.pending",
+    kept=tuple(f"{name}-*{end}" for name in ("workers", "alone") for end in (".json", "/*")),
+)
+"""Measurements with a record and a folder of logs for each job and its repeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,7 @@ class Scaling:
             policy={"name": "scaling", "towers": self.towers, "shared": not self.cores},
         )
 
-    def policy(self, folder: ScalingFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
+    def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
         """Records by number of workers, 0 for one process that exchanges nothing."""
         records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
         # Interleaved, so that a slowdown of the machine affects all alike.

@@ -20,7 +20,13 @@ from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.results_dir import LOGS, Question, ResultsFolder, plan_of
+from cnnbench.campaigns.processes.results_dir import (
+    LOGS,
+    CampaignKind,
+    Question,
+    ResultsFolder,
+    plan_of,
+)
 from cnnbench.campaigns.sweep import NOT_IN_TRIALS
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.flags import ParsedArgs, args_of, values_of
@@ -96,6 +102,34 @@ def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) ->
     return largest, where
 
 
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints until the weights in them have been compared."""
+
+_WEIGHTS = "weights"  # note of the journal
+
+
+def known_distances(
+    folder: ResultsFolder, name: str = ""
+) -> Mapping[str, tuple[float, str]] | None:
+    """Distances of the weights that an earlier session compared under a name; None if none."""
+    for one in folder.notes(_WEIGHTS):
+        if one["name"] == name:
+            return {of: (float(gap), text) for of, (gap, text) in one["distances"].items()}
+    return None
+
+
+def compare_weights(
+    folder: ResultsFolder, checkpoints: Mapping[str, Path], name: str = ""
+) -> Mapping[str, tuple[float, str]]:
+    """Compares checkpoints (see `distances`), notes the result in the folder and removes them."""
+    # TensorFlow, which reads checkpoints, is loaded when all has been measured.
+    with without_info_lines():
+        found = distances(checkpoints)
+    folder.note(_WEIGHTS, name=name, distances=found)
+    folder.remove(folder.folder / CHECKPOINTS)
+    return found
+
+
 # Plan of measured modes (their flags, and which must train alike), their processes and records.
 
 _OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
@@ -108,7 +142,6 @@ _NOT_FOR_WEIGHTS = (
 # rounding a hundredfold and more in each step; at this one it does not.
 _RATE_FOR_WEIGHTS = 1e-6
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
-_WEIGHTS = "weights"  # event of the journal: distances of the weights
 _OF_THE_COMMAND = {
     "variable_update": "is what the command varies; choose with --modes",
     "result_json": "is set by the command; see --results",
@@ -243,44 +276,13 @@ def question_of(
     )
 
 
-class WeightsFolder(ResultsFolder):
-    """A results directory with checkpoints until the weights in them have been compared."""
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.folder / "checkpoints"
-
-    def distances(self, name: str = "") -> Mapping[str, tuple[float, str]] | None:
-        """Distances of weights that were compared under a name; None if none were."""
-        for one in self.journal.read(_WEIGHTS):
-            if one["name"] == name:
-                return {of: (float(gap), text) for of, (gap, text) in one["distances"].items()}
-        return None
-
-    def compare(
-        self, checkpoints: Mapping[str, Path], name: str = ""
-    ) -> Mapping[str, tuple[float, str]]:
-        """Compares, notes and removes checkpoints; see `weights.distances`."""
-        # TensorFlow, which reads checkpoints, is loaded when all has been measured.
-        with without_info_lines():
-            found = distances(checkpoints)
-        self.journal.add(_WEIGHTS, name=name, distances=found)
-        self.discard()
-        return found
-
-    def discard(self) -> None:
-        """Removes the checkpoints."""
-        self.remove(self.checkpoints)
-
-
-class StrategiesFolder(WeightsFolder):
-    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
-
-    command = "strategies"
-    noun = "comparison"
-    inside = (LOGS,)
-    kept = (f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json")
+STRATEGIES = CampaignKind(
+    command="strategies",
+    noun="comparison",
+    inside=(LOGS,),
+    kept=(f"{LOGS}/*", "*/r[0-9]*.json", "*/weights.json"),
+)
+"""Comparisons: DIR/MODE has a record per round, DIR/strategies.json the rows."""
 
 
 class StrategiesSession:
@@ -292,7 +294,7 @@ class StrategiesSession:
       checkpoints: folders with the weights to compare, by case.
     """
 
-    def __init__(self, cases: Sequence[StrategyCase], results: StrategiesFolder) -> None:
+    def __init__(self, cases: Sequence[StrategyCase], results: ResultsFolder) -> None:
         self.cases = cases
         self._results = results
         self.records: dict[str, dict[int, RunRecord]] = {one.name: {} for one in cases}
@@ -305,7 +307,7 @@ class StrategiesSession:
         `timeout` is in seconds per process.
         """
         generator = random.Random(seed)
-        weights = self._results.distances() is None
+        weights = known_distances(self._results) is None
         due = [(one, 0) for one in self.cases if one.weights_flags and weights]
         for number in range(1, rounds + 1):
             shuffled = list(self.cases)
@@ -327,7 +329,7 @@ class StrategiesSession:
             elif number:
                 self.records[case.name][number] = ended.record
             else:
-                self.checkpoints[case.name] = self._results.checkpoints / case.name
+                self.checkpoints[case.name] = self._results.folder / CHECKPOINTS / case.name
 
     def _request(self, case: StrategyCase, number: int) -> Request:
         """A process of a round, or, with number 0, the one that trains the weights.
@@ -336,7 +338,7 @@ class StrategiesSession:
         """
         stem, flags, checkpoint = f"r{number}", case.flags, None
         if not number:
-            checkpoint = self._results.checkpoints / case.name
+            checkpoint = self._results.folder / CHECKPOINTS / case.name
             stem, flags = "weights", dict(case.weights_flags)
             flags["train_dir"] = str(self._results.unfinished(checkpoint))
         kept = self._results.folder / case.name / f"{stem}.json"

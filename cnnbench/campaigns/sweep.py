@@ -23,6 +23,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -54,7 +55,13 @@ from cnnbench.campaigns.processes.commands import (
     resolve_all_reduce,
     source_digest,
 )
-from cnnbench.campaigns.processes.results_dir import PROCESS, Question, ResultsFolder, plan_of
+from cnnbench.campaigns.processes.results_dir import (
+    PROCESS,
+    CampaignKind,
+    Question,
+    ResultsFolder,
+    plan_of,
+)
 from cnnbench.campaigns.suite import (
     AUTO,
     BatchSizeSearch,
@@ -75,7 +82,6 @@ from cnnbench.judge.metrics.measurement import Policy, median_step_text
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
-from cnnbench.records.files import remove_abandoned
 from cnnbench.records.metric import BOUNDS
 from cnnbench.records.metrics.figures import throughputs
 from cnnbench.records.run import RunRecord, Subject, SweepPlace, with_subject
@@ -452,39 +458,32 @@ _NAME_LENGTH = 120
 _NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
 
 
-class Store(ResultsFolder):
-    """A results directory, locked by one sweep at a time and made if missing."""
+SWEEP = CampaignKind(
+    command="sweep",
+    noun="sweep",
+    journal="sweep.jsonl",
+    shared=True,
+    log="{}.log",
+    pending="{}.pending",
+    kept=(f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",),
+)
+"""Sweeps: a folder has records and logs side by side, of several suites."""
 
-    command = "sweep"
-    noun = "sweep"
-    file = "sweep.jsonl"
-    shared = True
-    kept = (f"*.{'[0-9a-f]' * 12}.r[0-9]*.*",)
 
-    def __init__(
-        self, folder: str, question: Question | None = None, *, resume: bool = False
-    ) -> None:
-        super().__init__(folder, question, resume=resume)
-        self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
-        remove_abandoned(self.folder)
+def found_records(folder: Path, key: str, repeat: int) -> list[Path]:
+    """Records of a run, oldest first, valid or not; repeats are counted from 1."""
+    found = []
+    for path in folder.glob(f"*.{key}.r{repeat}.*.json"):
+        match = _NAME.fullmatch(path.stem)
+        if match is not None:
+            found.append((match["stamp"], path))
+    return [path for _, path in sorted(found)]
 
-    def log(self, name: str) -> Path:
-        """Log file of a process, beside its record."""
-        return self.folder / f"{name}.log"
 
-    def find(self, key: str, repeat: int) -> list[Path]:
-        """Records of a run, oldest first, valid or not; repeats are counted from 1."""
-        found = []
-        for path in self.folder.glob(f"*.{key}.r{repeat}.*.json"):
-            match = _NAME.fullmatch(path.stem)
-            if match is not None:
-                found.append((match["stamp"], path))
-        return [path for _, path in sorted(found)]
-
-    def path(self, label: str, key: str, repeat: int) -> Path:
-        """Path of a new record of a run; the label is for people who look at the directory."""
-        label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
-        return self.folder / f"{label}.{key}.r{repeat}.{self.stamp}.json"
+def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
+    """Name of a new record of a run; the label is for people who look at the folder."""
+    label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
+    return f"{label}.{key}.r{repeat}.{stamp}.json"
 
 
 NOT_IN_TRIALS = named(FLAGS, RunPart.LENGTH | RunPart.WARM_UP | RunPart.EVALUATIONS)
@@ -528,19 +527,24 @@ class Sweep:
     """
 
     plan: SweepPlan
-    store: Store
+    store: ResultsFolder
     campaign: Campaign
     seed: int
     program: Sequence[str]
     command: Sequence[str]
 
+    @cached_property
+    def stamp(self) -> str:
+        """The time in the names of records: that of the session that began the sweep."""
+        now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+        earlier = self.store.earlier if self.store.resume else ()
+        mine = (one for one in earlier if one.get("suite") == self.plan.suite)
+        return [now, *(str(one["stamp"]) for one in mine if "stamp" in one)][-1]
+
     def run(self) -> list[SweepRun]:
         """Runs all items that are not done; returns all results."""
-        for event in self.store.earlier:
-            if self.store.resume and event.get("suite") == self.plan.suite:
-                self.store.stamp = event.get("stamp", self.store.stamp)
         counts = {"cases": len(self.plan.cases), "runs": len(self.left())}
-        self.store.begin(suite=self.plan.suite, stamp=self.store.stamp, **counts)
+        self.store.begin(suite=self.plan.suite, stamp=self.stamp, **counts)
         return self.campaign.follow(self._policy(ordered(self.plan.cases, self.seed)))
 
     def left(self) -> list[Item]:
@@ -692,10 +696,12 @@ class Sweep:
 
     def _target(self, case: SweepCase, repeat: int) -> Path:
         """Path of the record of a run: when resuming, of one that is there."""
-        there = self.store.find(case.key, repeat) if self.store.resume else []
-        label = f"{self.plan.suite}-{case.name}"
+        folder = self.store.folder
+        there = found_records(folder, case.key, repeat) if self.store.resume else []
         good = [path for path in there if _good(path)]
-        return [*there, *good][-1] if there else self.store.path(label, case.key, repeat)
+        label = f"{self.plan.suite}-{case.name}"
+        own = folder / record_name(label, case.key, repeat, self.stamp)
+        return [own, *there, *good][-1]
 
 
 def _good(path: Path) -> Record | None:

@@ -8,6 +8,7 @@ import pytest
 
 from cnnbench.campaigns import scaling
 from cnnbench.campaigns.launch import JobLayout, task_command
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.plan import make_setup
@@ -34,7 +35,7 @@ def test_every_process_has_equally_many_processors(monkeypatch, tmp_path):
         cores=8 // 3,
     )
     ended = SimpleNamespace(status="ok", record=None)
-    with scaling.ScalingFolder(tmp_path / "r") as folder:
+    with ResultsFolder(scaling.SCALING, tmp_path / "r") as folder:
         policy = jobs.policy(folder, 1)
         found = [next(policy), policy.send([ended]), policy.send([ended])]
     commands = [batch.requests[0].command for batch in found]

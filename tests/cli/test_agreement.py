@@ -156,10 +156,10 @@ def strategies_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(session.WeightsFolder, "compare", lambda self, of, name="": weights(draw, of))
+        patch.setattr(session, "compare_weights", lambda _, of: weights(draw, of))
         patch.setattr(strategies, "_print", lambda *found: printed.append(found))
         if draw.random() < 0.2:
-            patch.setattr(session.WeightsFolder, "compare", interrupted)
+            patch.setattr(session, "compare_weights", interrupted)
         run(
             *("strategies", "--model=trivial", "--data_name=cifar10", "--device=cpu"),
             *("--num_gpus=2", "--batch_size=2", "--modes=parameter_server,replicated,independent"),
@@ -208,7 +208,7 @@ def tune_of(seed: int, folder: Path, make: Any) -> Experiment:
 
     printed: list[Any] = []
     with on(MadeUpMachine(record, seed), folder) as patch, tracked():
-        patch.setattr(session.WeightsFolder, "compare", lambda self, of, name="": weights(draw, of))
+        patch.setattr(text, "compare_weights", lambda _, of, name: weights(draw, of))
         patch.setattr(bench, "MOST_ROUNDS", draw.choice([2, 4]))
         patch.setattr(tune, "_report", lambda found, *_: printed.append(found) or 0)
         Path("space.yaml").write_text(SPACE)

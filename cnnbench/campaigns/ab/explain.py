@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.files import read_json
-from cnnbench.campaigns.ab.pairs import SIDES, PairsFolder
+from cnnbench.campaigns.ab.pairs import AB, SIDES
 from cnnbench.campaigns.ab.side import Side, has_module, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.profiles import Explanation, Primitive, StepProfile
@@ -48,10 +49,8 @@ def explained(
     return None
 
 
-class ProfilesFolder(PairsFolder):
-    """A folder with profiles of both sides in ``a/`` and ``b/``, and in ``discarded/`` records."""
-
-    command = "explain"
+PROFILES_OF_SIDES = replace(AB, command="explain", noun="")
+"""Profiles of both sides, in ``a/`` and ``b/``; their records are in ``discarded/``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ class Profiling:
     """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
 
     sides: Mapping[str, Side]
-    results: ProfilesFolder
+    results: ResultsFolder
     campaign: Campaign
     rounds: int = ROUNDS
     steps: int = STEPS

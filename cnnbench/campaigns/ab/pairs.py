@@ -32,8 +32,9 @@ from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatc
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import (
-    JOURNAL,
+    END,
     LOGS,
+    CampaignKind,
     ChangedError,
     Journal,
     ResultsFolder,
@@ -69,7 +70,7 @@ CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
-"""Event in the journal: causes of the difference."""
+"""Note in the journal: causes of the difference."""
 
 PROFILES = "explain"
 """Folder with the profiles measured after the pairs."""
@@ -80,48 +81,45 @@ def pair_name(number: int) -> str:
     return f"{number:04d}"
 
 
-class PairsFolder(ResultsFolder):
-    """A results directory, which must be empty or, with `resume`, of the same experiment."""
+AB = CampaignKind(
+    command="ab",
+    noun="experiment",
+    pending=f"{_DISCARDED}/{{}}.{_DISCARDED}",  # that of a burn-in stays there
+    inside=(*SIDES, _DISCARDED, LOGS),
+    kept=tuple(f"{name}/*" for name in (*SIDES, _DISCARDED, LOGS)),
+)
+"""Experiments; their records are in a folder for each side."""
 
-    command = "ab"
-    noun = "experiment"
-    timespec = "milliseconds"
-    inside = (*SIDES, _DISCARDED, LOGS)
-    kept = tuple(f"{name}/*" for name in inside)
 
-    def pairs(self) -> list[tuple[RunRecord, ...]]:
-        """Records of both sides of the pairs, up to the first incomplete pair."""
-        found: list[tuple[RunRecord, ...]] = []
-        for number in itertools.count(1):
-            paths = (self.folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
-            records = [read(path) for path in paths]
-            pair = tuple(one for one in records if isinstance(one, RunRecord))
-            if len(pair) < len(SIDES) or any(one.status != "ok" for one in pair):
-                break
-            found.append(pair)
-        return found
-
-    def pending(self, name: str) -> Path:
-        """Path of a process's record until its pair is complete; that of a burn-in stays there."""
-        return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
+def complete_pairs(folder: Path) -> list[tuple[RunRecord, ...]]:
+    """Records of both sides of the pairs in a folder, up to the first incomplete pair."""
+    found: list[tuple[RunRecord, ...]] = []
+    for number in itertools.count(1):
+        paths = (folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
+        records = [read(path) for path in paths]
+        pair = tuple(one for one in records if isinstance(one, RunRecord))
+        if len(pair) < len(SIDES) or any(one.status != "ok" for one in pair):
+            break
+        found.append(pair)
+    return found
 
 
 @dataclass(frozen=True)
 class Begun:
-    """An experiment after earlier sessions, from the events of its journal."""
+    """An experiment after earlier sessions, from the events of each in its journal."""
 
     folder: Path
-    events: Sequence[Mapping[str, Any]] = field(repr=False)
+    sessions: Sequence[Sequence[Mapping[str, Any]]] = field(repr=False)
 
-    @cached_property
+    @property
     def facts(self) -> Mapping[str, Any]:
         """The first event of the last session, with the `Experiment.facts`."""
-        return self._of("ab")[-1]
+        return self.sessions[-1][0]
 
     @property
     def planned(self) -> int:
         """Maximum number of pairs in the first session."""
-        return int(self._of("ab")[0]["looks"][-1]["pairs"])
+        return int(self.sessions[0][0]["looks"][-1]["pairs"])
 
     @property
     def pairs(self) -> int:
@@ -131,20 +129,20 @@ class Begun:
     @property
     def end(self) -> Mapping[str, Any] | None:
         """The event that ended the last session; None if it was killed."""
-        last = self._of("ab", "end")[-1]
-        return last if last["event"] == "end" else None
+        return _end_of(self.sessions[-1])
 
     @cached_property
     def _judged(self) -> dict[int, Mapping[str, Any]]:
-        """The last event of each analysis, by number of pairs."""
-        # Interrupted sessions were judged, too, but not those in which a process failed.
-        found = {
-            one["pairs"]: one
-            for one in self._of("look", "end")
-            if one["pairs"] and Verdict.FAILED.value not in one.get("verdicts", ())
-        }
-        if self.end is None:  # killed: its last analysis is made again
-            found.pop(self.pairs, None)
+        """The last of the analyses of all sessions, by number of pairs."""
+        found: dict[int, Mapping[str, Any]] = {}
+        for events in self.sessions:
+            end = _end_of(events)
+            # The analysis after the last pair of a killed session is made again.
+            last = max(map(_pair_of, events)) if end is None else end["pairs"]
+            found |= {one["pairs"]: one for one in events[0]["looks"] if one["pairs"] < last}
+            # Interrupted sessions were judged, too, but not those in which a process failed.
+            if end and end["pairs"] and Verdict.FAILED.value not in end.get("verdicts", ()):
+                found[end["pairs"]] = end
         return dict(sorted(found.items()))
 
     @property
@@ -155,8 +153,8 @@ class Begun:
     @property
     def clear(self) -> bool:
         """Whether more pairs cannot change the verdict."""
-        verdicts = [*self._judged.values()][-1]["verdicts"] if self._judged else ()
-        return is_clear(verdicts)
+        last = [*self._judged.values()][-1] if self._judged else {}
+        return is_clear(last.get("verdicts", ()))  # only sessions that ended have them
 
     @property
     def is_spent(self) -> bool:
@@ -191,12 +189,22 @@ class Begun:
         plan = None if together else self.plan
         found = compare_pairs(base.records, new.records, self.facts, self.end["alpha"], plan=plan)
         with contextlib.suppress(LookupError, ValueError):
-            document = self._of(EXPLANATION)[-1]["document"]
-            found = replace(found, explanation=Explanation.from_dict(document))
+            events = itertools.chain.from_iterable(self.sessions)
+            *_, note = (one for one in events if one.get("note") == EXPLANATION)
+            found = replace(found, explanation=Explanation.from_dict(note["document"]))
         return found
 
-    def _of(self, *names: str) -> list[Mapping[str, Any]]:
-        return [one for one in self.events if one.get("event") in names]
+
+def _end_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The event that ended a session; None if it was killed."""
+    return next((one for one in reversed(events) if one.get("event") == END), None)
+
+
+def _pair_of(event: Mapping[str, Any]) -> int:
+    """The pair that an event of a process is about; 0 if it is about none."""
+    names = event.get("names") or [event.get("name", "")]
+    number = str(names[0]).partition("-")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def is_clear(verdicts: Sequence[str]) -> bool:
@@ -207,10 +215,16 @@ def is_clear(verdicts: Sequence[str]) -> bool:
 
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None; PathError for an unusable journal of 1.0.0."""
-    journal = Journal(folder / JOURNAL)
-    found = Begun(folder, tuple(journal.read()))
-    if not any(one.get("event") == "ab" and one.get("looks") for one in found.events):
+    journal = Journal(folder / AB.journal)
+    sessions: list[list[Mapping[str, Any]]] = []
+    for event in journal.read():
+        if event.get("campaign") == AB.command:
+            sessions.append([])
+        if sessions:
+            sessions[-1].append(event)
+    if not any(one[0].get("looks") for one in sessions):
         return None
+    found = Begun(folder, sessions)
     try:
         _ = found.planned, found.pairs, found.end, found.made, found.clear, found.goes_on
     except (LookupError, TypeError, ValueError):
@@ -293,7 +307,6 @@ _HOPELESS = (
 )
 
 _PAIRS_PER_REPEAT = 4
-_STEPS = "steps"  # event of the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,11 +452,11 @@ class Pairs:
 
     comparison: Comparison
 
-    def __init__(self, experiment: Experiment, results: PairsFolder, campaign: Campaign) -> None:
+    def __init__(self, experiment: Experiment, results: ResultsFolder, campaign: Campaign) -> None:
         self.experiment = experiment
         self.results = results
         self.campaign = campaign
-        earlier = results.pairs()
+        earlier = complete_pairs(results.folder)
         self.earlier = len(earlier)
         judged = () if experiment.earlier is None else experiment.earlier.made
         if judged and judged[-1].pairs > self.earlier:
@@ -457,10 +470,13 @@ class Pairs:
         self.failure = ""
         self.lost = self.interrupted = False
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
-        chosen = [one["num_batches"] for one in results.journal.read(_STEPS)]
-        self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
+        self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not earlier)
         # Timed steps of a process; None: those of its flags.
-        self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
+        self._steps: int | None = FEWEST_STEPS if self._chooses else None
+        if earlier and experiment.timed_seconds:
+            like = earlier[-1][0]
+            chosen = "num_batches" in like.explicit_flags
+            self._steps = int(like.config["num_batches"]) if chosen else None
 
     def policy(self) -> RunPolicy[None]:
         """Runs the pairs, and judges them, also after a failure.
@@ -483,7 +499,7 @@ class Pairs:
             self.alpha = self.experiment.level_after(pairs)
         self.comparison = self._compare(self.alpha)
         self.results.journal.add(
-            "end",
+            END,
             pairs=pairs,
             alpha=self.alpha,
             verdicts=[one.verdict.value for one in _asked(self.comparison)],
@@ -516,12 +532,9 @@ class Pairs:
         """Whether an interim analysis ends the experiment: it is clear, the last, or futile."""
         comparison = self._compare(analysis.alpha)
         results = _asked(comparison)
-        verdicts = [result.verdict.value for result in results]
         last = analysis.pairs == self.experiment.pairs
-        clear = is_clear(verdicts)
+        clear = is_clear([result.verdict.value for result in results])
         chance = None if last or clear else self._chance(comparison.entries)
-        look = {**vars(analysis), "verdicts": verdicts}
-        self.results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
         futile = chance is not None and chance < SMALLEST_CHANCE
         if not last:
             verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
@@ -619,7 +632,6 @@ class Pairs:
         experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
         self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
-        self.results.journal.add(_STEPS, num_batches=self._steps, step_seconds=step)
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(
             f"{busy}{self._steps} timed steps in each process, about "

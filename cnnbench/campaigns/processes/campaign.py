@@ -45,7 +45,13 @@ from cnnbench.base.terminal import Reporter, print_notice
 from cnnbench.base.text import fatal_message, notice_line, number, plain
 from cnnbench.campaigns.processes.child import Child, Command, Ended, end_of, execute, start, stop
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.results_dir import PROCESS, ChangedError, Question, ResultsFolder
+from cnnbench.campaigns.processes.results_dir import (
+    LOST,
+    PROCESS,
+    ChangedError,
+    Question,
+    ResultsFolder,
+)
 from cnnbench.errors import ExitCode
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.codec import encode
@@ -78,6 +84,10 @@ class Measuring(Command):
 
     record: Path
     blank: Record
+
+    def variables(self) -> dict[str, str]:
+        """All variables of the process, which writes to a temporary folder of this one."""
+        return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 
 def blank_record(kind: str, command: Sequence[str], resolved: Resolved | Record) -> Record:
@@ -474,10 +484,11 @@ class Campaign:
             total = self._done + len(left)
             self.reporter.started(self._done + 1, total, label, self._seconds(left))
             commands = [one.command for one in group]
+            names = [one.name for one in group]
             paths = ((one.command.log, one.target, one.failed, one.leaves) for one in group)
-            pending = (batch.folder.pending(one.name) for one in group)
-            names = batch.folder.files(*itertools.chain(*paths), *pending)
-            batch.folder.journal.add("files", files=names)
+            batch.folder.note_start(
+                names, *itertools.chain(*paths), *map(batch.folder.pending, names)
+            )
             for command in commands:
                 with batch.folder.writing(command.log):
                     command.log.parent.mkdir(exist_ok=True)
@@ -541,7 +552,7 @@ class Campaign:
             for path in (folder.pending(one.name), one.command.log)
         }
         files = folder.files(*aside.values()) if again else []
-        folder.journal.add("lost", pair=batch.name, lost=encode(lost), again=again, files=files)
+        folder.journal.add(LOST, pair=batch.name, lost=encode(lost), again=again, files=files)
         if again:
             attempts.append(lost)
             for path, target in aside.items():
@@ -561,16 +572,6 @@ class Campaign:
         """
         if self.question is not None:
             self.question.check()
-        commands = [
-            replace(
-                one,
-                environment={
-                    **one.environment,
-                    SCRATCH_OF_PARENT: os.path.realpath(one.record.parent),
-                },
-            )
-            for one in commands
-        ]
         if not turn_seconds:
             return [self._judged(one, execute(one, timeout)) for one in commands]
         begun = time.monotonic()

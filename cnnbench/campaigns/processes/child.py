@@ -127,6 +127,10 @@ class Command:
     folder: Path | None = None
     cores: Collection[int] | None = None
 
+    def variables(self) -> dict[str, str]:
+        """All variables of the process, with those of this one."""
+        return {**repository.environment(), GUARDED: "1", **self.environment}
+
 
 def execute(command: Command, timeout: float) -> Ended:
     """Runs a command to its end, in its own process group.
@@ -207,7 +211,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env={**repository.environment(), GUARDED: "1", **command.environment},
+                env=command.variables(),
                 cwd=command.folder,
             )
     except BaseException as error:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from cnnbench.base import plugins
 from cnnbench.base.files import FILE, Scratch, hold, parse_json, read_file
@@ -31,7 +31,7 @@ from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.machine import repository
 from cnnbench.records.codec import TIME, encode, to_text
-from cnnbench.records.files import write_all, write_whole
+from cnnbench.records.files import remove_abandoned, write_all, write_whole
 from cnnbench.records.run import LostProcess, Subject
 
 # The question of a campaign: what its results belong to, and what `--resume` has to ask again.
@@ -167,24 +167,82 @@ def _text(values: Mapping[str, Any], name: str) -> str:
 
 # Results directories of commands that start processes: records, logs, journal, lock.
 
-_Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
-
 JOURNAL = "journal.jsonl"
 LOGS = "logs"
-PROCESS = "process"
-"""Event of a journal: the end of a process."""
+
+SESSION, PROCESS, LOST, NOTE, END = "session", "process", "lost", "note", "end"
+"""Kinds of events in a journal, see `JournalEvent`."""
+
+_STARTED = "started"  # the note about processes before their start
 
 CHECKSUM = "crc"
 """Key of a line that covers all bytes before it."""
 
 _CRC = f', "{CHECKSUM}": '.encode()
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("name", "status", "problem", "suite", "stamp", "key"), str),
+    **dict.fromkeys(("campaign", "note", "name", "status", "problem"), str),
+    **dict.fromkeys(("suite", "stamp", "key"), str),
     **dict.fromkeys(("group", "repeat", "pairs"), int),
     **dict.fromkeys(("seconds", "alpha"), (int, float)),
     **dict.fromkeys(("sides", "policy", "question"), dict),
-    **dict.fromkeys(("looks", "verdicts", "metrics", "allowed", "files"), list),
+    **dict.fromkeys(("looks", "verdicts", "metrics", "allowed", "files", "names"), list),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignKind:
+    """What the campaigns of a command have in common, and the layout of their folders.
+
+    Attributes:
+      command: name of the command, in the events of its sessions.
+      noun: what --resume continues, for refusals; "" if the command has no --resume.
+      journal: name of the journal.
+      shared: whether the folder may contain other files, and campaigns of several suites.
+      log, pending: paths of a process's log, and of its record until all of its batch have ended;
+        "{}" stands for the name of the process.
+      inside: folders to create.
+      kept: patterns of files that the journal must name.
+    """
+
+    command: str
+    noun: str = ""
+    journal: str = JOURNAL
+    shared: bool = False
+    log: str = f"{LOGS}/{{}}.log"
+    pending: str = f"{LOGS}/{{}}.pending"
+    inside: Sequence[str] = ()
+    kept: Sequence[str] = ()
+
+    @property
+    def nothing(self) -> str:
+        """Why --resume is refused where nothing was begun."""
+        return f"holds no {self.noun} of cnnbench {self.command} to go on with"
+
+    @property
+    def too_old(self) -> str:
+        """Why --resume is refused where an earlier version began."""
+        return (
+            f"the {self.noun} in it was begun by an earlier version of cnnbench: compare, report "
+            "and history read it, but it cannot go on; name another folder"
+        )
+
+    def question(
+        self, events: Iterable[Mapping[str, Any]], suite: str | None = None
+    ) -> dict[str, Any] | None:
+        """The last question in a journal, of a suite if there are several; None without."""
+        found = None
+        for one in events:
+            question = one.get("question") or {}
+            policy = question.get("policy", one)
+            if one.get("campaign") == self.command and suite in (None, policy.get("suite")):
+                found = question
+        return found
+
+    def seed_in(self, folder: str, suite: str | None = None) -> int | None:
+        """The seed of the campaign that a folder holds; None if there is none."""
+        events = Journal(Path(folder) / self.journal).read()
+        seed = (self.question(events, suite) or {}).get("policy", {}).get("seed")
+        return seed if isinstance(seed, int) else None
 
 
 class ResultsFolder:
@@ -194,38 +252,31 @@ class ResultsFolder:
     BenchmarkError where the path no longer names the folder that was opened: it was moved, replaced
     or unmounted. Processes write to `unfinished` paths elsewhere; `take` moves what they leave.
 
-    Its journal has an event named like its `command` for every session, with the question: `begin`
-    adds it. `earlier` has the events before this session. FlagError if the folder cannot be used or
-    is locked; if it is not empty, unless it is `shared`; if it holds the journal of another
-    command; and with `resume`, if it holds no `noun` and is not shared, or one with another
-    question or without one (those of 1.0.0), or files of the patterns `kept` that the journal does
-    not name. `inside` are folders that it makes; `within` is the campaign's folder that contains
-    this one.
+    `begin` adds the event of a session to its journal, with the question. `earlier` has the events
+    before this session. FlagError if the folder cannot be used or is locked; if it is not empty,
+    unless its kind is `shared`; if it holds the journal of another command; and with `resume`, if
+    it holds no campaign of its kind and is not shared, or one with another question or without one
+    (those of 1.0.0), or files of the patterns `kept` that the journal does not name. `within` is
+    the campaign's folder that contains this one.
     """
-
-    command: ClassVar[str] = ""
-    noun: ClassVar[str] = ""
-    file: ClassVar[str] = JOURNAL
-    timespec: ClassVar[str] = "seconds"
-    shared: ClassVar[bool] = False
-    inside: Sequence[str] = ()
-    kept: ClassVar[Sequence[str]] = ()
 
     def __init__(
         self,
+        kind: CampaignKind,
         folder: str | Path,
         question: Question | None = None,
         *,
         resume: bool = False,
         within: ResultsFolder | None = None,
     ) -> None:
+        self.kind = kind
         self.folder = Path(folder)
-        self.journal = Journal(self.folder / self.file, self.timespec, self.check)
+        self.journal = Journal(self.folder / kind.journal, self.check)
         self._within = within
         self.question = question
         self.resume = resume
-        if resume and question is not None and not self.shared and not self.folder.is_dir():
-            raise self._refused(self.nothing())
+        if resume and question is not None and not kind.shared and not self.folder.is_dir():
+            raise self._refused(kind.nothing)
         if within is not None:
             within.check()
         with contextlib.ExitStack() as stack:
@@ -236,9 +287,9 @@ class ResultsFolder:
                 self._state = os.fstat(opened)
                 stack.enter_context(hold("results", str(folder), print_warning))
                 there = {path.name for path in self.folder.iterdir() if not _is_unused(path)}
-                if there and not (resume or self.shared):
+                if there and not (resume or kind.shared):
                     go_on = "go on with what is there by --resume, or "
-                    hint = go_on if self.noun and self.file in there else ""
+                    hint = go_on if kind.noun and kind.journal in there else ""
                     raise self._refused(f"is not empty; {hint}name another folder")
                 self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 self.earlier = tuple(self.journal.read())
@@ -247,13 +298,14 @@ class ResultsFolder:
                     self._refuse_other(question)
                 if resume:
                     self._refuse_unnamed()
-                for name in self.inside:
+                remove_abandoned(self.folder)
+                for name in kind.inside:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
                 raise self._refused(f"cannot be used: {error.strerror}") from None
             self._held = stack.pop_all()
 
-    def __enter__(self: _Folder) -> _Folder:
+    def __enter__(self) -> ResultsFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,50 +324,42 @@ class ResultsFolder:
     def begin(self, **facts: object) -> None:
         """Adds the event of this session, with its question."""
         asked = {} if self.question is None else {"question": self.question.to_json()}
-        self.journal.add(self.command, **asked, **facts)
+        self.journal.add(SESSION, campaign=self.kind.command, **asked, **facts)
 
-    @classmethod
-    def seed_of(cls, folder: str, suite: str | None = None) -> int | None:
-        """The seed of the campaign that a folder holds; None if there is none."""
-        events = Journal(Path(folder) / cls.file).read()
-        policy = (question_of(events, cls.command, suite) or {}).get("policy", {})
-        seed = policy.get("seed")
-        return seed if isinstance(seed, int) else None
+    def note(self, name: str, /, **facts: object) -> None:
+        """Adds what does not follow from records, under a name."""
+        self.journal.add(NOTE, note=name, **facts)
 
-    @classmethod
-    def nothing(cls) -> str:
-        """Why --resume is refused where nothing was begun."""
-        return f"holds no {cls.noun} of cnnbench {cls.command} to go on with"
+    def notes(self, name: str) -> list[dict[str, Any]]:
+        """The notes of a name from before this session, oldest first."""
+        return [one for one in self.earlier if one.get("note") == name]
 
-    @classmethod
-    def too_old(cls) -> str:
-        """Why --resume is refused where an earlier version began."""
-        return (
-            f"the {cls.noun} in it was begun by an earlier version of cnnbench: compare, report "
-            "and history read it, but it cannot go on; name another folder"
-        )
+    def note_start(self, names: Sequence[str], *paths: Path | None) -> None:
+        """Adds a note about processes before their start, with files that they may leave."""
+        self.note(_STARTED, names=names, files=self.files(*paths))
 
     def _refused(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
 
     def _refuse_other(self, question: Question) -> None:
-        now = question.to_json()
-        begun = question_of(self.earlier, self.command, now["policy"].get("suite"))
-        if begun is None and self.shared:
+        now, kind = question.to_json(), self.kind
+        begun = kind.question(self.earlier, now["policy"].get("suite"))
+        if begun is None and kind.shared:
             return
         if begun is None:
-            raise self._refused(self.nothing())
+            raise self._refused(kind.nothing)
         if not begun.keys() >= now.keys():
-            raise self._refused(self.too_old())
+            raise self._refused(kind.too_old)
         if differ := differences(begun, now):
-            reason = f"the {self.noun} in it differs in {differ}; name another folder"
+            reason = f"the {kind.noun} in it differs in {differ}; name another folder"
             raise self._refused(reason)
 
     def _refuse_unnamed(self) -> None:
         if self.earlier and CHECKSUM not in self.earlier[0]:
             return  # begun by 1.0.0
         named = {name for one in self.earlier for name in one.get("files", ())}
-        for path in sorted(path for pattern in self.kept for path in self.folder.glob(pattern)):
+        found = (path for pattern in self.kind.kept for path in self.folder.glob(pattern))
+        for path in sorted(found):
             own = path.relative_to(self.folder)
             if path.is_file() and path.name != FILE and not named & {_named(own), str(own.parent)}:
                 reason = f"its journal does not name {own}: one of the two was changed; restore it"
@@ -325,19 +369,19 @@ class ResultsFolder:
         for name in sorted(names):
             path = self.folder / name
             own = path == self.journal.path
-            events = {event.get("event") for event in self.journal.read()} if own else set()
+            commands = {one.get("campaign") for one in self.journal.read()} if own else set()
             empty = path.is_file() and not path.stat().st_size
-            if self.command not in events and not empty:
-                reason = f"{name} in it is no journal of cnnbench {self.command}"
+            if self.kind.command not in commands and not empty:
+                reason = f"{name} in it is no journal of cnnbench {self.kind.command}"
                 raise self._refused(f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:
         """Log file of a process."""
-        return self.folder / LOGS / f"{name}.log"
+        return self.folder / self.kind.log.format(name)
 
     def pending(self, name: str) -> Path:
         """Path of the record of a process until all of its batch have ended."""
-        return self.log(name).with_suffix(".pending")
+        return self.folder / self.kind.pending.format(name)
 
     @cached_property
     def processes(self) -> dict[str, dict[str, Any]]:
@@ -349,7 +393,7 @@ class ResultsFolder:
         """Processes that were ended from outside, in each attempt that was repeated, by batch."""
         found: dict[str, list[list[LostProcess]]] = {}
         for event in self.earlier:
-            if event.get("event") == "lost" and event.get("again"):
+            if event.get("event") == LOST and event.get("again"):
                 lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
                 found.setdefault(event["pair"], []).append(lost)
         return found
@@ -401,7 +445,7 @@ class ResultsFolder:
     @cached_property
     def _scratch(self) -> Path:
         with _writing(Path(tempfile.gettempdir())):
-            return self._held.enter_context(Scratch(f"cnnbench-{self.command}-")).path
+            return self._held.enter_context(Scratch(f"cnnbench-{self.kind.command}-")).path
 
     def unfinished(self, target: Path) -> Path:
         """Path outside of the folder at which a process writes what `take` moves to `target`."""
@@ -442,7 +486,9 @@ class JournalEvent:
     """A line of a journal; further keys depend on the kind of event.
 
     Attributes:
-      event: kind of event.
+      event: session (begins, with the question), process (has ended), lost (processes of a batch
+        were ended from outside), note (what does not follow from records, by its key note) or end
+        (of a session that came to a result); journals of 1.0.0 have others.
       time: time of the event, ISO 8601, UTC.
     """
 
@@ -458,21 +504,20 @@ class Journal:
     A kill can tear the last line only; such a line is skipped when reading, and never joined with
     the next one when writing. Since results follow from their values, lines end in the CRC-32 of
     all bytes of the file before it, and the file `lines` has their number: a line that was changed,
-    added, moved or removed is seen. Journals of 1.0.0 have neither. Times have the precision of
-    `datetime.isoformat`. `check` raises where the folder must not be written.
+    added, moved or removed is seen. Journals of 1.0.0 have neither, and other kinds of events,
+    which are read as what they are now. `check` raises where the folder must not be written.
     """
 
-    def __init__(
-        self, path: Path, timespec: str = "seconds", check: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.lines = path.with_suffix(".lines")
-        self._timespec = timespec
         self._check = check
         self._written: int | None = None
+        # Size of the file after the last event, and the checksum of all its bytes.
+        self._size, self._crc = -1, 0
 
     def read(self, *events: str) -> Iterator[dict[str, Any]]:
-        """The events so far, all or those of these names; none if there is no file.
+        """The events so far, all or those of these kinds; none if there is no file.
 
         PathError for a journal that is no longer what was written.
         """
@@ -497,7 +542,7 @@ class Journal:
             before = zlib.crc32(line, before)
         if len(found) + torn < written or (written and found and not checked):
             raise self._damaged("lines are missing at its end, or all checksums")
-        yield from (one for one in found if not events or one.get("event") in events)
+        yield from (one for one in map(_as_now, found) if not events or one.get("event") in events)
 
     def _damaged(self, what: str) -> PathError:
         return PathError(str(self.path), f"{what}; restore the file, or name another folder")
@@ -505,7 +550,7 @@ class Journal:
     def add(self, event: str, **facts: Any) -> None:
         """Appends an event, with the time."""
         self._check()
-        now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str)[:-1].encode("ascii")
         if self._written is None:
@@ -513,30 +558,35 @@ class Journal:
         with _writing(self.path):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                before = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-                start = b"\n" if before and not before.endswith(b"\n") else b""
-                crc = zlib.crc32(line, zlib.crc32(before + start))
-                write_all(descriptor, b"%s%s%s%d}\n" % (start, line, _CRC, crc))
+                start, size = b"", os.fstat(descriptor).st_size
+                if size != self._size:  # at first, or after bytes that are no whole event
+                    before = os.pread(descriptor, size, 0)
+                    start = b"\n" if before and not before.endswith(b"\n") else b""
+                    self._crc = zlib.crc32(before)
+                crc = zlib.crc32(line, zlib.crc32(start, self._crc))
+                data = b"%s%s%s%d}\n" % (start, line, _CRC, crc)
+                write_all(descriptor, data)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            self._size, self._crc = size + len(data), zlib.crc32(data, self._crc)
             self._written += 1
             write_whole(self.lines, b"%d\n" % self._written)
+
+
+_RESUMED_IN_1_0_0 = ("ab", "bisect", "sweep", "tune")
+
+
+def _as_now(event: dict[str, Any]) -> dict[str, Any]:
+    """An event of this version, or what one of 1.0.0 means."""
+    kind = event.get("event")
+    if kind in _RESUMED_IN_1_0_0:
+        return {**event, "event": SESSION, "campaign": kind}
+    if kind == "explanation":
+        return {**event, "event": NOTE, "note": kind}
+    return event
 
 
 def _is_typed(event: Mapping[str, Any]) -> bool:
     """Whether values, which in journals of 1.0.0 no checksum covers, have the right types."""
     return all(key not in event or isinstance(event[key], kind) for key, kind in _TYPES.items())
-
-
-def question_of(
-    events: Iterable[Mapping[str, Any]], command: str, suite: str | None = None
-) -> dict[str, Any] | None:
-    """The last question of a command in a journal, of a suite if it has several; None without."""
-    found = None
-    for one in events:
-        question = one.get("question") or {}
-        policy = question.get("policy", one)
-        if one.get("event") == command and suite in (None, policy.get("suite")):
-            found = question
-    return found

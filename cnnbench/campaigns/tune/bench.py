@@ -34,21 +34,27 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from cnnbench.base.inference import Additive, fit_blocks
 from cnnbench.base.stats import median
 from cnnbench.base.text import duration, percent
-from cnnbench.campaigns.ab.pairs import PairsFolder
+from cnnbench.campaigns.ab.pairs import AB
 from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, PROCESS, Journal
-from cnnbench.campaigns.strategies import WeightsFolder
+from cnnbench.campaigns.processes.results_dir import (
+    LOGS,
+    PROCESS,
+    CampaignKind,
+    Journal,
+    ResultsFolder,
+)
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Space
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags.declare import RunPart, named
@@ -307,37 +313,22 @@ _WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 _RACE, _FINAL = "race", "final"  # folders
 
 
-class TuneFolder(WeightsFolder):
-    """The directory, held by one search at a time.
+TUNE = CampaignKind(command="tune", noun="search", inside=(LOGS,), kept=(f"{LOGS}/*", f"{_RACE}/*"))
+"""Searches. ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench
+ab`, and so is ``final-2/`` where a continued search came to another leader.
+"""
 
-    ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so
-    is ``final-2/`` where a continued search came to another leader.
-    """
 
-    command = "tune"
-    noun = "search"
-    inside = (LOGS,)
-    kept = (f"{LOGS}/*", f"{_RACE}/*")
+def pairs_folder(search: ResultsFolder, number: int) -> ResultsFolder:
+    """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
+    name = _FINAL if number == 1 else f"{_FINAL}-{number}"
+    return ResultsFolder(AB, search.folder / name, resume=True, within=search)
 
-    def pairs(self, number: int) -> PairsFolder:
-        """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
-        name = _FINAL if number == 1 else f"{_FINAL}-{number}"
-        return PairsFolder(self.folder / name, resume=True, within=self)
 
-    def events(self, event: str) -> Iterator[dict[str, Any]]:
-        """Earlier events of one kind, oldest first, each with its session's `minutes`."""
-        minutes = math.inf
-        for one in self.earlier:
-            if one.get("event") == self.command:
-                minutes = float(one["minutes"])
-            elif one.get("event") == event:
-                yield {**one, "minutes": minutes}
-
-    @property
-    def pairs_seconds(self) -> float:
-        """Wall time of the processes of all pairs so far."""
-        journals = map(Journal, self.folder.glob(f"{_FINAL}*/{JOURNAL}"))
-        return sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
+def _seconds_of_pairs(folder: Path) -> float:
+    """Wall time of the processes of all pairs so far."""
+    journals = map(Journal, folder.glob(f"{_FINAL}*/{AB.journal}"))
+    return sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
 
 
 class Lengths:
@@ -427,7 +418,7 @@ class RaceBench:
 
     lengths: Lengths
 
-    def __init__(self, folder: TuneFolder, campaign: Campaign, question: TuneQuestion) -> None:
+    def __init__(self, folder: ResultsFolder, campaign: Campaign, question: TuneQuestion) -> None:
         self.folder = folder
         self.campaign = campaign
         self.question = question
@@ -476,7 +467,7 @@ class RaceBench:
     @property
     def left(self) -> float:
         """Seconds of the whole search; negative when they are used up."""
-        return self.question.seconds - self.races_seconds - self.folder.pairs_seconds
+        return self.question.seconds - self.races_seconds - _seconds_of_pairs(self.folder.folder)
 
     @property
     def reserve(self) -> float:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
+from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
@@ -27,13 +28,19 @@ from cnnbench.campaigns.ab.pairs import (
     Experiment,
     PairFailedError,
     Pairs,
-    PairsFolder,
     begun,
 )
 from cnnbench.campaigns.ab.side import request
 from cnnbench.campaigns.launch import command_words, run_words
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
-from cnnbench.campaigns.strategies import flags_for_weights, weights_tolerance
+from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
+from cnnbench.campaigns.strategies import (
+    CHECKPOINTS,
+    compare_weights,
+    flags_for_weights,
+    known_distances,
+    weights_tolerance,
+)
 from cnnbench.campaigns.tune.bench import (
     BEHIND,
     FAILED,
@@ -46,8 +53,8 @@ from cnnbench.campaigns.tune.bench import (
     Race,
     RaceBench,
     SearchOutcome,
-    TuneFolder,
     TuneQuestion,
+    pairs_folder,
 )
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
@@ -253,7 +260,7 @@ def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
 # The proof: the given flags against the leader, in pairs of `cnnbench ab`.
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # events of the journal
+_PLAN, _PROOF = "final", "proof"  # notes of the journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +330,7 @@ class Weights:
 class _TimedPairs(Pairs):
     """Pairs as long as there is time; `is_late` if they ended for lack of it."""
 
-    def __init__(self, experiment: Experiment, results: PairsFolder, bench: RaceBench) -> None:
+    def __init__(self, experiment: Experiment, results: ResultsFolder, bench: RaceBench) -> None:
         super().__init__(experiment, results, bench.campaign)
         self._bench = bench
         self.is_late = False
@@ -348,7 +355,7 @@ class Final:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
         if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
-        plans = {one["leader"]: one for one in self.folder.events(_PLAN)}
+        plans = {one["leader"]: one for one in self.folder.notes(_PLAN)}
         own = plans.get(leader.key)
         if own is not None:
             pairs, number = own["plan"]["pairs"], own["plan"]["number"]
@@ -363,9 +370,7 @@ class Final:
             more = self._planned(leader, number, proof.pairs)
             if more > pairs:
                 proof = yield from self._measure(leader, more, number)
-        self.folder.journal.add(
-            _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
-        )
+        self.folder.note(_PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof))
         return proof
 
     def too_late(self, what: str) -> Proof:
@@ -376,13 +381,13 @@ class Final:
         """Settings of the leader that was last proven to be faster in an earlier session."""
         proven = [
             dict(one["settings"])
-            for one in self.folder.events(_PROOF)
+            for one in self.folder.notes(_PROOF)
             if one["proof"]["verdict"] == FASTER
         ]
         return proven[-1] if proven else None
 
     def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
-        with self.folder.pairs(number) as results:
+        with pairs_folder(self.folder, number) as results:
             earlier = begun(results.folder)
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
@@ -423,7 +428,8 @@ class Final:
         most = most // STEP * STEP if most >= 2 * STEP else most
         if most >= FEWEST_PAIRS and most > there:
             plan = {"pairs": most, "number": number, "alpha": self._alpha(number)}
-            self.folder.journal.add(_PLAN, leader=leader.key, plan=plan)
+            minutes = self.question.seconds / 60
+            self.folder.note(_PLAN, leader=leader.key, plan=plan, minutes=minutes)
         return most
 
     def _experiment(
@@ -465,17 +471,17 @@ class Final:
             return Weights(remark=remark)
         if reference.key == leader.key:
             return Weights(remark="weights are not compared: only how operations compute differs")
-        distances = self.folder.distances(leader.key)
+        distances = known_distances(self.folder, leader.key)
         if distances is None:
-            folders = {}
+            folders, checkpoints = {}, self.folder.folder / CHECKPOINTS
             for name, one in (("as given", reference), ("tuned", leader)):
-                folders[name] = self.folder.checkpoints / name.replace(" ", "-")
+                folders[name] = checkpoints / name.replace(" ", "-")
                 problem = yield from self._train(name, one, folders[name])
                 if problem:
-                    self.folder.discard()
+                    self.folder.remove(checkpoints)
                     remark = f"weights could not be compared: {name}: {problem}"
                     return Weights(remark=remark, trains_alike=False)
-            distances = self.folder.compare(folders, leader.key)
+            distances = compare_weights(self.folder, folders, leader.key)
         distance, variable = distances["tuned"]
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         return Weights(
@@ -536,7 +542,7 @@ _LEAST = 6
 
 
 def policy(
-    question: TuneQuestion, folder: TuneFolder, campaign: Campaign
+    question: TuneQuestion, folder: ResultsFolder, campaign: Campaign
 ) -> RunPolicy[tuple[TuneDocument, SearchOutcome]]:
     """Races the candidates, proves the leader, and compares what it trains.
 
@@ -563,7 +569,7 @@ def policy(
     if proof.verdict == FASTER:
         weights = yield from final.weights(found.leader)
     outcome = _document(final, found, proof, weights)
-    folder.journal.add("outcome", document=outcome.to_dict())
+    folder.journal.add(END, document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
     return outcome, found
 
@@ -633,7 +639,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         TuneDocument,
         proof,
         weights,
-        started_at=str(next(final.folder.journal.read("tune"))["time"]),  # of the first session
+        started_at=_begun_at(final.folder),
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
@@ -653,6 +659,12 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
             if not one.repeats
         ),
     )
+
+
+def _begun_at(folder: ResultsFolder) -> str:
+    """The time of the first session, to the second."""
+    first = next(folder.journal.read(SESSION))
+    return datetime.fromisoformat(first["time"]).isoformat(timespec="seconds")
 
 
 def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:

@@ -12,21 +12,21 @@ from typing import Any
 
 from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import count, duration
-from cnnbench.campaigns.ab.explain import ProfilesFolder, Profiling, explained
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, Profiling, explained
 from cnnbench.campaigns.ab.pairs import (
+    AB,
     EXPLANATION,
     PROFILES,
     Begun,
     Experiment,
     Pairs,
-    PairsFolder,
     begun,
     resumable,
 )
 from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import Question
+from cnnbench.campaigns.processes.results_dir import Question, ResultsFolder
 from cnnbench.cli.commands import results_folder, seed_or_random, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
@@ -179,9 +179,9 @@ def _earlier(given: dict[str, Any], common: Sequence[str]) -> Begun:
     folder = results_folder(given.get("results"), "ab", resume=True)
     found = begun(Path(folder))
     if found is None:
-        raise FlagError("results", folder, PairsFolder.nothing())
+        raise FlagError("results", folder, AB.nothing)
     if "command" not in found.facts:
-        raise FlagError("results", folder, PairsFolder.too_old())
+        raise FlagError("results", folder, AB.too_old)
     then, common_then = _parsed(found.facts["command"])
     usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
     other += "name another folder"
@@ -269,7 +269,7 @@ def _run(experiment: Experiment, options: AbFlags, campaign: Campaign, argv: Seq
         reporter.warning(text)
     folder = results_folder(options.results, "ab")
     campaign.question = _question(experiment, campaign.facts)
-    with PairsFolder(folder, campaign.question, resume=options.resume) as results:
+    with ResultsFolder(AB, folder, campaign.question, resume=options.resume) as results:
         for side, one in experiment.sides.items():
             reporter.notice(f"{side.upper()} {one.description()}")
         reporter.notice(
@@ -338,16 +338,17 @@ def _is_to_explain(comparison: Comparison, options: AbFlags) -> bool:
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
-def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
+def _profiled(experiment: Experiment, results: ResultsFolder, reporter: Reporter) -> Explanation:
     campaign = Campaign(reporter, cool_down=experiment.cool_down)
-    with ProfilesFolder(results.folder / PROFILES, resume=True, within=results) as folder:
+    place = results.folder / PROFILES
+    with ResultsFolder(PROFILES_OF_SIDES, place, resume=True, within=results) as folder:
         found = Profiling(
             sides=experiment.sides,
             results=folder,
             campaign=campaign,
             timeout=experiment.timeout,
         ).explain()
-    results.journal.add(EXPLANATION, document=encode(found))
+    results.note(EXPLANATION, document=encode(found))
     return found
 
 

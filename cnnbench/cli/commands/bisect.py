@@ -15,7 +15,7 @@ from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.pairs import Experiment
 from cnnbench.campaigns.ab.side import RESERVED, Side, check_early, refuse
 from cnnbench.campaigns.bisect import (
-    BisectFolder,
+    BISECT,
     Bisection,
     CommitBench,
     History,
@@ -27,7 +27,7 @@ from cnnbench.campaigns.bisect import (
     text_of,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import AskedPlan, Question
+from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder
 from cnnbench.cli.commands import seed_or_random, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    seed = BisectFolder.seed_of(options.results) if options.resume else None
+    seed = BISECT.seed_in(options.results) if options.resume else None
     setting = _setting(options, ends, flags, seed)
     reporter = Reporter(sys.stderr)
     line = sides.again("bisect", argv, _SPECS, resume=True)
@@ -184,7 +184,7 @@ def _run(
         facts=facts.collect(),
         policy=policy,
     )
-    with BisectFolder(options.results, question, resume=options.resume) as folder:
+    with ResultsFolder(BISECT, options.results, question, resume=options.resume) as folder:
         with contextlib.ExitStack() as stack:
             folder.begin()
             campaign = Campaign(reporter, question.facts, question=question)

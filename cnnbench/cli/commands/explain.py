@@ -9,8 +9,9 @@ from pathlib import Path
 
 from cnnbench.base.files import document, read_json
 from cnnbench.base.terminal import Reporter
-from cnnbench.campaigns.ab.explain import SUFFIX, ProfilesFolder, Profiling
+from cnnbench.campaigns.ab.explain import PROFILES_OF_SIDES, SUFFIX, Profiling
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import (
     output_file,
     output_flag,
@@ -134,7 +135,7 @@ def _profiled(options: ExplainFlags, common: Sequence[str]) -> Explanation:
         both = sides.checked(both, "explain", reporter)
         sides.refuse_equal_sides(both, "")
         name = results_folder(options.results, "explain")
-        with ProfilesFolder(name) as results:
+        with ResultsFolder(PROFILES_OF_SIDES, name) as results:
             campaign = Campaign(reporter, facts.collect(), options.cool_down)
             found = Profiling(
                 sides=both,

@@ -31,7 +31,8 @@ from cnnbench.campaigns.launch import (
     task_command,
 )
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.scaling import Scaling, ScalingFolder, ScalingPoint
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.scaling import SCALING, Scaling, ScalingPoint
 from cnnbench.cli.commands import output_flag
 from cnnbench.cli.commands.sides import again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
@@ -251,7 +252,7 @@ def _measured(
 ) -> dict[int, list[RunRecord]]:
     question = jobs.question(facts.collect())
     reporter = Reporter(sys.stderr)
-    with ScalingFolder(options.results, question, resume=options.resume) as folder:
+    with ResultsFolder(SCALING, options.results, question, resume=options.resume) as folder:
         folder.begin()
         line = again("launch", argv, specs_of(LaunchFlags), resume=True)
         with telling_how_to_go_on(reporter, line):

@@ -12,8 +12,9 @@ from cnnbench.base.interrupts import restored
 from cnnbench.base.terminal import Reporter, csv_of
 from cnnbench.campaigns import strategies
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.strategies import (
-    StrategiesFolder,
+    STRATEGIES,
     StrategiesSession,
     StrategyCase,
     make_plan,
@@ -134,14 +135,14 @@ def _run(
 ) -> int:
     reporter = Reporter(sys.stderr)
     name = results_folder(options.results, "strategies", options.resume)
-    earlier = StrategiesFolder.seed_of(name) if options.resume else None
+    earlier = STRATEGIES.seed_in(name) if options.resume else None
     seed = seed_or_random(earlier if options.seed is None else options.seed)
     question = question_of(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
         tolerance = weights_tolerance(cases[1].resolved.config["precision"])
     begun = datetime.now(timezone.utc)
-    with StrategiesFolder(name, question, resume=options.resume) as folder:
+    with ResultsFolder(STRATEGIES, name, question, resume=options.resume) as folder:
         folder.begin()
         for notice in notices:
             reporter.notice(notice)
@@ -154,10 +155,12 @@ def _run(
         try:
             with sides.telling_how_to_go_on(reporter, again), restored():
                 campaign.follow(session.policy(options.rounds, seed, options.timeout))
-                known = folder.distances()
+                known = strategies.known_distances(folder)
                 if known is None and len(session.checkpoints) > 1:
                     reporter.notice(f"comparing the weights of {len(session.checkpoints)} modes")
-                found = folder.compare(session.checkpoints) if known is None else known
+                if known is None:
+                    known = strategies.compare_weights(folder, session.checkpoints)
+                found = known
         except (KeyboardInterrupt, BenchmarkError) as error:
             if not any(session.records.values()):
                 raise

@@ -16,10 +16,11 @@ from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.processes.commands import flags_of
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.suite import BatchSizeSearch, Suite, check, find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep import (
+    SWEEP,
     Item,
-    Store,
     Sweep,
     SweepCase,
     SweepPlan,
@@ -177,10 +178,10 @@ def _sweep(
     """A sweep in its results directory."""
     seed = options.seed
     if seed is None and options.resume:
-        seed = Store.seed_of(options.results, plan.suite)
+        seed = SWEEP.seed_in(options.results, plan.suite)
     seed = seed_or_random(seed)
     question = question_of(plan, facts, seed)
-    with Store(options.results, question, resume=options.resume) as store:
+    with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:
         yield Sweep(
             plan=plan,
             store=store,

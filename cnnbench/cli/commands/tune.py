@@ -12,9 +12,9 @@ from cnnbench.base.terminal import Reporter
 from cnnbench.base.text import count, duration
 from cnnbench.campaigns.ab.side import RESERVED, takes_turns
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.results_dir import Question, plan_of
+from cnnbench.campaigns.processes.results_dir import Question, ResultsFolder, plan_of
 from cnnbench.campaigns.tune import session
-from cnnbench.campaigns.tune.bench import MOST_MINUTES, TuneFolder, TuneQuestion
+from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
 from cnnbench.campaigns.tune.session import chart, listed, policy
 from cnnbench.campaigns.tune.space import ALLOWABLE, Space, default_groups, read_groups
 from cnnbench.cli.commands import (
@@ -216,7 +216,7 @@ def _run(
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = results_folder(options.results, "tune", options.resume)
-    earlier = TuneFolder.seed_of(name) if options.resume and options.seed is None else None
+    earlier = TUNE.seed_in(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
     resolved = question.first.resolved
     otherwise = "processes run one after the other"
@@ -235,7 +235,7 @@ def _run(
             "seed": seed,
         },
     )
-    with TuneFolder(name, asked, resume=options.resume) as folder:
+    with ResultsFolder(TUNE, name, asked, resume=options.resume) as folder:
         for notice in question.first.resolved.notices:
             reporter.notice(notice)
         if question.space.assumed:

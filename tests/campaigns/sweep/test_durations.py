@@ -9,7 +9,8 @@ from typing import Any
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.sweep import Store
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.campaigns.sweep import SWEEP
 
 
 def test_time_left_is_of_what_was_measured(tmp_path, make_record):
@@ -29,7 +30,7 @@ def test_time_left_is_of_what_was_measured(tmp_path, make_record):
             keys = [*then, "old"]
             yield RequestBatch(folder=folder, requests=[request], then=keys, timeout=1)
 
-    with Store(str(tmp_path)) as folder:
+    with ResultsFolder(SWEEP, tmp_path) as folder:
         campaign.follow(policy(folder))
     # What is not known yet takes as long as the others of this campaign did.
     etas = [line.rpartition(" ETA ")[2] for line in said.getvalue().splitlines()]

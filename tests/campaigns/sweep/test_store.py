@@ -6,51 +6,52 @@ import os
 
 import pytest
 
-from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.sweep import Store
+from cnnbench.campaigns.processes.results_dir import Journal, ResultsFolder
+from cnnbench.campaigns.sweep import SWEEP, found_records, record_name
 from cnnbench.errors import FlagError, PathError
 from cnnbench.records import files
 
 KEY = "0123456789ab"
 RUN = ("suite-a num_gpus=2/x", KEY, 2)
+EARLIER, LATER = "20250102T000000000000Z", "20260102T000000000000Z"
 
 
 def test_long_and_odd_labels_make_file_names(tmp_path):
-    with Store(str(tmp_path)) as store:
+    with ResultsFolder(SWEEP, tmp_path) as store:
         for label in ("x" * 500, "ü/../..", "...", "a\nb"):
-            path = store.path(label, KEY, 1)
+            path = tmp_path / record_name(label, KEY, 1, LATER)
             store.keep({}, path)
             assert path.parent == tmp_path
-            assert path in store.find(KEY, 1)
+            assert path in found_records(tmp_path, KEY, 1)
 
 
 def test_the_newest_is_last(tmp_path):
-    with Store(str(tmp_path)) as store:
-        for stamp in ("20260102T000000000000Z", "20250102T000000000000Z"):
-            store.stamp = stamp
-            store.keep({}, store.path(*RUN))
-        assert [path.name.split(".")[-2][:4] for path in store.find(KEY, 2)] == ["2025", "2026"]
+    with ResultsFolder(SWEEP, tmp_path) as store:
+        for stamp in (LATER, EARLIER):
+            store.keep({}, tmp_path / record_name(*RUN, stamp))
+        found = found_records(tmp_path, KEY, 2)
+        assert [path.name.split(".")[-2] for path in found] == [EARLIER, LATER]
 
 
 def test_one_sweep_at_a_time(tmp_path):
-    with Store(str(tmp_path)):
+    with ResultsFolder(SWEEP, tmp_path):
         holder = rf"--results=.*another process is writing there: pid {os.getpid()} on "
         with pytest.raises(FlagError, match=holder):
-            Store(str(tmp_path))
-    Store(str(tmp_path)).__exit__()
+            ResultsFolder(SWEEP, tmp_path)
+    ResultsFolder(SWEEP, tmp_path).__exit__()
 
 
 def test_leftovers_are_removed_and_records_are_not(tmp_path):
-    with Store(str(tmp_path)) as store:
+    with ResultsFolder(SWEEP, tmp_path) as store:
         (tmp_path / f"{files._UNFINISHED}abc.tmp").write_text("{half")
-        store.keep({"a": 1}, store.path(*RUN))
-    with Store(str(tmp_path)) as store:
+        store.keep({"a": 1}, tmp_path / record_name(*RUN, LATER))
+    with ResultsFolder(SWEEP, tmp_path):
         assert not [*tmp_path.glob("*.tmp")]
-        assert len(store.find(KEY, 2)) == 1
+        assert len(found_records(tmp_path, KEY, 2)) == 1
 
 
 def test_the_journal_survives_a_torn_line(tmp_path):
-    with Store(str(tmp_path)) as store:
+    with ResultsFolder(SWEEP, tmp_path) as store:
         journal = store.journal
         assert list(journal.read()) == []
         journal.add("start", key="k")
@@ -97,6 +98,35 @@ def test_a_journal_that_was_edited_is_refused(journal, edited):
         list(journal.read())
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda data: data.replace(b'"pairs": 1', b'"pairs": 5'),  # of the same size
+        lambda data: data + b'{"event": "end"}\n',
+        lambda data: data[: data.index(b"\n") + 1],
+        lambda data: b"",
+    ],
+)
+def test_a_journal_that_another_process_edits_meanwhile_is_refused_later(journal, edited):
+    journal.path.write_bytes(edited(journal.path.read_bytes()))
+    for number in range(4, 7):
+        journal.add("look", pairs=number)
+    with pytest.raises(PathError, match="restore the file, or name another folder"):
+        list(journal.read())
+
+
+def test_events_are_added_without_reading_those_before(journal, monkeypatch):
+    read = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: read.append(given) or pread(*given))
+    journal.add("look", pairs=4)
+    assert not read
+    journal.path.write_bytes(journal.path.read_bytes() + b'{"event": "torn')  # an unfinished write
+    journal.add("look", pairs=5)
+    assert len(read) == 1
+    assert [one["pairs"] for one in journal.read()] == [*range(6)]
+
+
 def test_a_torn_last_line_is_dropped_and_the_journal_goes_on(journal):
     journal.path.write_bytes(journal.path.read_bytes()[:-9])
     later = Journal(journal.path)
@@ -109,8 +139,9 @@ def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_typ
     journal = Journal(tmp_path / "sweep.jsonl")
     old = '{"event": "sweep", "suite": "a", "seed": 1}\n{"event": "end", "seconds": 4.5}\n'
     journal.path.write_text(old)
-    journal.add("sweep", suite="b")
-    assert [one["event"] for one in journal.read()] == ["sweep", "end", "sweep"]
+    journal.add("session", campaign="sweep", suite="b")
+    assert [one["event"] for one in journal.read()] == ["session", "end", "session"]
+    assert SWEEP.seed_in(str(tmp_path), "a") is None  # it has no question, which gives the seed
     journal.path.write_text(old.replace("4.5", '"x"'))
     journal.lines.unlink()
     with pytest.raises(PathError, match="line 2 is damaged"):
@@ -118,15 +149,14 @@ def test_a_journal_of_1_0_0_is_read_and_goes_on_but_not_with_values_of_other_typ
 
 
 def test_records_that_the_journal_does_not_name_are_refused(tmp_path):
-    with Store(str(tmp_path)) as store:
-        known = store.path(*RUN)
+    with ResultsFolder(SWEEP, tmp_path) as store:
+        known = tmp_path / record_name(*RUN, LATER)
         store.begin(suite="a")
-        store.journal.add("files", files=store.files(known))
+        store.note_start(["a"], known)
         store.keep({}, known)
         (tmp_path / "comparison.json").write_text("of the user")
-    Store(str(tmp_path), resume=True).__exit__()
-    with Store(str(tmp_path)) as store:
-        store.stamp = "20250102T000000000000Z"
-        store.keep({}, store.path(*RUN))
+    ResultsFolder(SWEEP, tmp_path, resume=True).__exit__()
+    with ResultsFolder(SWEEP, tmp_path) as store:
+        store.keep({}, tmp_path / record_name(*RUN, EARLIER))
     with pytest.raises(FlagError, match=r"does not name suite-a.*r2.2025.*json"):
-        Store(str(tmp_path), resume=True)
+        ResultsFolder(SWEEP, tmp_path, resume=True)

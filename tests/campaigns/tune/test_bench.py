@@ -15,15 +15,15 @@ import pytest
 from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign, Measuring
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.results_dir import PROCESS, Journal
+from cnnbench.campaigns.processes.results_dir import PROCESS, Journal, ResultsFolder
 from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
     MOST_PAIRS,
+    TUNE,
     Lengths,
     RaceBench,
     SearchOutcome,
-    TuneFolder,
     TuneQuestion,
 )
 from cnnbench.campaigns.tune.session import search
@@ -92,7 +92,7 @@ def searched(tmp_path: Path, runs: Callable[..., RunRecord]) -> Iterator[Searche
             lanes=8,
         )
         campaign = Clocked(runs)
-        results = TuneFolder(tmp_path / folder, resume=folder != "results")
+        results = ResultsFolder(TUNE, tmp_path / folder, resume=folder != "results")
         held.enter_context(results)
         results.begin(minutes=seconds / 60)
         bench = RaceBench(results, campaign, question)

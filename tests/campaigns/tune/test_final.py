@@ -14,9 +14,10 @@ from cnnbench.base.terminal import Reporter
 from cnnbench.campaigns.launch import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune import session as final
-from cnnbench.campaigns.tune.bench import RaceBench, TuneFolder, TuneQuestion
+from cnnbench.campaigns.tune.bench import TUNE, RaceBench, TuneQuestion
 from cnnbench.campaigns.tune.space import Candidate, Settings, Space
 from cnnbench.errors import UsageError
 from cnnbench.flags import ParsedArgs, values_of
@@ -69,7 +70,7 @@ def weights(
         monkeypatch.setattr("cnnbench.campaigns.strategies.distances", distances)
         given = ParsedArgs(values_of(fixed, SPECS))
         space = Refusing(given=given, allowed=frozenset({"consistency"}), layout=layout)
-        with TuneFolder(str(tmp_path / "results"), None, resume=True) as folder:
+        with ResultsFolder(TUNE, tmp_path / "results", resume=True) as folder:
             folder.begin(minutes=0)
             question = TuneQuestion(
                 space=space,

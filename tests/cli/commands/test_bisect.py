@@ -14,7 +14,7 @@ import pytest
 from forked import until
 from step_profiles import Profiles, changed
 
-from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.ab.pairs import begun
 from cnnbench.records.load import load_records
 
 pytestmark = [
@@ -253,9 +253,8 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     of_commits = list((tmp_path / "results").glob("*/journal.jsonl"))
     assert len(of_commits) == len(says) - 1
     for journal in of_commits:
-        events = list(Journal(journal).read())
-        spent = {one["pairs"]: one["alpha"] for one in events if one["event"] in ("look", "end")}
-        assert sum(spent.values()) <= events[0]["policy"]["alpha"]
+        state = begun(journal.parent)
+        assert sum(one.alpha for one in state.made) <= state.facts["policy"]["alpha"]
 
 
 def test_what_needs_more_pairs_than_there_may_be_gives_no_command(repository, bisect):

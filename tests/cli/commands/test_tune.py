@@ -16,6 +16,7 @@ import pytest
 from edits import rewrite
 
 from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.ab.pairs import begun
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, session
 from cnnbench.campaigns.tune import bench as race
@@ -230,7 +231,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tune, tmp_path):
     assert "go on with what is there by --resume, or name another" in err
     journal = tmp_path / "r" / "journal.jsonl"
     began = "2026-01-02T03:04:05+00:00"
-    rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "tune" else one)
+    rewrite(journal, lambda one: {**one, "time": began} if one["event"] == "session" else one)
     code, out, _ = tune("--resume", "--format=json", by_flag=FAST)
     resumed, found = json.loads(out), traced(tmp_path)
     assert (code, resumed["started_at"]) == (0, began)
@@ -283,13 +284,12 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     found = json.loads(tune("--format=json", "--minutes=5", "--resume", **say)[1])
     assert found["pairs"] > 8
     events = list(Journal(tmp_path / "r" / "journal.jsonl").read())
-    plans = [event["plan"] for event in events if event["event"] == "final"]
+    plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
     assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
-    journal = Journal(tmp_path / "r" / "final" / "journal.jsonl").read()
-    looks = {one["pairs"]: one["alpha"] for one in journal if one["event"] == "look"}
-    assert set(looks) > {8}
-    assert sum(looks.values()) < 0.04
+    made = begun(tmp_path / "r" / "final").made
+    assert [one.pairs for one in made] == [8, 12, 16]
+    assert sum(one.alpha for one in made) < 0.04
     done = traced(tmp_path)
     assert len(set(done)) == len(done)
 
@@ -312,7 +312,7 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, mon
     events = [event for path in journals for event in Journal(path).read()]
     processes = [one["seconds"] for one in events if one["event"] == "process"]
     assert 0 < found["seconds"] == pytest.approx(sum(processes), abs=0.1)
-    plans = [event["plan"] for event in events if event["event"] == "final"]
+    plans = [event["plan"] for event in events if event.get("note") == "final"]
     assert {(plan["number"], plan["alpha"]) for plan in plans} == {(1, 0.04), (2, 0.02)}
 
 
