@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cnnbench.base.terminal import print_result
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
-from cnnbench.records.files import Output, write_text
+from cnnbench.records.files import PICTURES, Output, write_text
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -67,6 +67,15 @@ def results_folder(given: str | None, command: str, resume: bool = False) -> str
     return given or f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def seed_or_random(seed: int | None) -> int:
-    """The seed that was given, else a random one."""
-    return random.SystemRandom().randrange(2**31) if seed is None else seed
+@dataclass(frozen=True, kw_only=True)
+class OutputFlags:
+    """What a command prints of its measurements, and where that goes."""
+
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
+    output: str | None = output_flag("Write the output to this file.")
+    plot: str | None = flag(None, "Draw a chart into this .svg, .png or .pdf file.", path="file")
+
+    def files(self, document: str) -> list[Output]:
+        """The files to check before anything is measured; `document` as in `output_file`."""
+        plot = Output("plot", self.plot, suffixes=PICTURES)
+        return [output_file(self.output, self.format, document), plot]

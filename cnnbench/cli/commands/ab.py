@@ -27,7 +27,7 @@ from cnnbench.campaigns.ab.side import LENGTHS, Side, turn_seconds
 from cnnbench.campaigns.launch import command_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import Question, ResultsFolder
-from cnnbench.cli.commands import results_folder, seed_or_random, sides
+from cnnbench.cli.commands import results_folder, sides
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.cli.commands.sides import resumption, settling_pairs
@@ -68,11 +68,15 @@ SECONDS, DISTURBED_SECONDS = 5.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
+class AbFlags(JobFlags, sides.SideFlags, sides.CampaignFlags, JudgingFlags):
     """Flags of the command."""
 
     pairs: int = flag(
-        16, "Largest number of pairs; a verdict needs 6.", minimum=1, maximum=sides.MOST_PAIRS
+        16,
+        "Largest number of pairs; a verdict needs 6. With --resume, if not given: the number that "
+        "may settle it; alpha is not exceeded, however often.",
+        minimum=1,
+        maximum=sides.MOST_PAIRS,
     )
     sequential: bool = flag(
         True,
@@ -94,21 +98,11 @@ class AbFlags(JobFlags, sides.SideFlags, JudgingFlags):
         maximum=86400,
     )
     cool_down: float = flag(0.0, "Seconds between processes.", minimum=0, maximum=86400)
-    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
     pairing: str = flag(
         "auto",
         "How the two processes of a pair share their time: turns, both are alive and step in turn; "
         "alternate, one runs after the other; auto, turns where they are possible.",
         choices=("alternate", "turns", "auto"),
-    )
-    seed: int | None = flag(None, "Seed of the order within pairs; random if not given.", minimum=0)
-    results: str | None = flag(
-        None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given.", path="folder"
-    )
-    resume: bool = flag(
-        False,
-        "Continue the experiment in --results, with its flags; --pairs may be more than before; "
-        "if not given, it is the number that may settle it. Alpha is not exceeded, however often.",
     )
     aa: bool = flag(
         False,
@@ -128,6 +122,7 @@ _SPECS = specs_of(AbFlags)
 _SECTIONS = {
     "a": "Definition of the sides",
     "pairs": "How it is measured",
+    "timeout": "Processes and records",
     "threshold": "How it is judged and printed",
     "explain": "How it is judged and printed",
 }
@@ -231,7 +226,7 @@ def _experiment(
         instead = ", or measure one of them twice with --aa"
         sides.refuse_equal_sides(found, instead)
     if earlier is None:
-        seed = seed_or_random(options.seed)
+        seed = options.seed_in(AB, "")
         in_turn = turn_seconds(options.pairing, found, campaign.reporter)
     else:
         seed, in_turn = earlier.facts["seed"], earlier.facts["turn_seconds"]

@@ -28,7 +28,7 @@ from cnnbench.campaigns.bisect import (
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import AskedPlan, Question, ResultsFolder
-from cnnbench.cli.commands import seed_or_random, sides, write_output
+from cnnbench.cli.commands import sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.judging import JudgingFlags
 from cnnbench.errors import ExitCode, UsageError
@@ -60,7 +60,7 @@ commits hide which of several it is (the command that goes on is printed where t
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectFlags:
+class BisectFlags(sides.CampaignFlags):
     """Flags of the command."""
 
     repository: str = flag(".", "A folder in the git repository.", path="folder")
@@ -69,8 +69,8 @@ class BisectFlags:
     )
     build: str | None = flag(
         None,
-        "Shell command that is run in every worktree before it is measured; where it fails, the "
-        "commit is skipped.",
+        "Shell command that is run in every worktree before it is measured, for --timeout at most; "
+        "where it fails, the commit is skipped.",
     )
     python: str | None = flag(
         None,
@@ -87,9 +87,7 @@ class BisectFlags:
         help="The same if it is not; a commit without a clear answer is skipped.",
     )
     burn_in: int = flag_of(AbFlags, "burn_in")
-    timeout: float = flag_of(AbFlags, "timeout", help="Seconds for each process, and for --build.")
     pairing: str = flag_of(AbFlags, "pairing")
-    seed: int | None = flag_of(AbFlags, "seed")
     threshold: float | None = flag_of(JudgingFlags, "threshold")
     alpha: float | None = flag_of(
         JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
@@ -99,14 +97,15 @@ class BisectFlags:
         "Profile the commit that was found and the one before it, and name the layers and causes "
         "of the difference.",
     )
-    results: str = flag("bisect", "Where records and the journal go.", path="folder")
-    resume: bool = flag(
-        False, "Continue the bisection in --results; answers and whole pairs are kept."
-    )
+    results: str = flag("bisect", "Where records, logs and the journal go.", path="folder")
 
 
 _SPECS = specs_of(BisectFlags)
-_TITLES = {"repository": "What is measured", "pairs": "How each step is measured"}
+_TITLES = {
+    "repository": "What is measured",
+    "pairs": "How each step is measured",
+    "timeout": "Processes and records",
+}
 HELP = (_ABOUT, tuple(sections_of(BisectFlags, _TITLES).items()), _EXIT_CODES)
 
 
@@ -116,8 +115,7 @@ def main(argv: Sequence[str]) -> int:
     options = BisectFlags(**given)
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
-    seed = BISECT.seed_in(options.results) if options.resume else None
-    setting = _setting(options, ends, flags, seed)
+    setting = _setting(options, ends, flags)
     reporter = Reporter(sys.stderr)
     line = sides.again("bisect", argv, _SPECS, resume=True)
     with sides.telling_how_to_go_on(reporter, line):
@@ -128,9 +126,7 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _setting(
-    options: BisectFlags, ends: Sequence[str], run: tuple[str, ...], seed: int | None
-) -> Setting:
+def _setting(options: BisectFlags, ends: Sequence[str], run: tuple[str, ...]) -> Setting:
     repository = repository_of(options.repository)
     good, bad = ends_of(ends[0], ends[1], repository)
     python = options.python
@@ -148,7 +144,7 @@ def _setting(
         experiment=Experiment(
             sides={},
             most_pairs=options.pairs,
-            seed=seed_or_random(seed if options.seed is None else options.seed),
+            seed=options.seed_in(BISECT, options.results),
             burn_in=options.burn_in,
             timeout=options.timeout,
             policy=JudgingFlags(threshold=options.threshold, alpha=options.alpha).policy,

@@ -64,9 +64,7 @@ class ExplainFlags(JobFlags, sides.SideFlags):
     )
     cool_down: float = flag_of(AbFlags, "cool_down")
     timeout: float = flag_of(AbFlags, "timeout")
-    results: str | None = flag(
-        None, "Where profiles and logs go; explain-DATE-TIME if not given.", path="folder"
-    )
+    results: str | None = flag_of(AbFlags, "results")
     rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
     format: str = flag("table", "What to print.", choices=_FORMATS)
     output: str | None = output_flag("Write the output to this file; the table goes to stdout.")

@@ -33,11 +33,11 @@ from cnnbench.campaigns.launch import (
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.campaigns.scaling import SCALING, Scaling, ScalingPoint
-from cnnbench.cli.commands import output_flag
-from cnnbench.cli.commands.sides import again, telling_how_to_go_on
+from cnnbench.cli.commands import OutputFlags, output_flag
+from cnnbench.cli.commands.sides import CampaignFlags, again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
-from cnnbench.flags.declare import flag, sections_of, specs_of
+from cnnbench.flags.declare import flag, flag_of, sections_of, specs_of
 from cnnbench.flags.params import Params
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.predict import parse_link
@@ -122,16 +122,14 @@ class LaunchFlags(JobFlags):
         maximum=1000,
     )
     results: str = flag("scaling", "Folder for records and logs.", path="folder")
-    resume: bool = flag(
-        False, "Leave out runs that have a record in --results; --repeats may be more than before."
-    )
+    resume: bool = flag_of(CampaignFlags, "resume")
     link: str | None = flag(
         None,
         "Link between the processes, to predict the same by the cost model, as of cnnbench "
         "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
     )
     output: str | None = output_flag("Write the table to this .csv file.")
-    plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
+    plot: str | None = flag_of(OutputFlags, "plot")
 
 
 _SECTIONS = sections_of(LaunchFlags, {"workers": "Flags", "scaling": "Scaling"})

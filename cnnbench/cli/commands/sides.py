@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shlex
 import shutil
@@ -27,6 +28,7 @@ from cnnbench.campaigns.ab.side import (
     worktree,
 )
 from cnnbench.campaigns.launch import JobLayout, command_words
+from cnnbench.campaigns.processes.results_dir import CampaignKind
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import FlagSpec, Role, flag, named
@@ -57,6 +59,35 @@ _CHECKOUT = (
     "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
     "cnnbench, its code runs."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignFlags:
+    """How the processes of a campaign run, and where their records go."""
+
+    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
+    seed: int | None = flag(
+        None,
+        "Seed of the random order; random if not given, with --resume that of --results.",
+        minimum=0,
+    )
+    results: str | None = flag(
+        None,
+        "Where records, logs and the journal go; COMMAND-DATE-TIME if not given.",
+        path="folder",
+    )
+    resume: bool = flag(
+        False,
+        "Continue what --results holds: measured processes count, and failed ones run again. "
+        "Limits such as --pairs, --rounds or --minutes may be larger than before.",
+    )
+
+    def seed_in(self, kind: CampaignKind, folder: str, suite: str | None = None) -> int:
+        """The seed that was given, with --resume that of the folder, else a random one."""
+        seed = self.seed
+        if seed is None and self.resume:
+            seed = kind.seed_in(folder, suite)
+        return random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,22 +21,15 @@ from cnnbench.campaigns.strategies import (
     question_of,
     weights_tolerance,
 )
-from cnnbench.cli.commands import (
-    output_file,
-    output_flag,
-    results_folder,
-    seed_or_random,
-    sides,
-    write_output,
-)
+from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import parse_flags
-from cnnbench.flags.declare import flag, parted, specs_of
+from cnnbench.flags.declare import flag, parted, sections_of, specs_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.judge.report.sections.campaigns import modes_chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.campaigns import StrategiesDocument, StrategyRow
-from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot
+from cnnbench.records.files import check_outputs, write_plot
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -44,7 +37,8 @@ Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
 Measures the modes of --variable_update side by side: every mode, and one device alone, once per
 round in random order, each time in a fresh process. Prints a row for each: median images/sec,
 overhead against one device, memory, start-up, numbers of variables and operations; and confirms
-from checkpoints that the modes train the same weights (docs/strategies.md).
+from checkpoints that the modes train the same weights (docs/strategies.md). The records are
+DIR/MODE/rROUND.json, where DIR is --results; --plot draws median images/sec.
 
   cnnbench strategies --model=resnet50 --num_gpus=2
   cnnbench strategies --model=lenet --num_gpus=4 --modes=parameter_server,replicated --rounds=6
@@ -60,7 +54,7 @@ with --resume).
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategiesFlags:
+class StrategiesFlags(OutputFlags, sides.CampaignFlags):
     """Flags of the command."""
 
     modes: str = flag(
@@ -86,39 +80,19 @@ class StrategiesFlags:
         "value; if not given 1e-4, with a 16-bit --precision 0.02.",
         minimum=0,
     )
-    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
-    seed: int | None = flag(
-        None, "Seed of the order within rounds; random if not given.", minimum=0
-    )
-    resume: bool = flag(
-        False,
-        "Continue the comparison in --results: processes that failed run again, and --rounds may "
-        "be more than before.",
-    )
-    results: str | None = flag(
-        None,
-        "Where records go: DIR/MODE/rROUND.json, and DIR/strategies.json for reports; "
-        "strategies-DATE-TIME if not given.",
-        path="folder",
-    )
-    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = output_flag("Write the output to this file.")
-    plot: str | None = flag(
-        None, "Draw median images/sec into this file: .svg, .png or .pdf.", path="file"
-    )
 
 
 _SPECS = specs_of(StrategiesFlags)
 _ALL = (*_SPECS, *ACCEPTED.values())
-HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+_TITLES = {"modes": "What is compared", "timeout": "Processes, records and output"}
+HELP = (_ABOUT, tuple(sections_of(StrategiesFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures the modes; after an interrupt or a failure, writes the table so far."""
     given = parse_flags(argv, _ALL)
     options, of_runs = parted(StrategiesFlags, given)
-    plot = Output("plot", options.plot, suffixes=PICTURES)
-    check_outputs([output_file(options.output, options.format, "strategies"), plot])
+    check_outputs(options.files("strategies"))
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
@@ -135,8 +109,7 @@ def _run(
 ) -> int:
     reporter = Reporter(sys.stderr)
     name = results_folder(options.results, "strategies", options.resume)
-    earlier = STRATEGIES.seed_in(name) if options.resume else None
-    seed = seed_or_random(earlier if options.seed is None else options.seed)
+    seed = options.seed_in(STRATEGIES, name)
     question = question_of(cases, facts, options.weights_steps, seed)
     tolerance = options.weights_tolerance
     if tolerance is None:

@@ -34,11 +34,11 @@ from cnnbench.campaigns.sweep import (
     summarise,
     table_text,
 )
-from cnnbench.cli.commands import seed_or_random, write_output
-from cnnbench.cli.commands.sides import again, telling_how_to_go_on
+from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands.sides import CampaignFlags, again, telling_how_to_go_on
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_command, parse_flags
-from cnnbench.flags.declare import flag, specs_of, texts_of
+from cnnbench.flags.declare import flag, sections_of, specs_of, texts_of
 from cnnbench.flags.params import ACCEPTED
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.machine import facts as environment
@@ -63,13 +63,10 @@ there is; 4 a run failed (it is recorded, the others went on); 3 a bound could n
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepFlags:
+class SweepFlags(CampaignFlags):
     """Flags of the command."""
 
     results: str = flag("results", "Where records, logs and the journal go.", path="folder")
-    resume: bool = flag(
-        False, "Leave out runs that have a valid record in --results; failed ones run again."
-    )
     filter: str | None = flag(
         None, "Only configurations whose name matches this regular expression."
     )
@@ -80,16 +77,11 @@ class SweepFlags:
         minimum=1,
         maximum=1000,
     )
-    timeout: float | None = flag(
+    timeout: float | None = flag(  # type: ignore[assignment]
         None, "Seconds for each process; the suite's if not given.", above=0
     )
     max_batch_search: bool = flag(
         False, "Find the largest batch size that fits, in every configuration."
-    )
-    seed: int | None = flag(
-        None,
-        "Seed of the random order; random if not given, with --resume that of the earlier sweep.",
-        minimum=0,
     )
     list: bool = flag(False, "List the configurations and run nothing.")
     dry_run: bool = flag(
@@ -104,7 +96,8 @@ def completions() -> tuple[str, ...]:
 
 
 _SPECS = specs_of(SweepFlags)
-HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+_TITLES = {"filter": "What is measured", "timeout": "Processes and records"}
+HELP = (_ABOUT, tuple(sections_of(SweepFlags, _TITLES).items()), _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -138,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
                 return _run(sweep, options, argv)
             lines = list(_commands(sweep.left(), sweep.known_batch))
     else:
-        items = ordered(plan.cases, seed_or_random(options.seed))
+        items = ordered(plan.cases, options.seed_in(SWEEP, options.results, plan.suite))
         reporter.notice(outlook(items, Campaign(reporter, facts)))
         cases = [f"{case.name}  x{case.repeats}" for case in plan.cases]
         lines = cases if options.list else list(_commands(items))
@@ -176,10 +169,7 @@ def _sweep(
     reporter: Reporter,
 ) -> Iterator[Sweep]:
     """A sweep in its results directory."""
-    seed = options.seed
-    if seed is None and options.resume:
-        seed = SWEEP.seed_in(options.results, plan.suite)
-    seed = seed_or_random(seed)
+    seed = options.seed_in(SWEEP, options.results, plan.suite)
     question = question_of(plan, facts, seed)
     with ResultsFolder(SWEEP, options.results, question, resume=options.resume) as store:
         yield Sweep(

@@ -17,19 +17,12 @@ from cnnbench.campaigns.tune import session
 from cnnbench.campaigns.tune.bench import MOST_MINUTES, TUNE, TuneQuestion
 from cnnbench.campaigns.tune.session import chart, listed, policy
 from cnnbench.campaigns.tune.space import ALLOWABLE, Space, default_groups, read_groups
-from cnnbench.cli.commands import (
-    output_file,
-    output_flag,
-    results_folder,
-    seed_or_random,
-    sides,
-    write_output,
-)
+from cnnbench.cli.commands import OutputFlags, results_folder, sides, write_output
 from cnnbench.cli.commands.ab import AbFlags
 from cnnbench.cli.commands.launch import JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import args_of, parse_flags
-from cnnbench.flags.declare import Role, flag, flag_of, named, parted, specs_of, words
+from cnnbench.flags.declare import Role, flag, flag_of, named, parted, sections_of, specs_of, words
 from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.flags.parse import split_at_dashes
 from cnnbench.judge.compare import Policy
@@ -38,7 +31,7 @@ from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.campaigns import OPEN, TuneDocument
-from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
+from cnnbench.records.files import Output, check_outputs, write_plot, write_text
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -68,7 +61,7 @@ _LANES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(JobFlags):
+class TuneFlags(JobFlags, OutputFlags, sides.CampaignFlags):
     """Flags of the command."""
 
     minutes: float = flag(
@@ -97,32 +90,20 @@ class TuneFlags(JobFlags):
         below=1000.0,
     )
     list: bool = flag(False, "List the candidates, and what cannot run and why; run nothing.")
-    timeout: float = flag_of(AbFlags, "timeout")
     pairing: str = flag_of(
         AbFlags,
         "pairing",
         help="How processes share their time: turns, several are alive and step in turn; "
         "alternate, one runs after the other; auto, turns where they are possible.",
     )
-    seed: int | None = flag(
-        None,
-        "Seed of the random order; random if not given, with --resume that of the search.",
-        minimum=0,
-    )
-    results: str | None = flag(
-        None, "Where records and the journal go; tune-DATE-TIME if not given.", path="folder"
-    )
-    resume: bool = flag(False, "Continue the search in --results.")
-    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
-    output: str | None = output_flag("Write the output to this file.")
-    plot: str | None = flag(None, "Draw the race into this file: .svg, .png or .pdf.", path="file")
     write_flagfile: str | None = flag(
         None, "Write the flags found to this file, which --flagfile=FILE reads.", path="file"
     )
 
 
 _OWN = specs_of(TuneFlags)
-HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
+_TITLES = {"workers": "What is tried", "timeout": "Processes, records and output"}
+HELP = (_ABOUT, tuple(sections_of(TuneFlags, _TITLES).items()), _EXIT_CODES)
 
 _OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
@@ -160,15 +141,10 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
             raise FlagError(name, ACCEPTED[name].text(of_runs[name]), reason)
     if of_runs.get("cluster", "flags") != "flags":
         raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
-    table = Output("output", options.output, "table of space")
-    check_outputs(
-        [
-            table if options.list else output_file(options.output, options.format, "tune"),
-            Output("plot", options.plot, suffixes=PICTURES),
-            Output("write_flagfile", options.write_flagfile, "flag file"),
-        ],
-        [options.space],
-    )
+    flag_file = Output("write_flagfile", options.write_flagfile, "flag file")
+    if options.list:
+        options = replace(options, format="table")
+    check_outputs([*options.files("space" if options.list else "tune"), flag_file], [options.space])
 
 
 def _question(
@@ -216,8 +192,7 @@ def _run(
 ) -> int:
     again = ("tune", argv, (*_OWN, *ACCEPTED.values()))
     name = results_folder(options.results, "tune", options.resume)
-    earlier = TUNE.seed_in(name) if options.resume and options.seed is None else None
-    seed = seed_or_random(options.seed) if earlier is None else earlier
+    seed = options.seed_in(TUNE, name)
     resolved = question.first.resolved
     otherwise = "processes run one after the other"
     in_turn = takes_turns(options.pairing, lambda: resolved.no_turns, otherwise, reporter)
