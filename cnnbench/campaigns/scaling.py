@@ -7,7 +7,7 @@ process whose towers do not exchange gradients, on the processors of one process
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,7 @@ from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
-from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy, in_rounds, rounds
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import (
     AskedPlan,
@@ -115,24 +115,26 @@ class Scaling:
 
     def policy(self, folder: ResultsFolder, repeats: int) -> RunPolicy[dict[int, list[RunRecord]]]:
         """Records by number of workers, 0 for one process that exchanges nothing."""
-        records: dict[int, list[RunRecord]] = {n: [] for n in (0, *self.layouts)}
+        counts = {"alone": 0, **{f"workers-{n}": n for n in self.layouts}}
+        records: dict[int, list[RunRecord]] = {n: [] for n in counts.values()}
         # Interleaved, so that a slowdown of the machine affects all alike.
-        due = [(repeat, count) for repeat in range(1, repeats + 1) for count in records]
-        names = [f"workers-{n}-{repeat}" if n else f"alone-{repeat}" for repeat, n in due]
-        targets = [folder.folder / f"{name}.json" for name in names]
+        order = rounds(counts, repeats, seed=None)
+        targets = [folder.folder / f"{case}-{repeat}.json" for case, repeat in order]
         check_outputs([Output("results", str(target), "run") for target in targets])
-        for at, (name, target, (_, count)) in enumerate(zip(names, targets, due, strict=True)):
-            logs = folder.log(name).parent
+
+        def measure(case: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+            name, count = f"{case}-{repeat}", counts[case]
+            logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
             side = self._side(folder.unfinished(logs), count)
-            (ended,) = yield RequestBatch(
-                folder=folder,
-                requests=[request(folder, name, side, key=count, target=target, leaves=logs)],
-                then=[later for _, later in due[at + 1 :]],
-                timeout=_A_DAY,
-            )
+            more = {"key": (case, False), "target": target, "leaves": logs}
+            one = request(folder, name, side, **more)
+            (ended,) = yield RequestBatch(folder=folder, requests=[one], then=then, timeout=_A_DAY)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)
+            return True
+
+        yield from in_rounds(order, measure)
         return records
 
     def _side(self, logs: Path, count: int) -> Side:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,13 @@ from cnnbench.base.stats import median
 from cnnbench.base.text import labels_of, number_of
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import resolve_run
-from cnnbench.campaigns.processes.campaign import Request, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import (
+    Request,
+    RequestBatch,
+    RunPolicy,
+    in_rounds,
+    rounds,
+)
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import (
     LOGS,
@@ -301,35 +306,32 @@ class StrategiesSession:
         self.problems: dict[str, str] = {}
         self.checkpoints: dict[str, Path] = {}
 
-    def policy(self, rounds: int, seed: int, timeout: float) -> RunPolicy[None]:
+    def policy(self, repeats: int, seed: int, timeout: float) -> RunPolicy[None]:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
         `timeout` is in seconds per process.
         """
-        generator = random.Random(seed)
-        weights = known_distances(self._results) is None
-        due = [(one, 0) for one in self.cases if one.weights_flags and weights]
-        for number in range(1, rounds + 1):
-            shuffled = list(self.cases)
-            generator.shuffle(shuffled)
-            due += ((one, number) for one in shuffled)
-        requests = {(one.name, number): self._request(one, number) for one, number in due}
-        for at, (case, number) in enumerate(due):
-            if case.name in self.problems:
-                continue
-            left = [one for one in due[at + 1 :] if one[0].name not in self.problems]
+        cases = {one.name: one for one in self.cases}
+        trained = [one.name for one in self.cases if one.weights_flags]
+        if known_distances(self._results) is not None:
+            trained = []
+
+        def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
             (ended,) = yield RequestBatch(
                 folder=self._results,
-                requests=[requests[case.name, number]],
-                then=[requests[one.name, again].key for one, again in left],
+                requests=[self._request(cases[name], number)],
+                then=then,
                 timeout=timeout,
             )
             if ended.message:
-                self.problems[case.name] = ended.message
+                self.problems[name] = ended.message
             elif number:
-                self.records[case.name][number] = ended.record
+                self.records[name][number] = ended.record
             else:
-                self.checkpoints[case.name] = self._results.folder / CHECKPOINTS / case.name
+                self.checkpoints[name] = self._results.folder / CHECKPOINTS / name
+            return not ended.message
+
+        return in_rounds([*((one, 0) for one in trained), *rounds(cases, repeats, seed)], measure)
 
     def _request(self, case: StrategyCase, number: int) -> Request:
         """A process of a round, or, with number 0, the one that trains the weights.
@@ -346,7 +348,7 @@ class StrategiesSession:
             self._results,
             f"{case.name}-{stem}",
             Side(resolved=case.resolved).including(flags),
-            key=(case.name, checkpoint is None),
+            key=(case.name, not number),
             target=kept if number else None,
             failed=kept,
             leaves=checkpoint,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import random
 import re
 from collections.abc import (
     Callable,
@@ -43,7 +42,9 @@ from cnnbench.campaigns.processes.campaign import (
     RunPolicy,
     blank_record,
     bus_bandwidth,
+    in_rounds,
     read,
+    rounds,
 )
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import (
@@ -375,18 +376,12 @@ class Item:
 
 def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
     """Searches first, then round r of all cases before round r + 1, each shuffled by the seed."""
-    generator = random.Random(seed)
-    rounds = max((case.repeats for case in cases), default=0)
-    items = []
-    for repeat in range(rounds + 1):
-        due = [
-            Item(case, repeat)
-            for case in cases
-            if (repeat <= case.repeats if repeat else case.entry.search is not None)
-        ]
-        generator.shuffle(due)
-        items += due
-    return tuple(items)
+    most = max((case.repeats for case in cases), default=0)
+
+    def is_due(case: SweepCase, repeat: int) -> bool:
+        return repeat <= case.repeats if repeat else case.entry.search is not None
+
+    return tuple(Item(case, repeat) for case, repeat in rounds(cases, most, seed, is_due))
 
 
 def _case(
@@ -577,28 +572,26 @@ class Sweep:
     def _policy(self, items: Sequence[Item]) -> RunPolicy[list[SweepRun]]:
         """Runs the items in their order; a case whose search fails is not run."""
         runs: list[SweepRun] = []
+        cases = {case.key: case for case in self.plan.cases}
         batches: dict[str, int] = {}
-        given_up: set[str] = set()
-        for at, item in enumerate(items):
-            key = item.case.key
-            if key in given_up:
-                continue
-            then = [one.duration_key for one in items[at + 1 :] if one.case.key not in given_up]
-            if item.repeat:
-                target = self._target(item.case, item.repeat)
+
+        def measure(key: str, repeat: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
+            item = Item(cases[key], repeat)
+            if repeat:
+                target = self._target(item.case, repeat)
                 (ended,) = yield self._batch(item, batches.get(key), target, then)
                 runs.append(SweepRun(item, target, ended))
-                continue
-            known = self.known_batch(item.case)
-            if known is not None:
-                batches[key] = known  # less memory may be free by now
-                continue
-            found = yield from self._search(item, then)
+                return True
+            found: int | SweepRun | None = self.known_batch(item.case)
+            if found is None:  # else it is kept: less memory may be free by now
+                found = yield from self._search(item, then)
             if isinstance(found, SweepRun):
-                given_up.add(key)
                 runs.append(found)
-            else:
-                batches[key] = found
+                return False
+            batches[key] = found
+            return True
+
+        yield from in_rounds([(item.case.key, item.repeat) for item in items], measure)
         return runs
 
     def _search(self, item: Item, then: Sequence[Hashable]) -> RunPolicy[int | SweepRun]:

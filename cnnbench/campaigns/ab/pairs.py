@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 from cnnbench.base.inference import paired_bounds
-from cnnbench.base.stats import median
-from cnnbench.base.text import duration, percent
-from cnnbench.campaigns.ab.side import Side, request, side_differences
+from cnnbench.base.text import percent
+from cnnbench.campaigns.ab.side import Side, StepCount, request, side_differences
 from cnnbench.campaigns.processes.campaign import Campaign, Request, RequestBatch, RunPolicy, read
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
@@ -627,16 +626,13 @@ class Pairs:
         if not all(one.step_seconds for one in measured):
             self._steps = None  # an evaluation, which takes all of its data
             return
-        step = max(median(one.step_seconds) for one in measured)
         disturbed = mostly_disturbed(measured)
         experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
-        self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
+        count = StepCount(seconds, measured, FEWEST_STEPS, MOST_STEPS)
+        self._steps = count.timed()
         busy = "other programs use the CPUs: " if disturbed else ""
-        self.campaign.reporter.notice(
-            f"{busy}{self._steps} timed steps in each process, about "
-            f"{duration(self._steps * step)}; --num_batches sets another number"
-        )
+        self.campaign.reporter.notice(f"{busy}{count}")
 
     def _fail(self, prefix: str, what: str, failed: Mapping[str, Ended]) -> None:
         text = "; ".join(f"{side.upper()}: {one.message}" for side, one in failed.items())

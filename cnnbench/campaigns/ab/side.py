@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -21,7 +22,9 @@ from typing import Any
 
 from cnnbench.base.files import is_url
 from cnnbench.base.interrupts import uninterrupted
+from cnnbench.base.stats import median
 from cnnbench.base.terminal import Reporter
+from cnnbench.base.text import duration
 from cnnbench.campaigns.ab import keeper
 from cnnbench.campaigns.launch import JobLayout, command_words, resolve_run, run_words
 from cnnbench.campaigns.processes.campaign import Measuring, Request, blank_record
@@ -39,6 +42,39 @@ from cnnbench.machine.facts import may_be_shown
 from cnnbench.machine.repository import GitError, command, commit_of, environment, git, reason
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.run import RunRecord, Subject
+
+# Number of timed steps of a process.
+
+LENGTHS = frozenset({"num_batches", "num_epochs"})
+"""Flags of a run that set its number of timed steps."""
+
+
+class StepCount:
+    """Number of timed steps with which a process takes some time.
+
+    Attributes:
+      step_seconds: median seconds of a step in the slowest of the measured runs.
+      wanted: steps that take `seconds`.
+    """
+
+    def __init__(
+        self, seconds: float, measured: Sequence[RunRecord], fewest: int, most: int
+    ) -> None:
+        self.step_seconds = max(median(one.step_seconds) for one in measured)
+        self.wanted = math.ceil(seconds / self.step_seconds)
+        self._fewest, self._most = fewest, most
+
+    def timed(self, factor: float = 1.0) -> int:
+        """A multiple of the wanted number, within the limits."""
+        return min(max(self._fewest, math.ceil(factor * self.wanted)), self._most)
+
+    def __str__(self) -> str:
+        time = duration(self.timed() * self.step_seconds)
+        return (
+            f"{self.timed()} timed steps in each process, about {time}; --num_batches sets another "
+            "number"
+        )
+
 
 # Temporary worktrees of measured revisions.
 
@@ -290,9 +326,6 @@ RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
 
 # Other files and folders that a run writes.
 _WRITTEN = {spec.name for spec in specs_of(OutputParams) if spec.path}.difference(RESERVED)
-
-LENGTHS = frozenset({"num_batches", "num_epochs"})
-"""Flags of a run that set its number of timed steps."""
 
 TURN_SECONDS = 0.3
 """Length of a turn; docs/evidence.md has its effect."""

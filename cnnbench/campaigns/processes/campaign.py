@@ -18,6 +18,7 @@ import contextlib
 import errno
 import itertools
 import os
+import random
 import re
 import select
 import signal
@@ -240,6 +241,7 @@ def last_line(tail: str) -> str:
 
 # The runner of campaigns: runs the processes that a policy wants, in turn or one by one.
 
+_Case = TypeVar("_Case")
 _Result = TypeVar("_Result")
 
 
@@ -397,6 +399,42 @@ class RequestBatch:
 
 
 RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
+
+
+def rounds(
+    cases: Iterable[_Case],
+    repeats: int,
+    seed: int | None,
+    is_due: Callable[[_Case, int], bool] = lambda case, at: at > 0,
+) -> list[tuple[_Case, int]]:
+    """The cases of every round, with its number: round 0, such as searches, then the repeats.
+
+    A seed shuffles each round; None keeps the order of the cases.
+    """
+    cases, generator, order = tuple(cases), random.Random(seed), []
+    for at in range(repeats + 1):
+        due = [one for one in cases if is_due(one, at)]
+        if seed is not None:
+            generator.shuffle(due)
+        order += [(one, at) for one in due]
+    return order
+
+
+def in_rounds(
+    order: Sequence[tuple[str, int]],
+    measure: Callable[[str, int, Sequence[Hashable]], RunPolicy[bool]],
+) -> RunPolicy[None]:
+    """Measures cases, by name, in the order of `rounds`.
+
+    `measure` gets a case, its round, and the keys (case, whether it is of round 0) of the processes
+    that will probably follow. It returns whether the case remains for later rounds.
+    """
+    out: set[str] = set()
+    for place, (case, at) in enumerate(order, start=1):
+        if case not in out:
+            then = [(later, not when) for later, when in order[place:] if later not in out]
+            if not (yield from measure(case, at, then)):
+                out.add(case)
 
 
 class Campaign:

@@ -41,10 +41,9 @@ from statistics import fmean
 from typing import Any
 
 from cnnbench.base.inference import Additive, fit_blocks
-from cnnbench.base.stats import median
-from cnnbench.base.text import duration, percent
+from cnnbench.base.text import percent
 from cnnbench.campaigns.ab.pairs import AB
-from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, request
+from cnnbench.campaigns.ab.side import LENGTHS, TURN_SECONDS, Side, StepCount, request
 from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
@@ -331,51 +330,38 @@ def _seconds_of_pairs(folder: Path) -> float:
     return sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
 
 
-class Lengths:
+class Lengths(StepCount):
     """Flags for the length of processes, from the record of a process with the given flags.
 
-    Attributes:
-      steps: timed steps of a race with the given flags; None where these set them.
-      warmup: steps before them, or None.
-      has_peak: whether the given flags set the peak FLOP/s; otherwise it is not measured.
-      step_seconds, batch: duration and images of a step with the given flags.
+    `fixed` are names of the given flags, which keep their values. `batch` are images of a step.
     """
 
     def __init__(self, fixed: Collection[str], record: RunRecord) -> None:
         if not record.step_seconds or record.batch is None:
             raise BenchmarkError("the flags as they are given lead to no timed step")
-        self.step_seconds = median(record.step_seconds)
-        steps = math.ceil(RACE_SECONDS / self.step_seconds)
-        self.steps = None if LENGTHS & set(fixed) else steps
-        warmup = min(max(_FEWEST_WARMUP, steps), _MOST_WARMUP)
-        self.warmup = None if _WARMUP & set(fixed) else warmup
-        self.has_peak = "peak_flops" in fixed
+        super().__init__(RACE_SECONDS, [record], FEWEST_STEPS, _MOST_STEPS)
         self.batch = record.batch.global_
-
-    def timed(self, factor: float = 1.0, batch: int | None = None) -> int:
-        """Timed steps of a process, as a multiple of those of a race, for another batch.
-
-        0 where the given flags set them.
-        """
-        if self.steps is None:
-            return 0
-        wanted = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
-        return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
+        self._fixed = frozenset(fixed)
 
     def flags(self, factor: float = 1.0, batch: int | None = None) -> dict[str, int]:
-        """The flags of a process by name; see `timed`."""
-        steps = self.timed(factor, batch)
-        found = {"num_batches": steps} if steps else {}
-        if self.warmup is not None:
-            found["num_warmup_batches"] = self.warmup
-        if not self.has_peak:
-            found["peak_flops"] = 0
+        """Flags, by name, of a process with a multiple of the images of one in a race.
+
+        `batch`: images of its step, if they are others than those of the given flags.
+        """
+        found = {}
+        if not LENGTHS & self._fixed:
+            found["num_batches"] = self.timed(factor * self.batch / (batch or self.batch))
+        if not _WARMUP & self._fixed:
+            found["num_warmup_batches"] = min(max(_FEWEST_WARMUP, self.wanted), _MOST_WARMUP)
+        if "peak_flops" not in self._fixed:
+            found["peak_flops"] = 0  # it is not measured
         return found
 
     @property
     def longer(self) -> float:
         """Seconds that the steps of a process of the final take more than those of a race."""
-        return (self.timed(FINAL) - self.timed()) * self.step_seconds
+        more = 0 if LENGTHS & self._fixed else self.timed(FINAL) - self.timed()
+        return more * self.step_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,12 +419,8 @@ class RaceBench:
         if ended.status != "ok":
             raise BenchmarkError(f"the flags as they are given fail: {ended.message}")
         self.lengths = Lengths(fixed, ended.record)
-        steps = self.lengths.timed()
-        if steps:
-            self.campaign.reporter.notice(
-                f"{steps} timed steps in each process, about "
-                f"{duration(steps * self.lengths.step_seconds)}; --num_batches sets another number"
-            )
+        if told:
+            self.campaign.reporter.notice(str(self.lengths))
 
     def length_flags(self, one: Candidate, factor: float = 1.0) -> dict[str, int]:
         """The flags, by name, for the length of a process of a candidate; see `Lengths.flags`."""
