@@ -312,9 +312,8 @@ class StrategiesSession:
         `timeout` is in seconds per process.
         """
         cases = {one.name: one for one in self.cases}
-        trained = [one.name for one in self.cases if one.weights_flags]
-        if known_distances(self._results) is not None:
-            trained = []
+        known = known_distances(self._results) is not None
+        trained = [(one.name, 0) for one in self.cases if one.weights_flags and not known]
 
         def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
             (ended,) = yield RequestBatch(
@@ -331,7 +330,7 @@ class StrategiesSession:
                 self.checkpoints[name] = self._results.folder / CHECKPOINTS / name
             return not ended.message
 
-        return in_rounds([*((one, 0) for one in trained), *rounds(cases, repeats, seed)], measure)
+        return in_rounds([*trained, *rounds(cases, repeats, seed)], measure)
 
     def _request(self, case: StrategyCase, number: int) -> Request:
         """A process of a round, or, with number 0, the one that trains the weights.

@@ -523,10 +523,9 @@ class Campaign:
             self.reporter.started(self._done + 1, total, label, self._seconds(left))
             commands = [one.command for one in group]
             names = [one.name for one in group]
-            paths = ((one.command.log, one.target, one.failed, one.leaves) for one in group)
-            batch.folder.note_start(
-                names, *itertools.chain(*paths), *map(batch.folder.pending, names)
-            )
+            own = ((one.command.log, one.target, one.failed, one.leaves) for one in group)
+            paths = (*itertools.chain(*own), *map(batch.folder.pending, names))
+            batch.folder.note("started", names=names, files=batch.folder.files(*paths))
             for command in commands:
                 with batch.folder.writing(command.log):
                     command.log.parent.mkdir(exist_ok=True)

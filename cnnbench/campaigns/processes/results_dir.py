@@ -167,13 +167,10 @@ def _text(values: Mapping[str, Any], name: str) -> str:
 
 # Results directories of commands that start processes: records, logs, journal, lock.
 
-JOURNAL = "journal.jsonl"
 LOGS = "logs"
 
 SESSION, PROCESS, LOST, NOTE, END = "session", "process", "lost", "note", "end"
 """Kinds of events in a journal, see `JournalEvent`."""
-
-_STARTED = "started"  # the note about processes before their start
 
 CHECKSUM = "crc"
 """Key of a line that covers all bytes before it."""
@@ -206,7 +203,7 @@ class CampaignKind:
 
     command: str
     noun: str = ""
-    journal: str = JOURNAL
+    journal: str = "journal.jsonl"
     shared: bool = False
     log: str = f"{LOGS}/{{}}.log"
     pending: str = f"{LOGS}/{{}}.pending"
@@ -333,10 +330,6 @@ class ResultsFolder:
     def notes(self, name: str) -> list[dict[str, Any]]:
         """The notes of a name from before this session, oldest first."""
         return [one for one in self.earlier if one.get("note") == name]
-
-    def note_start(self, names: Sequence[str], *paths: Path | None) -> None:
-        """Adds a note about processes before their start, with files that they may leave."""
-        self.note(_STARTED, names=names, files=self.files(*paths))
 
     def _refused(self, reason: str) -> FlagError:
         return FlagError("results", str(self.folder), reason)
@@ -550,7 +543,7 @@ class Journal:
     def add(self, event: str, **facts: Any) -> None:
         """Appends an event, with the time."""
         self._check()
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str)[:-1].encode("ascii")
         if self._written is None:

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
-from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
@@ -639,7 +638,7 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         TuneDocument,
         proof,
         weights,
-        started_at=_begun_at(final.folder),
+        started_at=str(next(final.folder.journal.read(SESSION))["time"]),  # of the first session
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
@@ -659,12 +658,6 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
             if not one.repeats
         ),
     )
-
-
-def _begun_at(folder: ResultsFolder) -> str:
-    """The time of the first session, to the second."""
-    first = next(folder.journal.read(SESSION))
-    return datetime.fromisoformat(first["time"]).isoformat(timespec="seconds")
 
 
 def _rows(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:

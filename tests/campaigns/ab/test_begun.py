@@ -1,0 +1,75 @@
+"""Which interim analyses an experiment has made, from the events of its sessions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench.campaigns.ab.pairs import AB, begun
+from cnnbench.campaigns.processes.results_dir import Journal
+
+FROZEN = Path(__file__).parents[2] / "frozen" / "ab"
+PLAN = ((8, 0.008), (12, 0.01), (16, 0.014))
+LATER = ((16, 0.012), (20, 0.006))
+
+
+def end(pairs: int, *verdicts: str) -> dict[str, Any]:
+    """The event that ends a session, at a level that no planned analysis has."""
+    return {"pairs": pairs, "alpha": 0.002, "verdicts": verdicts or ("inconclusive",)}
+
+
+@pytest.mark.parametrize(
+    ("sessions", "made", "clear"),
+    [
+        ([(PLAN, 0, None)], (), False),
+        ([(PLAN, 8, None)], (), False),  # killed: the analysis after its last pair is made again
+        ([(PLAN, 9, None)], (8,), False),
+        ([(PLAN, 13, None)], (8, 12), False),
+        ([(PLAN, 8, end(8, "slower"))], (8,), True),
+        ([(PLAN, 16, end(16))], (8, 12, 16), False),
+        ([(PLAN, 14, end(13))], (8, 12, 13), False),  # interrupted in pair 14
+        ([(PLAN, 13, end(13, "failed"))], (8, 12), False),
+        ([(PLAN, 13, None), (LATER, 20, end(20, "same"))], (8, 12, 16, 20), True),
+        ([(PLAN, 14, end(13)), (LATER, 18, None)], (8, 12, 13, 16), False),
+        ([(PLAN, 14, end(13)), (LATER, 0, None)], (8, 12, 13), False),
+    ],
+)
+def test_analyses_follow_from_the_plan_and_the_pairs(
+    tmp_path: Path, sessions: list[Any], made: tuple[int, ...], clear: bool
+) -> None:
+    journal = Journal(tmp_path / AB.journal)
+    levels = {}
+    for plan, pairs, ended in sessions:
+        looks = [{"pairs": n, "alpha": alpha} for n, alpha in plan]
+        journal.add("session", campaign="ab", looks=looks, policy={"alpha": 0.04})
+        levels |= dict(plan)
+        for pair in range(1, pairs + 1):
+            names = [f"{pair:04d}-a", f"{pair:04d}-b"]
+            journal.add("note", note="started", names=names, files=[])
+        if ended is not None:
+            journal.add("end", **ended)
+            levels[ended["pairs"]] = ended["alpha"]
+    found = begun(tmp_path)
+    assert found is not None
+    assert [(one.pairs, one.alpha) for one in found.made] == [(n, levels[n]) for n in made]
+    assert found.clear == clear
+    assert (found.planned, found.pairs) == (16, sessions[-1][0][-1][0])
+
+
+def test_an_experiment_of_1_0_0_is_read_and_does_not_go_on(tmp_path: Path) -> None:
+    shutil.copytree(FROZEN, tmp_path / "ab")
+    found = begun(tmp_path / "ab")
+    assert found is not None
+    assert [(one.pairs, one.alpha) for one in found.made] == [(2, 0.04)]
+    assert (found.planned, found.clear, found.goes_on) == (2, False, False)
+    path = tmp_path / "ab" / AB.journal
+    lines = path.read_text().splitlines()[:-2]  # killed after its last pair
+    more = {"event": "ab", "looks": [{"pairs": 4, "alpha": 0.02}]}
+    path.write_text("\n".join([*lines, json.dumps(more), ""]))
+    found = begun(tmp_path / "ab")
+    assert found is not None
+    assert (found.made, found.planned, found.pairs) == ((), 2, 4)
