@@ -20,7 +20,7 @@ from cnnbench.base.slow_steps import mean_step_seconds
 from cnnbench.base.text import integer, percent
 from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import JobLayout, TaskCommand, command_words
-from cnnbench.campaigns.processes.campaign import RequestBatch, RunPolicy, in_rounds, rounds
+from cnnbench.campaigns.processes.campaign import RunPolicy, in_rounds, rounds, run_one
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import (
     AskedPlan,
@@ -126,9 +126,8 @@ class Scaling:
             name, count = f"{case}-{repeat}", counts[case]
             logs, target = folder.log(name).parent, folder.folder / f"{name}.json"
             side = self._side(folder.unfinished(logs), count)
-            more = {"key": (case, False), "target": target, "leaves": logs}
-            one = request(folder, name, side, **more)
-            (ended,) = yield RequestBatch(folder=folder, requests=[one], then=then, timeout=_A_DAY)
+            one = request(folder, name, side, key=(case, False), target=target, leaves=logs)
+            ended = yield from run_one(folder, one, _A_DAY, then)
             if ended.status != "ok":
                 raise BenchmarkError(f"{name} failed; its logs are in {logs}")
             records[count].append(ended.record)

@@ -19,10 +19,10 @@ from cnnbench.campaigns.ab.side import Side, request
 from cnnbench.campaigns.launch import resolve_run
 from cnnbench.campaigns.processes.campaign import (
     Request,
-    RequestBatch,
     RunPolicy,
     in_rounds,
     rounds,
+    run_one,
 )
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.results_dir import (
@@ -316,12 +316,8 @@ class StrategiesSession:
         trained = [(one.name, 0) for one in self.cases if one.weights_flags and not known]
 
         def measure(name: str, number: int, then: Sequence[Hashable]) -> RunPolicy[bool]:
-            (ended,) = yield RequestBatch(
-                folder=self._results,
-                requests=[self._request(cases[name], number)],
-                then=then,
-                timeout=timeout,
-            )
+            request = self._request(cases[name], number)
+            ended = yield from run_one(self._results, request, timeout, then)
             if ended.message:
                 self.problems[name] = ended.message
             elif number:

@@ -38,13 +38,13 @@ from cnnbench.campaigns.processes.campaign import (
     Measuring,
     Record,
     Request,
-    RequestBatch,
     RunPolicy,
     blank_record,
     bus_bandwidth,
     in_rounds,
     read,
     rounds,
+    run_one,
 )
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import (
@@ -450,7 +450,7 @@ def _resolve(configuration: SweepCase, flags: Mapping[str, str]) -> Resolved:
 # Processes of a sweep, and how long they take; results are written at once.
 
 _NAME_LENGTH = 120
-_NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
+_NAME = re.compile(r".+\.[0-9a-f]{12}\.r\d+\.[\dTZ]{22}")
 
 
 SWEEP = CampaignKind(
@@ -467,12 +467,10 @@ SWEEP = CampaignKind(
 
 def found_records(folder: Path, key: str, repeat: int) -> list[Path]:
     """Records of a run, oldest first, valid or not; repeats are counted from 1."""
-    found = []
-    for path in folder.glob(f"*.{key}.r{repeat}.*.json"):
-        match = _NAME.fullmatch(path.stem)
-        if match is not None:
-            found.append((match["stamp"], path))
-    return [path for _, path in sorted(found)]
+    named = [
+        path for path in folder.glob(f"*.{key}.r{repeat}.*.json") if _NAME.fullmatch(path.stem)
+    ]
+    return sorted(named, key=lambda path: path.stem.rpartition(".")[2])
 
 
 def record_name(label: str, key: str, repeat: int, stamp: str) -> str:
@@ -579,7 +577,7 @@ class Sweep:
             item = Item(cases[key], repeat)
             if repeat:
                 target = self._target(item.case, repeat)
-                (ended,) = yield self._batch(item, batches.get(key), target, then)
+                ended = yield from self._run(item, batches.get(key), target, then)
                 runs.append(SweepRun(item, target, ended))
                 return True
             found: int | SweepRun | None = self.known_batch(item.case)
@@ -608,7 +606,7 @@ class Sweep:
                 fits = False
                 if refused is None or batch < refused:  # else the run would refuse it too
                     later = [item.duration_key, *then]
-                    (ended,) = yield self._batch(item, batch, target, later, answers)
+                    ended = yield from self._run(item, batch, target, later, answers)
                     if ended.status not in answers:
                         return SweepRun(Item(case, 1), target, ended)
                     fits = ended.status == "ok"
@@ -617,7 +615,7 @@ class Sweep:
             found: int = end.value
         if not found:  # otherwise more memory is free by now
             found = bounds.multiple_of
-            (ended,) = yield self._batch(item, found, target, then, name=f"{target.stem}.smallest")
+            ended = yield from self._run(item, found, target, then, name=f"{target.stem}.smallest")
             if ended.status != "ok":
                 return SweepRun(Item(case, 1), target, ended)
         at_limit = found + bounds.multiple_of > bounds.limit
@@ -625,7 +623,7 @@ class Sweep:
         self.campaign.reporter.notice(f"{item.label}: {text}")
         return found
 
-    def _batch(
+    def _run(
         self,
         item: Item,
         batch_size: int | None,
@@ -633,8 +631,8 @@ class Sweep:
         then: Sequence[Hashable],
         answers: Sequence[str] = ("ok",),
         name: str = "",
-    ) -> RequestBatch:
-        """A process with a batch size; None for that of the flags.
+    ) -> RunPolicy[Ended]:
+        """Runs a process with a batch size; None for that of the flags.
 
         `target` takes the record, that of a trial of a search only if it fails; see `Request` for
         the others.
@@ -663,9 +661,7 @@ class Sweep:
                 **({"batch_size": batch_size} if trial else {"record": target.name}),
             },
         )
-        return RequestBatch(
-            folder=self.store, requests=[request], then=then, timeout=case.entry.timeout
-        )
+        return run_one(self.store, request, case.entry.timeout, then)
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
         case = item.case

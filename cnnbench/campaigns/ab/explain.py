@@ -14,7 +14,7 @@ from pathlib import Path
 from cnnbench.base.files import read_json
 from cnnbench.campaigns.ab.pairs import AB, SIDES
 from cnnbench.campaigns.ab.side import Side, has_module, request
-from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_one
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
@@ -140,10 +140,7 @@ class Profiling:
     ) -> RunPolicy[Ended]:
         more = {"target": self.results.pending(stem), "answers": (), "leaves": leaves}
         one = request(self.results, stem, side, label=label, key=key, **more)
-        (ended,) = yield RequestBatch(
-            folder=self.results, requests=[one], then=[key] * left, timeout=self.timeout
-        )
-        return ended
+        return run_one(self.results, one, self.timeout, [key] * left)
 
     def _path(self, name: str, turn: int) -> Path:
         return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"

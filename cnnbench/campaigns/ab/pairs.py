@@ -387,11 +387,6 @@ class Experiment:
         planned = self.pairs if self.earlier is None else self.earlier.planned
         return Continuation(self.policy.alpha, planned, tuple(made.values()))
 
-    @property
-    def allowed(self) -> tuple[str, ...]:
-        """All facts that may differ."""
-        return tuple(self.facts["allowed"])
-
     @cached_property
     def facts(self) -> dict[str, Any]:
         """Facts for the journal, as JSON values; its pairs are judged by them."""

@@ -401,6 +401,14 @@ class RequestBatch:
 RunPolicy: TypeAlias = Generator[RequestBatch, Sequence[Ended], _Result]
 
 
+def run_one(
+    folder: ResultsFolder, request: Request, timeout: float, then: Sequence[Hashable] = ()
+) -> RunPolicy[Ended]:
+    """Runs a single process; see `RequestBatch`."""
+    (ended,) = yield RequestBatch(folder=folder, requests=[request], then=then, timeout=timeout)
+    return ended
+
+
 def rounds(
     cases: Iterable[_Case],
     repeats: int,

@@ -543,7 +543,7 @@ class Journal:
     def add(self, event: str, **facts: Any) -> None:
         """Appends an event, with the time."""
         self._check()
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str)[:-1].encode("ascii")
         if self._written is None:

@@ -36,7 +36,6 @@ import random
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -309,25 +308,14 @@ _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
 _WARMUP = {"autotune_threshold", *named(FLAGS, RunPart.WARM_UP)}
 
-_RACE, _FINAL = "race", "final"  # folders
+_RACE, FINALS = "race", "final"
+"""Folders of the races and, followed by a number from the second on, of the proofs."""
 
 
 TUNE = CampaignKind(command="tune", noun="search", inside=(LOGS,), kept=(f"{LOGS}/*", f"{_RACE}/*"))
 """Searches. ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench
 ab`, and so is ``final-2/`` where a continued search came to another leader.
 """
-
-
-def pairs_folder(search: ResultsFolder, number: int) -> ResultsFolder:
-    """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
-    name = _FINAL if number == 1 else f"{_FINAL}-{number}"
-    return ResultsFolder(AB, search.folder / name, resume=True, within=search)
-
-
-def _seconds_of_pairs(folder: Path) -> float:
-    """Wall time of the processes of all pairs so far."""
-    journals = map(Journal, folder.glob(f"{_FINAL}*/{AB.journal}"))
-    return sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
 
 
 class Lengths(StepCount):
@@ -422,10 +410,6 @@ class RaceBench:
         if told:
             self.campaign.reporter.notice(str(self.lengths))
 
-    def length_flags(self, one: Candidate, factor: float = 1.0) -> dict[str, int]:
-        """The flags, by name, for the length of a process of a candidate; see `Lengths.flags`."""
-        return self.lengths.flags(factor, one.resolved.global_batch)
-
     @property
     def process_seconds(self) -> float:
         """Mean duration of a process of the races so far."""
@@ -449,7 +433,9 @@ class RaceBench:
     @property
     def left(self) -> float:
         """Seconds of the whole search; negative when they are used up."""
-        return self.question.seconds - self.races_seconds - _seconds_of_pairs(self.folder.folder)
+        journals = map(Journal, self.folder.folder.glob(f"{FINALS}*/{AB.journal}"))
+        pairs = sum(float(one["seconds"]) for each in journals for one in each.read(PROCESS))
+        return self.question.seconds - self.races_seconds - pairs
 
     @property
     def reserve(self) -> float:
@@ -571,7 +557,8 @@ class RaceBench:
         """
         requests = []
         for name, one in chunk.items():
-            length = self.length_flags(one) if flags is None else flags
+            images = one.resolved.global_batch
+            length = self.lengths.flags(batch=images) if flags is None else flags
             requests.append(
                 request(
                     self.folder,

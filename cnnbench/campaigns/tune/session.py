@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as fields_of
+from datetime import datetime
 from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
@@ -22,6 +23,7 @@ from cnnbench.base.stats import median
 from cnnbench.base.terminal import csv_text, wrapped
 from cnnbench.base.text import count, duration, first_few, percent, selected
 from cnnbench.campaigns.ab.pairs import (
+    AB,
     SIDES,
     Begun,
     Experiment,
@@ -31,7 +33,7 @@ from cnnbench.campaigns.ab.pairs import (
 )
 from cnnbench.campaigns.ab.side import request
 from cnnbench.campaigns.launch import command_words, run_words
-from cnnbench.campaigns.processes.campaign import Campaign, RequestBatch, RunPolicy
+from cnnbench.campaigns.processes.campaign import Campaign, RunPolicy, run_one
 from cnnbench.campaigns.processes.results_dir import END, SESSION, ResultsFolder
 from cnnbench.campaigns.strategies import (
     CHECKPOINTS,
@@ -46,6 +48,7 @@ from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
     FINALISTS,
+    FINALS,
     MOST_PAIRS,
     RACED_SLOWER,
     UNTRIED,
@@ -53,7 +56,6 @@ from cnnbench.campaigns.tune.bench import (
     RaceBench,
     SearchOutcome,
     TuneQuestion,
-    pairs_folder,
 )
 from cnnbench.campaigns.tune.space import (
     COMPUTING,
@@ -386,7 +388,8 @@ class Final:
         return proven[-1] if proven else None
 
     def _measure(self, leader: Candidate, most: int, number: int) -> RunPolicy[Proof]:
-        with pairs_folder(self.folder, number) as results:
+        place = self.folder.folder / (FINALS if number == 1 else f"{FINALS}-{number}")
+        with ResultsFolder(AB, place, resume=True, within=self.folder) as results:
             earlier = begun(results.folder)
             experiment = self._experiment(leader, most, self._alpha(number), earlier)
             pairs = _TimedPairs(experiment, results, self.bench)
@@ -436,7 +439,7 @@ class Final:
     ) -> Experiment:
         sides = {}
         for name, one in zip(SIDES, (self.question.first, leader), strict=True):
-            flags = {**one.flags, **self.bench.length_flags(one, FINAL)}
+            flags = {**one.flags, **self.bench.lengths.flags(FINAL, one.resolved.global_batch)}
             sides[name] = replace(
                 self.question.side(flags, one.resolved),
                 own=command_words(one.settings),
@@ -519,11 +522,8 @@ class Final:
             key="weights",
             leaves=target,
         )
-        (ended,) = yield RequestBatch(
-            folder=self.folder, requests=[training], timeout=self.question.timeout
-        )
-        message: str = ended.message
-        return message
+        ended = yield from run_one(self.folder, training, self.question.timeout)
+        return ended.message
 
 
 # One search from its first process to its document.
@@ -634,11 +634,13 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
     reason = proof.reason
     if proof.verdict == OPEN and not proof.pairs and proof.enough_minutes is not None:
         reason += f"; --minutes={proof.enough_minutes} would be enough"
+    first_session = next(final.folder.journal.read(SESSION))
+    begun_at = datetime.fromisoformat(first_session["time"])
     return gathered(
         TuneDocument,
         proof,
         weights,
-        started_at=str(next(final.folder.journal.read(SESSION))["time"]),  # of the first session
+        started_at=begun_at.isoformat(timespec="seconds"),
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),

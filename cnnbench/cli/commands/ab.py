@@ -364,7 +364,7 @@ def _same_from_files(pairs: Pairs, options: AbFlags) -> list[str]:
     """The compare command that gives the same verdict from the files."""
     experiment, folder = pairs.experiment, pairs.results.folder
     records = [run for entry in pairs.comparison.entries for run in (*entry.base, *entry.new)]
-    allowed = dict.fromkeys(experiment.allowed)
+    allowed = dict.fromkeys(experiment.facts["allowed"])
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]
     usual = Policy()
     flags: dict[str, object] = {

@@ -100,13 +100,12 @@ def main(argv: Sequence[str]) -> int:
     else:
         found = _profiled(options, common)
     rows = table_text(found, options.rows)
-    if options.format == "table":
-        text = rows
-    elif options.format == "markdown":
-        text = to_markdown(found, options.rows)
-    else:
-        text = found.to_json()
-    write_output(options.output, text, rows)
+    texts = {
+        "table": lambda: rows,
+        "markdown": lambda: to_markdown(found, options.rows),
+        "json": found.to_json,
+    }
+    write_output(options.output, texts[options.format](), rows)
     return ExitCode.OK
 
 
