@@ -379,7 +379,7 @@ def execute(
         run = launching
     started = time.monotonic()
     command.log.write_bytes(b"")
-    place = command.log, command.log, command.folder, {**command.environment, GUARDED: "1"}
+    place = command.log, command.log, command.folder, {**command.variables(), GUARDED: "1"}
     process = Forked(run, words[at:], *place, program=program, server=stand_ins, begins=False)
     code, late = process.end(timeout, interrupts.SHORTEST_GRACE)
     return Ended(code=code, seconds=time.monotonic() - started, timed_out=late)

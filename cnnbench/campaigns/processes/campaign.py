@@ -87,7 +87,7 @@ class Measuring(Command):
     blank: Record
 
     def variables(self) -> dict[str, str]:
-        """All variables of the process, which writes to a temporary folder of this one."""
+        """See `Command.variables`; the process writes to a temporary folder of this one."""
         return {**super().variables(), SCRATCH_OF_PARENT: os.path.realpath(self.record.parent)}
 
 

@@ -128,8 +128,8 @@ class Command:
     cores: Collection[int] | None = None
 
     def variables(self) -> dict[str, str]:
-        """All variables of the process, with those of this one."""
-        return {**repository.environment(), GUARDED: "1", **self.environment}
+        """The variables that the process has besides those of this one."""
+        return {GUARDED: "1", **self.environment}
 
 
 def execute(command: Command, timeout: float) -> Ended:
@@ -211,7 +211,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env=command.variables(),
+                env={**repository.environment(), **command.variables()},
                 cwd=command.folder,
             )
     except BaseException as error:
