@@ -123,7 +123,7 @@ def test_end_to_end(in_folder, capfd, loaded_processes):
     said = capfd.readouterr().err.splitlines()
     begin, *_, further, end = (one for one in said if one.startswith("cnnbench: "))
     assert "2 processes of 2 configurations: about" in begin
-    going_on = "cnnbench sweep tiny.yaml --repeats=1 --seed=1 --results=results --resume"
+    going_on = "cnnbench sweep tiny.yaml --seed=1 --repeats=1 --results=results --resume"
     assert further == f"cnnbench: to go on: {going_on}"
     assert end == "cnnbench: error: interrupted"
     assert len(load_records(["results"]).records) == 1
