@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from networks import forward
 from short_runs import build
-from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model, register_model
@@ -62,6 +61,8 @@ def test_the_logit_is_that_of_numpy(small, make_weights):
 
 @pytest.mark.parametrize("skill", [0.0, 1.0, 2.0])
 def test_hit_rate_and_gain_are_those_of_scikit_learn(small, skill):
+    from sklearn.metrics import ndcg_score, top_k_accuracy_score  # slow to import
+
     users, candidates = 40, 50
     rng = np.random.default_rng(1)
     rated = np.zeros((users, candidates), bool)

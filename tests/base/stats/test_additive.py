@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # which loads scipy.stats when it is used
 
 from cnnbench.base.inference import fit, fit_blocks, student_quantile, student_tail
 
@@ -14,11 +14,11 @@ from cnnbench.base.inference import fit, fit_blocks, student_quantile, student_t
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])
 def test_tails_are_those_of_students_distribution(freedom: int) -> None:
     for t in (0.0, 0.3, 1.0, 2.5, 6.0, 20.0):
-        expected = float(stats.t.sf(t, freedom))
+        expected = float(scipy.stats.t.sf(t, freedom))
         assert student_tail(t, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-13)
     for tail in (0.5, 0.1, 0.025, 1e-4):
         assert student_quantile(tail, freedom) == pytest.approx(
-            float(stats.t.isf(tail, freedom)), rel=1e-6, abs=1e-9
+            float(scipy.stats.t.isf(tail, freedom)), rel=1e-6, abs=1e-9
         )
 
 
@@ -32,11 +32,11 @@ def test_a_round_that_is_slow_for_all_moves_no_difference() -> None:
 def test_two_candidates_give_the_paired_t_test() -> None:
     a, b = [1.0, 2.0, 3.0, 4.5], [1.4, 2.1, 3.9, 4.8]
     fitted = fit([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
-    expected = stats.ttest_rel(b, a, alternative="greater")
+    expected = scipy.stats.ttest_rel(b, a, alternative="greater")
     assert fitted.freedom == 3
     assert fitted.p_above("b", "a") == pytest.approx(float(expected.pvalue))
     assert fitted.p_above("a", "b") == 1.0
-    less = stats.ttest_1samp(np.subtract(b, a) + 0.2, 0.0, alternative="greater")
+    less = scipy.stats.ttest_1samp(np.subtract(b, a) + 0.2, 0.0, alternative="greater")
     assert fitted.p_above("b", "a", 0.2) == pytest.approx(float(less.pvalue))
     difference = np.subtract(b, a)
     assert fitted.deviation("a", "b") == pytest.approx(difference.std(ddof=1) / 2)

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-import scipy.stats
+import scipy  # which loads scipy.stats when it is used
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
