@@ -19,6 +19,8 @@ from peers.scenarios import SCENARIOS, demands_of, scenario_subjects
 from cnnbench.records.all_reduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.spec import Packing
 
+pytestmark = pytest.mark.slow
+
 # As python and as cnnbench. SAY holds what goes wrong: "silent", "sick", or words of a command line
 # after "fail" or "interrupt".
 STAND_IN = """#!{python} -IS

@@ -5,6 +5,8 @@ from __future__ import annotations
 import measure_memory
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_six_networks_two_batches_one_and_two_devices() -> None:
     found = list(measure_memory.cases([]))
@@ -14,7 +16,7 @@ def test_six_networks_two_batches_one_and_two_devices() -> None:
 # The whole is scripts/measure_memory.
 @pytest.mark.timeout(250)
 def test_a_real_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure_memory.main(["lenet:imagenet:1024:1"]) == 0
+    assert measure_memory.main(["lenet:imagenet:64:1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 

@@ -18,6 +18,8 @@ from cnnbench.records.run import Conditions
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.run.step.update import Updater
 
+pytestmark = pytest.mark.slow
+
 SLOWER = changed(lambda part: part.layer == "conv2" and part.kind == CONV, 1.7)
 
 

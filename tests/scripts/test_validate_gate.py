@@ -26,6 +26,8 @@ from validation.simulation import NOISES
 from cnnbench.judge.compare import TwoSamples, Verdict
 from cnnbench.judge.compare.estimate import InterimAnalysis, interim_analyses
 
+pytestmark = pytest.mark.slow
+
 SUBJECTS = (*BASES, *SLOWED)
 SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
 PLAN = {"flags": ["--model=x"], "seed": 1, "slowed": [0.05, 0.10], "pairing": "alternate"}
@@ -71,8 +73,8 @@ def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
 
 @pytest.mark.parametrize("noise", ["AR(1), 0.9, 3 %", "second of a pair 10 % slower"])
 def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
-    rates = simulation.simulate(SEQUENTIAL, noise, 0.0, 400, seed=1)
-    assert sum(rates.verdicts.values()) == 400
+    rates = simulation.simulate(SEQUENTIAL, noise, 0.0, 200, seed=1)
+    assert sum(rates.verdicts.values()) == 200
     assert rates.violation() == ""
     blocks = simulation.simulate(RULES[-1], "drift of 20 %", 0.0, 50, seed=1)
     assert blocks.share(Verdict.SLOWER) > 0.9
@@ -81,11 +83,11 @@ def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
 
 def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
     noise = "normal, 3 %"
-    rates = [simulation.simulate(RESUMED, noise, truth, 100, seed=1) for truth in (0.0, 0.05)]
+    rates = [simulation.simulate(RESUMED, noise, truth, 50, seed=1) for truth in (0.0, 0.05)]
     assert [one.violation() for one in rates] == ["", ""]
     assert rates[0].share(Verdict.SLOWER) <= 0.01
     found = rates[1].share(Verdict.SLOWER)
-    assert found > simulation.simulate(EIGHT, noise, 0.05, 100, seed=1).share(Verdict.SLOWER) + 0.4
+    assert found > simulation.simulate(EIGHT, noise, 0.05, 50, seed=1).share(Verdict.SLOWER) + 0.4
 
 
 def test_a_slow_down_is_found_and_rates_repeat():
