@@ -134,6 +134,10 @@ def test_tables_hold_what_the_report_says(everything):
     first = frame(everything, "configurations").iloc[0]
     assert first["configuration"] == "lenet, batch 8, 1 cpu"
     assert first["throughput_images_per_sec"] == pytest.approx(100.25)
+    low, high, least, most = (
+        first[f"throughput_images_per_sec_{end}"] for end in ("low", "high", "min", "max")
+    )
+    assert (low, high) == (least, most)  # the interval of six processes
     assert (first["processes"], first["failed"], first["interrupted"]) == (6, 1, 1)
     assert frame(everything, "runs").shape[0] == 12
     assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
