@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models import cpu_products
+from cnnbench.models.cpu_products import Products
 from cnnbench.models.model import Model, outputs_of
 from cnnbench.models.network import Cell, Elementwise, Network
 from cnnbench.models.spec import BatchNormLayer, VariableSpec, Window, by_name, of_role, resolve
@@ -247,6 +247,8 @@ class GraphNetwork(Network[Tensor]):
         other draws in each step. XLA draws other numbers from it than the kernels do.
       training_steps: steps of the whole training, for layers that depend on the share that is done
         (the step in ``seed`` divided by this); 0 if training counts as over.
+      conv_gradients: forms in which a CPU computes gradients in NHWC: "library", or the name of the
+        kernels for which `cnnbench.models.cpu_products.FORMS` has the fastest ones.
       synchronise: makes batch norm, in training, use the moments of all towers' batches; None
         for those of its own batch.
       fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
@@ -265,6 +267,7 @@ class GraphNetwork(Network[Tensor]):
         seed: Any = 0,
         training_steps: int = 0,
         on_cpu: bool = True,
+        conv_gradients: str = "library",
         synchronise: Synchronise | None = None,
         fold_batch_norm: bool = False,
     ) -> None:
@@ -278,7 +281,7 @@ class GraphNetwork(Network[Tensor]):
         self._dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
         self._training_steps = training_steps
-        self._on_cpu = on_cpu
+        self._products = Products(conv_gradients) if on_cpu and training else None
         self._synchronise = synchronise
         self._folds = fold_batch_norm and on_cpu and not training
         self._convolution: _Convolution | None = None  # the last one made
@@ -389,11 +392,11 @@ class GraphNetwork(Network[Tensor]):
         self, x: Tensor, kernel: Tensor, window: Window, filters: int, *, depthwise: bool = False
     ) -> Tensor:
         whole = not depthwise and kernel.shape[2] == self.shape(x)[2]  # not in groups
-        if self._on_cpu and self.training and not self._channels_first and whole:
+        if self._products is not None and not self._channels_first and whole:
             if window.size == (1, 1):
-                return cpu_products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
+                return self._products.conv(self._subsample(x, window), kernel, [1, 1, 1, 1], "SAME")
             strides = self._per_dimension(*window.stride, 1)
-            return cpu_products.conv(self._with_zeros(x, window), kernel, strides, window.padding)
+            return self._products.conv(self._with_zeros(x, window), kernel, strides, window.padding)
         operation = tf.raw_ops.DepthwiseConv2dNative if depthwise else tf.raw_ops.Conv2D
         padded = self._with_zeros(x, window)
         scope = tf.get_current_name_scope()
@@ -495,8 +498,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:
-            on_cpu = self._on_cpu and self.training
-            return (cpu_products.matmul if on_cpu else tf.linalg.matmul)(x, kernel)
+            return (self._products.matmul if self._products else tf.linalg.matmul)(x, kernel)
         # One product of all rows: a batched one would make a kernel gradient per example.
         rows = tf.linalg.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
         return tf.reshape(rows, [-1, *x.shape[1:-1], units])

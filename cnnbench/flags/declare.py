@@ -337,6 +337,8 @@ class FlagSpec:
       repeated: the value is the tuple of all given ones; not only the last counts.
       short: a letter that may be written for the name, as in -o FILE.
       separator: between the items of a list; "" for lists with a flag per item.
+      before: the value of runs whose records lack the flag, if that is not the default: it changes
+        what all runs compute.
       role: its role in the identity of a run.
       part: the parts of a run that it feeds.
     """
@@ -362,6 +364,7 @@ class FlagSpec:
     repeated: bool = False
     short: str = ""
     separator: str = ","
+    before: Any = None
     role: Role = Role.IDENTITY
     part: RunPart = RunPart.NONE
 

@@ -140,6 +140,46 @@ def processor(host: Host) -> Facts:
     }
 
 
+# TensorFlow uses oneDNN's convolutions by itself on CPUs with one of these; else by request.
+_NEURAL = ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
+_ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+LIBRARY = "library"
+"""Gradients of convolutions as TensorFlow computes them."""
+
+
+MEASURED_KERNELS = ("eigen-avx2", "onednn-avx2", "onednn-avx512")
+"""Kernels of which `cnnbench.models.cpu_products` knows the fastest forms of gradients."""
+
+
+def kernels(host: Host) -> str:
+    """The kind of kernels by which this CPU computes convolutions, such as "eigen-avx2".
+
+    "onednn" are oneDNN's convolutions, "eigen" TensorFlow's own, which call oneDNN's products of
+    matrices. `LIBRARY` if the instruction set is unknown, or lowered below AVX2, or if the user
+    switched oneDNN off.
+    """
+    found = processor(host).get("cpu_isa")
+    isa = set(found) if isinstance(found, list) else set()
+    asked = host.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower()
+    if asked in ("0", "false"):
+        return LIBRARY
+    limit = next((host.environ[name] for name in _ONEDNN_LIMITS if name in host.environ), "")
+    narrow = limit.upper() in ("SSE41", "AVX")
+    if narrow or not {"avx2", "fma"} <= isa:
+        return LIBRARY
+    wide = "avx512bw" in isa and not limit.upper().startswith("AVX2")
+    onednn = asked in ("1", "true") or not isa.isdisjoint(_NEURAL)
+    return f"{'onednn' if onednn else 'eigen'}-{'avx512' if wide else 'avx2'}"
+
+
+def conv_gradients(host: Host) -> Facts:
+    """What --conv_gradients=auto is on this CPU, and the kernels that it depends on."""
+    found = kernels(host)
+    measured = found in MEASURED_KERNELS
+    return {"cpu_conv_gradients": f"fastest ({found})" if measured else LIBRARY}
+
+
 def logical_cpus(host: Host) -> Facts:
     """Number of CPUs, and of those that this process may use."""
     total, usable = os.cpu_count() or 1, sorted(usable_cpus())
@@ -299,7 +339,7 @@ def load(host: Host) -> Facts:
 
 
 GROUPS: tuple[FactGroup, ...] = (
-    *(identity, processor, logical_cpus, settings, power),
+    *(identity, processor, conv_gradients, logical_cpus, settings, power),
     *(memory, limits, load),
 )
 

@@ -333,6 +333,11 @@ _WORK: tuple[Rule[Setup], ...] = (
     excluded("precision=int8,data_format=NCHW", ", which has kernels for NHWC on CPUs alone"),
     excluded("precision=int8,xla", ": XLA has no such kernels"),
     excluded("precision=int8,xla_compile", ": XLA has no such kernels"),
+    excluded("conv_gradients=fastest,device=gpu", ", which has the gradients of libraries alone"),
+    *(
+        excluded(f"conv_gradients=fastest,{other}", ": its forms are for NHWC without XLA")
+        for other in ("data_format=NCHW", "xla", "xla_compile")
+    ),
     excluded("gradient_repacking,gradient_bucket_bytes", _ONE_OF_TWO),
     excluded(
         "xla_compile,bn_stats=sync", ": a tower compiled by itself cannot wait for the others"
@@ -542,7 +547,7 @@ UNUSED: tuple[Rule[Setup], ...] = (
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),
             *("allow_nonfinite", "graph_file", "data_format", "xla_compile", "peak_flops"),
-            *("xla_cache_dir", "aux_head"),
+            *("xla_cache_dir", "aux_head", "conv_gradients"),
             *(*_SAVING, *_LOSS_SCALE, *_UPDATING, *OF_WARM_UP),
             *("summary_verbosity", "save_summaries_steps", "freeze_when_forward_only"),
             *("benchmark_log_dir", "ml_perf_compliance_logging"),
@@ -580,6 +585,7 @@ UNUSED: tuple[Rule[Setup], ...] = (
         says="is only read from",
     ),
     idle("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
+    idle("conv_gradients", _only_forward, f"{_FORWARD}: they compute no gradients"),
     idle("warmup,max_warmup_batches", on("eval"), "with --eval: it has no warm-up"),
     idle("max_warmup_batches", off("warmup=auto"), "without --warmup=auto"),
     idle("eval_interval_secs", off("eval"), "without --eval"),

@@ -68,6 +68,8 @@ _AGAINST: dict[str, tuple[str, int, int, int, float, tuple[str, ...]]] = {
         }.items()
     },
 }
+# Of these, the networks whose gradients of convolutions take most of a step.
+_CONVOLUTIONAL = ("resnet50_v1.5", "resnet20")
 # In the step of two towers, by the flags of each; packed, all in eight parts.
 _REDUCTIONS = {
     **{spec: (f"--all_reduce_spec={spec}",) for spec in ("copy", "pscpu", "rechd", "xring")},
@@ -80,6 +82,13 @@ _INPUT_BATCH, _INPUT_STEPS = 64, 5
 _OBSERVED_BATCH = 32
 
 Subjects: TypeAlias = Iterator[Subject]
+
+
+def _library(options: Options, *flags: str, case: str = "", **more: Any) -> Subject:
+    """A training with TensorFlow's own gradients of convolutions, those of tf_cnn_benchmarks."""
+    name, other = (f"{one} {case}".strip() for one in ("library", "ancestor"))
+    demands = (against(other, 1.0),)
+    return trained(options, name, "--conv_gradients=library", *flags, demands=demands, **more)
 
 
 def _resnet50(options: Options) -> Subjects:
@@ -103,6 +112,7 @@ def _resnet50(options: Options) -> Subjects:
     )
     for script in ("keras_steps", "torch_steps"):
         yield from (peer(options, script, dtype=dtype) for dtype in DTYPES)
+    yield _library(options)
     yield ancestor(options)
     yield from (matmul(options, dtype) for dtype in DTYPES)
 
@@ -112,6 +122,7 @@ def _classic(network: str, options: Options) -> Subjects:
     options = options.but(model=model, batch_size=_CLASSIC_BATCH)
     others = {name for demand in _CLASSIC[network] for name, _ in demand.subjects}
     yield trained(options, "cnnbench", demands=_CLASSIC[network])
+    yield _library(options)
     yield ancestor(options)
     if "keras" in others:
         yield peer(options, "keras_steps")
@@ -127,6 +138,8 @@ def _against_ancestor(options: Options) -> Subjects:
         name = f"ancestor {case}"
         demands = (against(name, bound),)
         yield trained(of_case, f"cnnbench {case}", *flags, group=case, demands=demands)
+        if case in _CONVOLUTIONAL:
+            yield _library(of_case, *flags, case=case, group=case)
         yield ancestor(of_case, *flags, towers=towers, name=name, group=case)
 
 

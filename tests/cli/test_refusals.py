@@ -208,6 +208,10 @@ run INT8 --device=gpu                        | --device=*cannot go with --precis
 run INT8 --data_format=NCHW                  | --data_format=*cannot go with --precision=int8
 run INT8 --xla                               | --xla=*cannot go with --precision=int8
 run INT8 --xla_compile                       | --xla_compile=*cannot go with --precision=int8
+run --conv_gradients=fastest --device=gpu    | --device=*cannot go with --conv_gradients=fastest
+run --conv_gradients=fastest --xla           | --xla=*cannot go with --conv_gradients=fastest
+run --conv_gradients=fastest --data_format=NCHW | --data_format=*cannot go with --conv_gradients
+run --conv_gradients=fast                    | --conv_gradients=fast: must be one of auto, library
 run --fp16_vars                              | --fp16_vars=*needs --precision=fp16
 run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam
 run --fp16_vars --use_fp16 --optimizer=rmsprop --rmsprop_epsilon=1e-5 | --rmsprop_epsilon=*2^-14

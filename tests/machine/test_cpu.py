@@ -30,6 +30,33 @@ def test_processor_of_an_arm_server(machine):
 
 
 @pytest.mark.parametrize(
+    ("flags", "environ", "kernels"),
+    [
+        ("sse4_2 avx", {}, "library"),
+        ("avx avx2 fma", {}, "eigen-avx2"),
+        # TensorFlow takes oneDNN's convolutions by itself on CPUs with such instructions.
+        ("avx2 fma avx_vnni", {}, "onednn-avx2"),
+        ("avx2 fma avx512bw", {}, "eigen-avx512"),
+        ("avx2 fma avx512bw avx512_vnni", {}, "onednn-avx512"),
+        ("avx2 fma", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "onednn-avx2"),
+        ("avx2 fma", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "library"),
+        ("avx2 fma avx512bw amx_int8", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "onednn-avx2"),
+        ("avx2 fma avx512bw amx_int8", {"DNNL_MAX_CPU_ISA": "avx2_vnni"}, "onednn-avx2"),
+        ("avx2 fma avx512bw amx_int8", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, "onednn-avx512"),
+        ("avx2 fma", {"ONEDNN_MAX_CPU_ISA": "AVX", "DNNL_MAX_CPU_ISA": "ALL"}, "library"),
+        ("avx2 fma", {"DNNL_MAX_CPU_ISA": "SSE41"}, "library"),
+        ("asimd bf16", {}, "library"),
+    ],
+)
+def test_kernels_of_convolutions(machine, flags, environ, kernels):
+    machine.put("proc/cpuinfo", f"processor : 0\nflags : {flags}\n")
+    machine.environ.update(environ)
+    assert cpu.kernels(machine.host) == kernels
+    fact = f"fastest ({kernels})" if kernels in cpu.MEASURED_KERNELS else "library"
+    assert cpu.conv_gradients(machine.host) == {"cpu_conv_gradients": fact}
+
+
+@pytest.mark.parametrize(
     ("files", "cpus", "memory"),
     [
         (

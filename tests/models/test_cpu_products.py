@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,9 @@ from covering import covering_pairs
 from networks import forward
 from short_runs import build
 
-from cnnbench.models import cpu_products, get_model
+from cnnbench.machine.cpu import MEASURED_KERNELS
+from cnnbench.models import get_model
+from cnnbench.models.cpu_products import FORMS, Products
 
 
 def normal(*shape, seed, dtype=tf.float32):
@@ -17,48 +21,85 @@ def normal(*shape, seed, dtype=tf.float32):
     return tf.constant(values.astype(np.float32), dtype)
 
 
-def conv(images, kernel):
-    return cpu_products.conv(images, kernel, [1, 1, 1, 1], "SAME")
+def conv(images, kernel, kernels="onednn-avx512"):
+    return Products(kernels).conv(images, kernel, [1, 1, 1, 1], "SAME")
 
 
-TOLERANCES = {tf.float32: 1e-4, tf.bfloat16: 0.15, tf.float16: 0.05}
+ROUNDING = {tf.float32: 1e-6, tf.bfloat16: 5e-3, tf.float16: 1e-3}
+"""Largest difference from float64, as a share of the largest value."""
+
+
+def check(function, reference, *given, rounding):
+    """Compares results and gradients of a function of two tensors with a reference in float64."""
+    wide = [tf.cast(tensor, tf.float64) for tensor in given]
+    upstream = normal(*reference(*wide).shape, dtype=given[0].dtype, seed=3)
+    results = []
+    for make, values in ((function, given), (reference, wide)):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            y = make(*values)
+        gradients = tape.gradient(y, values, tf.cast(upstream, y.dtype))
+        results.append([np.asarray(tf.cast(t, tf.float64)) for t in (y, *gradients)])
+    for ours, expected in zip(*results, strict=True):
+        assert ours.shape == expected.shape
+        assert np.abs(ours - expected).max() <= rounding * np.abs(expected).max()
+
+
+SIZES = [(1, 1), (3, 3), (5, 5), (1, 7), (7, 1)]
+SHAPES = [(2, 7, 7, 25), (3, 9, 8, 6), (1, 7, 33, 4)]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size", "shape"),
-    covering_pairs(TOLERANCES, [1, 3, 5], [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3), (1, 9, 8, 2)]),
+    ("kernels", "dtype", "size", "padding", "shape"),
+    [
+        *covering_pairs(
+            sorted(FORMS), [tf.float32], [*SIZES, (2, 2), (4, 3)], ["SAME", "VALID"], SHAPES
+        ),
+        # TensorFlow's own gradients, which other cases have, add up in 16 bits.
+        *covering_pairs(
+            ["eigen-avx2"], [tf.bfloat16, tf.float16], SIZES, ["SAME", "VALID"], SHAPES
+        ),
+    ],
 )
-def test_values_and_gradients_are_those_of_the_plain_convolution(dtype, size, shape):
+def test_results_and_gradients_are_those_of_the_convolution(kernels, dtype, size, padding, shape):
     images = normal(*shape, dtype=dtype, seed=1)
-    kernel = normal(size, size, shape[3], 4, dtype=dtype, seed=2)
-    check(conv, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, TOLERANCES[dtype])
-
-
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_convolutions_take_strides(padding):
-    images = normal(2, 9, 8, 3, seed=1)
-    kernel = normal(3, 2, 3, 4, seed=2)
+    kernel = normal(*size, shape[3], 4, dtype=dtype, seed=2)
     check(
-        lambda x, k: cpu_products.conv(x, k, [1, 2, 3, 1], padding),
-        lambda x, k: tf.nn.conv2d(x, k, (2, 3), padding),
-        images,
-        kernel,
-        1e-4,
+        lambda x, k: Products(kernels).conv(x, k, [1, 1, 1, 1], padding),
+        lambda x, k: tf.nn.conv2d(x, k, 1, padding),
+        *(images, kernel),
+        rounding=ROUNDING[dtype],
     )
 
 
-def check(make, plain_one, images, kernel, tolerance):
-    upstream = normal(*plain_one(images, kernel).shape, dtype=images.dtype, seed=3)
-    results = []
-    for convolve in (make, plain_one):
-        with tf.GradientTape() as tape:
-            tape.watch([images, kernel])
-            y = convolve(images, kernel)
-        gradients = tape.gradient(y, [images, kernel], output_gradients=upstream)
-        results.append([np.asarray(tf.cast(t, tf.float32)) for t in (y, *gradients)])
-    for ours, plain in zip(*results, strict=True):
-        assert ours.shape == plain.shape
-        np.testing.assert_allclose(ours, plain, rtol=tolerance, atol=tolerance)
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("kernels", ["library", "eigen-avx2"])
+def test_convolutions_take_strides(padding, kernels):
+    check(
+        lambda x, k: Products(kernels).conv(x, k, [1, 2, 3, 1], padding),
+        lambda x, k: tf.nn.conv2d(x, k, (2, 3), padding),
+        *(normal(2, 9, 8, 3, seed=1), normal(3, 2, 3, 4, seed=2)),
+        rounding=1e-6,
+    )
+
+
+def test_gradients_of_gradients_are_those_of_the_convolution():
+    images, kernel = normal(2, 6, 5, 3, seed=1), normal(3, 3, 3, 2, seed=2)
+
+    def second(convolve):
+        with tf.GradientTape() as outer:
+            outer.watch([images, kernel])
+            with tf.GradientTape() as inner:
+                inner.watch([images, kernel])
+                y = tf.reduce_sum(convolve(images, kernel) ** 3)
+            gradients = inner.gradient(y, [images, kernel])
+            total = sum(tf.reduce_sum(gradient**2) for gradient in gradients)
+        return outer.gradient(total, [images, kernel])
+
+    found = second(lambda x, k: conv(x, k, "eigen-avx2"))
+    expected = second(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
 def gradient_operations(function, form, kernel):
@@ -98,8 +139,50 @@ def test_gradients_of_pointwise_kernels_and_in_16_bits_of_small_images_are_produ
     assert ("Conv2DBackpropFilter" not in found) is product
 
 
+LIBRARY = {"Conv2DBackpropInput", "Conv2DBackpropFilter"}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "shape", "kernel", "own"),
+    [
+        ("library", tf.float32, (2, 8, 8, 32), (3, 3, 32, 32), LIBRARY),
+        ("library", tf.bfloat16, (2, 8, 8, 32), (1, 1, 32, 32), LIBRARY),
+        # ResNet-50 and DenseNet.
+        ("eigen-avx2", tf.float32, (16, 14, 14, 256), (3, 3, 256, 256), set()),
+        ("eigen-avx2", tf.float32, (16, 56, 56, 256), (1, 1, 256, 64), set()),
+        ("eigen-avx2", tf.float32, (32, 32, 32, 136), (3, 3, 136, 12), set()),
+        # ResNet-20, in which one layer has 16 channels on 32 x 32 pixels.
+        ("eigen-avx2", tf.float32, (128, 32, 32, 3), (3, 3, 3, 16), set()),
+        ("eigen-avx2", tf.float32, (128, 32, 32, 16), (3, 3, 16, 16), {"Conv2DBackpropFilter"}),
+        ("eigen-avx2", tf.bfloat16, (128, 32, 32, 16), (3, 3, 16, 16), set()),
+        # VGG-16 and Inception v3.
+        ("eigen-avx2", tf.float32, (8, 224, 224, 3), (3, 3, 3, 64), {"Conv2DBackpropFilter"}),
+        ("eigen-avx2", tf.float32, (8, 17, 17, 192), (7, 1, 192, 192), {"Conv2DBackpropFilter"}),
+        ("eigen-avx2", tf.float32, (8, 17, 17, 192), (1, 7, 192, 192), set()),
+        # An even side has more zeros on one side.
+        ("eigen-avx2", tf.float32, (2, 8, 8, 32), (2, 2, 32, 32), LIBRARY),
+        ("onednn-avx2", tf.float32, (16, 14, 14, 256), (3, 3, 256, 256), LIBRARY),
+        ("onednn-avx2", tf.float32, (8, 7, 7, 160), (1, 1, 160, 960), {"Conv2DBackpropInput"}),
+        ("onednn-avx2", tf.float32, (32, 32, 32, 160), (1, 1, 160, 24), LIBRARY),
+        ("onednn-avx512", tf.float32, (16, 14, 14, 256), (3, 3, 256, 256), LIBRARY),
+    ],
+)
+def test_kernels_and_shape_decide_which_gradients_are_the_librarys(
+    kernels, dtype, shape, kernel, own
+):
+    for count in (shape[0], None):
+        form = tf.TensorSpec([count, *shape[1:]], dtype)
+        found = gradient_operations(partial(conv, kernels=kernels), form, kernel)
+        assert found & LIBRARY == own
+
+
+def test_every_measured_kind_of_kernels_has_forms():
+    assert set(FORMS) == set(MEASURED_KERNELS)
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_training_asks_no_rectified_image_for_its_shape(dtype):
+@pytest.mark.parametrize("gradients", ["library", "eigen-avx2"])
+def test_training_asks_no_rectified_image_for_its_shape(dtype, gradients):
     # Such a reader keeps TensorFlow from joining a batch norm with its ReLU.
     model = get_model("resnet20", "cifar10")
 
@@ -113,7 +196,8 @@ def test_training_asks_no_rectified_image_for_its_shape(dtype):
                 tape.watch(kernels[spec.name])
                 return kernels[spec.name]
 
-            made = forward(model, 10, images, read, training=True, compute_dtype=dtype)
+            how = {"training": True, "compute_dtype": dtype, "conv_gradients": gradients}
+            made = forward(model, 10, images, read, **how)
             loss = tf.reduce_sum(made.outputs)
         return tape.gradient(loss, kernels)
 
@@ -121,7 +205,7 @@ def test_training_asks_no_rectified_image_for_its_shape(dtype):
     relus = [one for one in graph.get_operations() if one.type == "Relu"]
     readers = {reader.type for one in relus for reader in one.outputs[0].consumers()}
     assert len(relus) == 18
-    assert "Conv2DBackpropFilter" in readers
+    assert readers & {"Conv2DBackpropFilter", "Transpose"}
     assert readers.isdisjoint({"Shape", "ShapeN"})
 
 
@@ -130,7 +214,7 @@ def test_training_asks_no_rectified_image_for_its_shape(dtype):
 
 def test_values_and_gradients_are_those_of_the_plain_product():
     x, kernel = normal(16, 1024, seed=1), normal(1024, 256, seed=2)
-    check(cpu_products.matmul, tf.linalg.matmul, x, kernel, 1e-3)
+    check(Products("eigen-avx2").matmul, tf.linalg.matmul, x, kernel, rounding=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +234,9 @@ def test_the_gradient_of_few_rows_multiplies_with_a_large_kernel_first(
     rows, kernel, dtype, kernel_first
 ):
     form = tf.TensorSpec([rows, kernel[0]], dtype)
-    found = gradient_operations(cpu_products.matmul, form, kernel)
+    found = gradient_operations(Products("onednn-avx512").matmul, form, kernel)
     assert ("Transpose" in found) is kernel_first
+    assert "Transpose" not in gradient_operations(Products().matmul, form, kernel)
 
 
 def transposing_products(model, **flags):

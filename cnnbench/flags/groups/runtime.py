@@ -61,6 +61,15 @@ class RuntimeParams:
         "Layout of images inside the network; auto is NCHW on GPUs and NHWC on the CPU.",
         choices=("auto", "NHWC", "NCHW"),
     )
+    conv_gradients: str = _tunable(
+        "auto",
+        "Gradients of convolutions and dense layers on the CPU: library, those of TensorFlow, or "
+        "fastest, the form that was measured to be fastest for shape, type and instruction set. "
+        "auto is fastest on CPUs that were measured, in NHWC without XLA, and library elsewhere.",
+        choices=("auto", "library", "fastest"),
+        lower=True,
+        before="before",
+    )
     num_intra_threads: int | None = flag(
         None,
         "Threads within one operation; 0 lets TensorFlow choose. If not given: 1 on GPUs; "

@@ -223,7 +223,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu_*",),
     "gpu_driver": ("gpu_driver_cuda",),
     "model": ("model", "model_*"),
-    "device": ("device", "data_format", "gpu_*", "env_TF_GPU_*", *_THREADS),
+    "device": ("device", "data_format", "conv_gradients", "gpu_*", "env_TF_GPU_*", *_THREADS),
     # Devices on the CPU share its threads.
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("global_batch", "batch_size", "eval_batch_size", "num_epochs"),
@@ -245,7 +245,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "batchnorm_persistent": (
         *("batchnorm_persistent", "env_TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
     ),
-    "xla": ("xla", "env_TF_XLA_FLAGS"),
+    **{name: (name, "conv_gradients") for name in ("data_format", "xla_compile")},
+    "xla": ("xla", "conv_gradients", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
 """Names in --allow_different for several facts that change together."""
@@ -505,8 +506,8 @@ def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
 
 # Configurations: which measurements repeat each other, and their names.
 
-UNRESOLVED = ("device", "data_format", *named(FLAGS, RunPart.THREADS))
-"""Flags whose values are not resolved in the record of a run that failed early."""
+UNRESOLVED = GROUPS["device"]
+"""Flags whose values are not resolved in the record of a run that failed early, among others."""
 
 
 @dataclass(frozen=True)
@@ -630,7 +631,10 @@ def _defaults(kind: str) -> Mapping[str, Any]:
     if kind != RUN:
         return defaults()
     # Earlier records hold flags that have become obsolete since.
-    return {spec.name: encode(spec.default) for spec in ACCEPTED.values()}
+    return {
+        spec.name: encode(spec.default if spec.before is None else spec.before)
+        for spec in ACCEPTED.values()
+    }
 
 
 @lru_cache(maxsize=len(KINDS))

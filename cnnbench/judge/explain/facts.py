@@ -36,7 +36,8 @@ FACTS_OF: Mapping[str, tuple[str, ...]] = {
     ),
     # Records name only variables that affect speed.
     "libraries": (
-        *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
+        *("data_format", "conv_gradients", "xla", "xla_compile", "enable_optimizations"),
+        "winograd_nonfused",
         *("tensorflow_version", "loaded_*", "env_*"),
     ),
     "batch": ("batch_size", "global_batch", "num_gpus", "batch_group_size"),

@@ -442,6 +442,7 @@ class Assembly:
         return StepConfig(
             host=self.devices.cpu,
             data_format=runtime.data_format(self.plan.params.data_format, self.devices.kind),
+            conv_gradients=runtime.conv_gradients(self.plan, self.devices.kind),
             compute_dtype=self.plan.numerics.dtype,
             update=self.plan.exchange.update,
             bn_stats=self.plan.params.bn_stats if together > 1 else "first",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text import count
 from cnnbench.machine.checks import RunFlags
+from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
 from cnnbench.plan.setup import Setup
 from cnnbench.records.measurements import Measurements
@@ -42,6 +43,9 @@ def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devi
     measurements.update_config(
         device=devices.kind,
         data_format=runtime.data_format(plan.params.data_format, devices.kind),
+        conv_gradients=(
+            LIBRARY if runtime.conv_gradients(plan, devices.kind) == LIBRARY else "fastest"
+        ),
         num_intra_threads=devices.intra_threads,
         num_inter_threads=devices.inter_threads,
         datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),

@@ -115,6 +115,8 @@ _PASSED_ON = ("Cast", "Identity", "Reshape")
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
+# Operations that lay out the inputs and the result of another form of a gradient.
+_LAYOUT = ("Transpose", "ReverseV2")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
     (re.compile("Relu"), "ReLU"),
@@ -197,7 +199,11 @@ class Works:
             return OperationWork(
                 Part(REST, self._outside(name, plain), OUTSIDE), False, self._bytes(name)
             )
-        if is_product:
+        direction = FORWARD
+        if name in self._backward or "gradient_tape/" in name:
+            direction = TO_KERNEL if self._is_to_kernel(name, plain, layer) else TO_INPUT
+        lays_out = plain in _LAYOUT and direction != FORWARD and layer in self._kernels
+        if is_product or lays_out:
             kernel = self._kernels.get(layer, ())
             kind = "dense" if len(kernel) == 2 else "matrix product"
             if len(kernel) == 4:
@@ -205,10 +211,9 @@ class Works:
                 kind += f" {kernel[0]}x{kernel[1]}"
         else:
             kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-        direction = FORWARD
-        if name in self._backward or "gradient_tape/" in name:
-            direction = TO_KERNEL if self._is_to_kernel(name, plain, layer) else TO_INPUT
-        return OperationWork(Part(layer, kind, direction), is_product, self._bytes(name))
+        # The bound is that of the gradient, whose inputs and result the product moves anyway.
+        moved = 0 if lays_out else self._bytes(name)
+        return OperationWork(Part(layer, kind, direction), is_product, moved)
 
     def knows(self, name: str) -> bool:
         """Whether an operation that ran belongs to the step; most others belong to the input."""
@@ -254,11 +259,20 @@ class Works:
         if operation is None:
             return False
         if _PRODUCT.search(plain):
-            made_by = [origin(tensor, "Transpose") for tensor in operation.inputs]
+            made_by = [origin(tensor, *_LAYOUT) for tensor in operation.inputs]
             return not any(o.type in _WEIGHTS and len(o.outputs[0].shape) > 1 for o in made_by)
+        if plain in _LAYOUT:
+            users = [one for one in operation.outputs[0].consumers() if self._is_of(one, layer)]
+            if users:
+                return self._is_to_kernel(users[0].name, users[0].type, layer)
         kernel = math.prod(self._kernels.get(layer, ()))
         made = [tensor.shape.num_elements() for tensor in operation.outputs]
         return layer in self._kernels and made == [kernel]
+
+    def _is_of(self, operation: Any, layer: str) -> bool:
+        """Whether an operation is of the layer's gradients."""
+        backward = operation.name in self._backward
+        return backward and layer_of(operation.name, self.image_flops) == layer
 
     def _outside(self, name: str, plain: str) -> str:
         if plain == "L2Loss":

@@ -25,10 +25,10 @@ from typing import Any, Literal
 
 from cnnbench.base.job import Job
 from cnnbench.errors import BenchmarkError, FlagError, first_line
-from cnnbench.machine.cpu import Host, available_cores
+from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, available_cores, kernels
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import gpu_memory, uses_tensor_float_32
-from cnnbench.plan.setup import MachinePlan
+from cnnbench.plan.setup import MachinePlan, Setup
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
@@ -204,6 +204,29 @@ def start_server(machine: MachinePlan, job: Job) -> Any:
 def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
     return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
+
+
+def conv_gradients(plan: Setup, kind: str) -> str:
+    """Resolves --conv_gradients: the kernels whose fastest forms a run takes, or `LIBRARY`.
+
+    The choice depends on the machine and the flags alone, so that runs on like machines are alike.
+
+    Raises:
+      FlagError: `fastest` on a GPU, or on a CPU whose kernels were not measured.
+    """
+    flags = plan.params
+    here = kernels(Host()) if kind == "cpu" else LIBRARY
+    if flags.conv_gradients == "fastest" and here not in MEASURED_KERNELS:
+        reason = (
+            f"needs kernels that were measured: {', '.join(MEASURED_KERNELS)}; use auto or library"
+            if kind == "cpu"
+            else "is for CPUs, and TensorFlow sees a GPU; use auto, or --device=cpu"
+        )
+        raise FlagError("conv_gradients", "fastest", reason)
+    channels_last = data_format(flags.data_format, kind) == "NHWC"
+    applies = channels_last and plan.work.trains and not (flags.xla or flags.xla_compile)
+    chosen = flags.conv_gradients != "library" and here in MEASURED_KERNELS
+    return here if applies and chosen else LIBRARY
 
 
 def check_channels_first(dtype: str) -> None:

@@ -332,6 +332,7 @@ class StepConfig:
 
     Attributes:
       host: full string of the CPU of the process that calls the step.
+      conv_gradients: as `GraphNetwork` takes it.
       compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss and weight decay
         are always float32.
       bn_stats: "first", "mean" or "sync".
@@ -349,6 +350,7 @@ class StepConfig:
 
     host: str = "/device:CPU:0"
     data_format: DataFormat = "NHWC"
+    conv_gradients: str = "library"
     compute_dtype: str = "float32"
     update: UpdatePlan = field(default_factory=UpdatePlan)
     bn_stats: str = "first"
@@ -484,6 +486,7 @@ class Tower:
             seed=seed,
             training_steps=config.training_steps,
             on_cpu=is_cpu(self._device),
+            conv_gradients=config.conv_gradients,
             synchronise=self._synchronise,
             fold_batch_norm=config.forward_only,
         )

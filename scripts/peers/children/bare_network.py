@@ -35,9 +35,11 @@ class BareNetwork:
 
     def __init__(self, args: argparse.Namespace, device: str = "cpu") -> None:
         from cnnbench.plan import make_plan
+        from cnnbench.run.runtime.tensorflow import conv_gradients
 
         self._args, self._plan = args, make_plan(network(args.model, device=device))
         self._data_format: Any = "NCHW" if device == "gpu" else "NHWC"
+        self._conv_gradients = conv_gradients(self._plan, device)
         self.trained = [v for v in self._plan.network.spec.variables if v.trainable]
 
     def variables(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class BareNetwork:
                 read,
                 training=True,
                 data_format=self._data_format,
+                conv_gradients=self._conv_gradients,
                 compute_dtype=tf.float32,
             )
             outputs = network.forward(tf.identity(images))

@@ -16,6 +16,12 @@ def key(record):
     return only(record).key
 
 
+def without(record, flag):
+    """The record as of a version without a flag."""
+    config = {name: value for name, value in record.config.items() if name != flag}
+    return dataclasses.replace(record, config=config)
+
+
 def named(*records):
     """Names of the configurations of some records, in their order."""
     found = compare_records(records, []).entries
@@ -47,12 +53,25 @@ def test_of_places_only_the_presence_counts_and_of_machines_the_number(runs):
 
 
 def test_the_key_outlives_new_flags_and_the_order_of_flags(runs):
-    record = runs(flags={"xla": True})
+    record = without(runs(flags={"xla": True}), "conv_gradients")
     assert key(record) == "04f921409eff"  # as every version gives it
-    config = {name: value for name, value in record.config.items() if name != "bn_stats"}
-    assert key(dataclasses.replace(record, config=config)) == key(record)
+    assert key(without(record, "bn_stats")) == key(record)
     turned = dataclasses.replace(record, config=dict(reversed(record.config.items())))
     assert key(turned) == key(record)
+
+
+@pytest.mark.parametrize("resolved", ["library", "fastest"])
+def test_runs_before_the_choice_of_gradients_are_compared_with_others_by_permission(runs, resolved):
+    new = [runs(flags={"conv_gradients": resolved}) for _ in range(2)]
+    old = [without(record, "conv_gradients") for record in new]
+    assert key(old[0]) != key(new[0])
+    assert len(compare_records([*old, *new], []).entries) == 2
+    (refused,) = compare_records(old, new).entries
+    (difference,) = refused.differences
+    assert str(difference) == f"conv_gradients is before in BASE and {resolved} in NEW"
+    assert difference.blocks
+    (allowed,) = compare_records(old, new, allow_different=["conv_gradients"]).entries
+    assert not any(one.blocks for one in allowed.differences)
 
 
 def test_runs_that_failed_early_differ_only_in_what_is_resolved_late(runs):
@@ -113,4 +132,5 @@ def test_flags_that_are_not_at_their_defaults(runs):
     assert set(runs().config) == {field.name for field in dataclasses.fields(Params)}
     found = only(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
     given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
-    assert found == {**given, "data_dir": True, "xla": True}
+    # Of a record that lacks conv_gradients, it is "before".
+    assert found == {**given, "conv_gradients": "auto", "data_dir": True, "xla": True}

@@ -24,6 +24,7 @@ from cnnbench.base.files import FolderLock
 from cnnbench.base.terminal import Messages
 from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
+from cnnbench.machine import cpu
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.plan import make_setup
 from cnnbench.records.load import load_run
@@ -71,6 +72,8 @@ def test_a_record_holds_every_step_and_what_the_defaults_became():
     assert record.placement.num_towers == 2
     assert record.placement.devices[1].endswith("CPU:1")
     assert record.config["data_format"] == "NHWC"
+    here = cpu.conv_gradients(cpu.Host())["cpu_conv_gradients"]
+    assert record.config["conv_gradients"] == here.partition(" ")[0]
     assert record.measured.loop_images == 16
     assert record.measured.loop_seconds >= sum(record.step_seconds)
     spent = record.measured.loop_user_seconds + record.measured.loop_system_seconds

@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
-from cnnbench.models.declaration import declare, scope_flops
+from cnnbench.models.cpu_products import FORMS, Products
+from cnnbench.models.declaration import Flops, declare, scope_flops
 from cnnbench.records.files import Output, check_outputs
-from cnnbench.records.profiles import REST
+from cnnbench.records.profiles import REST, TO_INPUT, TO_KERNEL, Part
 from cnnbench.run.observe.operations import WallTimes
-from cnnbench.run.observe.work import Layer, Works, chart, layers_of, table
+from cnnbench.run.observe.work import Layer, Works, chart, flops_by_part, layers_of, table
 
 
 @pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
@@ -77,6 +78,37 @@ def test_operations_belong_to_the_innermost_layer():
         Layer("input pipeline", 4.0),
         Layer("between operations", 0.25),
     ]
+
+
+@pytest.mark.parametrize("kernels", ["library", *FORMS])
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_form_of_a_gradient_is_of_its_layer_and_direction(kernels, size):
+    graph = tf.Graph()
+    with graph.as_default():
+        images = tf.raw_ops.Placeholder(dtype=tf.float32, shape=[2, 9, 8, 32])
+        with tf.name_scope("tower_0/conv0/"), tf.GradientTape() as tape:
+            kernel = tf.constant(1.0, shape=[size, size, 32, 40])
+            images = tf.nn.relu(images)
+            tape.watch([images, kernel])
+            y = Products(kernels).conv(images, kernel, [1, 1, 1, 1], "SAME")
+        upstream = tf.raw_ops.Placeholder(dtype=tf.float32, shape=y.shape)
+        gradients = tape.gradient(y, [images, kernel], upstream)
+    works = Works(graph, [], {"conv0": Flops(4, 5, 6)}, {"conv0": (size, size, 32, 40)})
+    directions, products = (TO_INPUT, TO_KERNEL), []
+    parts = [Part("conv0", f"convolution {size}x{size}", direction) for direction in directions]
+    for gradient, part in zip(gradients, parts, strict=True):
+        waiting = [gradient.op]
+        while waiting:
+            operation = waiting.pop()
+            if "gradient_tape" in operation.name and operation.type not in ("Const", "Reshape"):
+                work = works(operation.name, operation.type)
+                assert work.part == part
+                assert work.is_product == (operation.type not in ("Transpose", "ReverseV2"))
+                products += [work] if work.is_product else []
+                waiting += [tensor.op for tensor in operation.inputs]
+            elif operation.type == "Reshape":
+                waiting += [tensor.op for tensor in operation.inputs]
+    assert flops_by_part(products, works.image_flops) == dict(zip(parts, (5, 6), strict=True))
 
 
 def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):

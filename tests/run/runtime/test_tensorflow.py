@@ -16,10 +16,12 @@ import tensorflow as tf
 from forked import Forked, cnnbench, finished
 
 from cnnbench.base.interrupts import begin, conclude, handling
-from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
+from cnnbench.plan import make_setup
 from cnnbench.plan.setup import MachinePlan
+from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.tensorflow import (
     configure,
@@ -49,6 +51,36 @@ from cnnbench.run.runtime.tensorflow import (
 )
 def test_thread_counts(flags, kind, cores, expected):
     assert thread_counts(MachinePlan(Params(**flags)), kind, cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "kernels", "expected"),
+    [
+        ({}, "cpu", "eigen-avx2", "eigen-avx2"),
+        ({"conv_gradients": "fastest"}, "cpu", "onednn-avx512", "onednn-avx512"),
+        ({"conv_gradients": "library"}, "cpu", "eigen-avx2", "library"),
+        ({}, "cpu", "eigen-avx512", "library"),
+        ({}, "gpu", "eigen-avx2", "library"),
+        ({"data_format": "NCHW"}, "cpu", "eigen-avx2", "library"),
+        ({"xla": True}, "cpu", "eigen-avx2", "library"),
+        ({"xla_compile": True}, "cpu", "eigen-avx2", "library"),
+        ({"forward_only": True, "conv_gradients": "fastest"}, "cpu", "eigen-avx2", "library"),
+    ],
+)
+def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
+    monkeypatch.setattr(tensorflow, "kernels", lambda host: kernels)
+    assert tensorflow.conv_gradients(make_setup(Params(**flags)), kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("cpu", "needs kernels that were measured: eigen-avx2, "), ("gpu", "is for CPUs")],
+)
+def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
+    monkeypatch.setattr(tensorflow, "kernels", lambda host: "library")
+    setup = make_setup(Params(conv_gradients="fastest"))
+    with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
+        tensorflow.conv_gradients(setup, kind)
 
 
 @pytest.mark.parametrize(
