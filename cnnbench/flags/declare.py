@@ -341,6 +341,10 @@ class FlagSpec:
         what all runs compute.
       role: its role in the identity of a run.
       part: the parts of a run that it feeds.
+      only_with: the conditions, in order, without which it has no effect, which a notice then says.
+        A condition is a flag that must be on, a ``flag=value``, or a comma-separated list of these
+        of which one must hold. Behind "not " it must not hold. ": " and more words for the notice
+        may follow, as in "not eval: it has no warm-up".
     """
 
     name: str
@@ -367,6 +371,12 @@ class FlagSpec:
     before: Any = None
     role: Role = Role.IDENTITY
     part: RunPart = RunPart.NONE
+    only_with: str | tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """`only_with` as a tuple."""
+        return (self.only_with,) if isinstance(self.only_with, str) else self.only_with
 
     @property
     def takes_urls(self) -> bool:

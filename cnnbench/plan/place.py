@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from cnnbench.base.job import LOCAL, WORKER, Job, Task, split_hosts
 from cnnbench.base.rendezvous import EVALUATOR, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError
-from cnnbench.flags.declare import RunPart, named
+from cnnbench.flags.declare import FlagSpec, RunPart, named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.machine.cpu import Host
@@ -130,6 +130,41 @@ def idle(flags: str | Sequence[str], when: Condition[P], why: Reason[P], says: s
     return Rule(_names(flags), when, why, RuleKind.NOTICE, says)
 
 
+def declared(specs: Iterable[FlagSpec]) -> dict[str, Rule[Any]]:
+    """The rules of flags without effect that declarations have as `only_with`, by condition.
+
+    Conditions that name flags outside of `specs`, those of another command, are left out.
+    """
+    known = {spec.name: spec for spec in specs}
+    flags: dict[str, list[str]] = {}
+    for spec in known.values():
+        for condition in spec.conditions:
+            flags.setdefault(condition, []).append(spec.name)
+    return {
+        condition: _from_declarations(condition, names)
+        for condition, names in flags.items()
+        if {one.partition("=")[0] for one in _settings(condition)} <= known.keys()
+    }
+
+
+def _settings(condition: str) -> list[str]:
+    return condition.partition(": ")[0].removeprefix("not ").split(",")
+
+
+def _from_declarations(condition: str, flags: Sequence[str]) -> Rule[Any]:
+    settings, when = ",".join(_settings(condition)), off
+    preposition = "without"
+    if condition.startswith("not "):
+        preposition, when = "with", on
+    words: dict[str, list[str]] = {}
+    for one in _settings(condition):
+        name, equals, value = one.partition("=")
+        words.setdefault(f"--{name}{equals}", []).append(value)
+    named = " or ".join(flag + " or ".join(values) for flag, values in words.items())
+    _, colon, more = condition.partition(": ")
+    return idle(flags, when(settings), f"{preposition} {named}{colon}{more}")
+
+
 def _names(flags: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(flags.split(",")) if isinstance(flags, str) else tuple(flags)
 
@@ -152,10 +187,16 @@ def always(resolved: object) -> bool:
     return True
 
 
+# The last one is that of sizes in bytes, such as --agg_small_grads_max_bytes of allreduce.
+_OFF = (None, False, 0, "", (), "0")
+
+
 def _holds(params: Any, setting: str) -> bool:
     name, equals, value = setting.partition("=")
     found = getattr(params, name)
-    return SPECS[name].text(found) == value if equals else bool(found)
+    if equals:
+        return SPECS[name].text(found) == value
+    return found not in _OFF
 
 
 def refuse(rules: Iterable[Rule[P]], resolved: P) -> None:

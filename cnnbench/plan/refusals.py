@@ -19,9 +19,11 @@ from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, check_fp16
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
+    P,
     Rule,
     Work,
     always,
+    declared,
     excluded,
     idle,
     names_of,
@@ -40,7 +42,6 @@ from cnnbench.variable_mgr.spec import (
     BETWEEN_WORKERS,
     COLLECTIVE,
     MOST_PACKS,
-    PACKED,
     refuse_devices,
     refuse_towers,
 )
@@ -463,14 +464,13 @@ _REFUSALS = (*_WORK, *_NUMERICS, *EXCHANGE, *STRATEGIES, *_MACHINE, *_OUTPUT)
 
 # Given flags without effect in a run, as a table; each causes only a notice.
 
-INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
-"""All-reduce algorithms for which shared memory changes nothing."""
+# All-reduce algorithms for which shared memory changes nothing.
+_INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
 
 _SAVING = named(FLAGS, RunPart.CHECKPOINTS)
 _LOSS_SCALE = named(FLAGS, RunPart.LOSS_SCALE)
 _AGGREGATING = named(FLAGS, RunPart.AGGREGATION)
 _CROSS_DEVICE = named(FLAGS, RunPart.CROSS_DEVICE)
-_DISTRIBUTION = ("input_distribution", *named(FLAGS, RunPart.DISTRIBUTION))
 _UPDATING = named(FLAGS, RunPart.UPDATE | RunPart.AGGREGATION | RunPart.CROSS_DEVICE)
 
 _FORWARD = "with --eval or --forward_only"
@@ -541,6 +541,70 @@ def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> Rule[Setu
     )
 
 
+def idle_reductions(
+    running: Callable[[P], frozenset[str] | None],
+    has_two_levels: Callable[[P], bool],
+    groups: Callable[[P], Sequence[int]],
+    are_single: Callable[[P], bool],
+) -> tuple[Rule[P], ...]:
+    """Flags of all-reduces without effect, in a run or in ``cnnbench allreduce``.
+
+    Args:
+      running: names of the algorithms in use; None if all of them are.
+      has_two_levels: whether --all_reduce_spec has an algorithm of two levels.
+      groups: number of groups of devices, for every number of devices that is measured.
+      are_single: whether every group is one device.
+    """
+
+    def same_in_shared_memory(p: P) -> bool:
+        names = running(p)
+        return names is not None and names <= _INDIFFERENT_TO_MEMORY
+
+    def without_collective(p: P) -> bool:
+        names = running(p)
+        return names is not None and "collective" not in names
+
+    return (
+        idle(
+            "all_reduce_group_size",
+            lambda p: not has_two_levels(p),
+            "without a two-level algorithm in --all_reduce_spec",
+        ),
+        idle(
+            "all_reduce_group_size",
+            lambda p: max(groups(p)) == 1,
+            "with so few devices: they are one group",
+        ),
+        idle(
+            "all_reduce_spec",
+            lambda p: has_two_levels(p) and 1 in groups(p),
+            "where all devices are one group: a group size of less than --num_gpus makes several",
+            says="has no second level",
+        ),
+        idle(
+            "all_reduce_spec",
+            lambda p: has_two_levels(p) and are_single(p),
+            "where every device is a group of its own",
+            says="has no first level",
+        ),
+        idle(
+            "all_reduce_share_memory",
+            same_in_shared_memory,
+            "with copy, collective or nccl: they do the same in either case",
+        ),
+        idle("communication_hint", without_collective, "without collective in --all_reduce_spec"),
+    )
+
+
+_DECLARED = declared(FLAGS)
+# These come before the rules about the work of a run: the first rule of a flag is printed.
+_BEFORE_WORK = (
+    "summary_verbosity",
+    "train_dir",
+    "precision=fp16",
+    "job_name: there are no other workers to wait for",
+)
+
 # Of the rules for a flag, the first that applies gives the reason.
 UNUSED: tuple[Rule[Setup], ...] = (
     idle(
@@ -555,18 +619,19 @@ UNUSED: tuple[Rule[Setup], ...] = (
         on("input_only"),
         "with --input_only: no network is built",
     ),
-    idle("xla_cache_dir", off("xla_compile,xla"), "without --xla_compile or --xla"),
-    idle(_SAVING, off("train_dir"), "without --train_dir"),
-    idle("use_chrome_trace_format", off("trace_file"), "without --trace_file"),
-    idle("profile_steps", off("profile_json"), "without --profile_json"),
     idle("eval_dir,collect_eval_results_async", _never_evaluates, "without an evaluation"),
     idle(
         "collect_eval_results_async",
         lambda p: p.params.eval and not p.params.eval_interval_secs,
         "with --eval of one checkpoint: there is nothing that goes on meanwhile",
     ),
-    idle("eval_dir,save_summaries_steps", off("summary_verbosity"), "without --summary_verbosity"),
-    idle("save_summaries_steps", off("train_dir"), "without --train_dir"),
+    idle(
+        "train_dir",
+        on("forward_only"),
+        "with --forward_only: it saves no checkpoints",
+        says="is only read from",
+    ),
+    *(_DECLARED[condition] for condition in _BEFORE_WORK),
     idle("save_summaries_steps", _only_forward, f"{_FORWARD}: it is for summaries of a training"),
     idle(
         "summary_verbosity",
@@ -578,52 +643,26 @@ UNUSED: tuple[Rule[Setup], ...] = (
         lambda p: not p.work.evaluates and not p.params.save_summaries_steps,
         "without --save_summaries_steps",
     ),
-    idle(
-        "train_dir",
-        on("forward_only"),
-        "with --forward_only: it saves no checkpoints",
-        says="is only read from",
-    ),
     idle("aux_head", _only_forward, f"{_FORWARD}: it is for the training loss"),
     idle("conv_gradients", _only_forward, f"{_FORWARD}: they compute no gradients"),
-    idle("warmup,max_warmup_batches", on("eval"), "with --eval: it has no warm-up"),
-    idle("max_warmup_batches", off("warmup=auto"), "without --warmup=auto"),
-    idle("eval_interval_secs", off("eval"), "without --eval"),
     idle(
         "num_eval_batches,num_eval_epochs,eval_batch_size",
         _never_evaluates,
         "without an evaluation: add --eval or one of the eval_during_training flags",
     ),
-    idle(_LOSS_SCALE, off("precision=fp16"), "without --precision=fp16"),
     idle((*_SAVING, *_LOSS_SCALE, *_UPDATING), _only_forward, f"{_FORWARD}: they do not train"),
-    idle(
-        "fp16_inc_loss_scale_every_n",
-        off("fp16_enable_auto_loss_scale"),
-        "without --fp16_enable_auto_loss_scale",
-    ),
     idle(
         "local_parameter_device",
         lambda p: p.work.only_forward and _all_reduces(p),
         f"{_FORWARD}: every device has its own variables, and nothing is reduced",
     ),
     idle("print_training_accuracy", _only_forward, f"{_FORWARD}: they always print it"),
-    idle("benchmark_test_id", off("benchmark_log_dir"), "without --benchmark_log_dir"),
-    idle("freeze_when_forward_only", off("forward_only"), "without --forward_only"),
     idle("ml_perf_compliance_logging", _only_forward, _FORWARD),
-    idle("allow_nonfinite", on("eval"), "with --eval: it ends for no loss"),
     idle(
         ("graph_file", *OF_WARM_UP),
         on("eval"),
         "with --eval: they show the step of a training or --forward_only",
     ),
-    idle((*named(FLAGS, RunPart.READING), *_DISTRIBUTION), off("data_dir"), "without --data_dir"),
-    idle(_DISTRIBUTION, on("eval"), "with --eval: they are for training batches"),
-    idle(
-        "resize_method,distortions,distort_color_in_yiq,ml_perf",
-        on("input_preprocessor=official_models_imagenet"),
-        "with --input_preprocessor=official_models_imagenet",
-    ),
-    idle("distort_color_in_yiq", off("distortions"), "without --distortions"),
     *(
         idle(flags, partial(_ignores, flags), f"without --optimizer={names}")
         for names, flags in _by_users().items()
@@ -694,37 +733,16 @@ UNUSED: tuple[Rule[Setup], ...] = (
         "without --cross_device_ops=ring or auto",
     ),
     idle(
-        "num_packs",
-        lambda p: p.params.cross_device_ops not in PACKED,
-        "without --cross_device_ops=hierarchical_copy or nccl",
-    ),
-    idle(
         "local_parameter_device",
         lambda p: _all_reduces(p) and "copy" not in _running(p),
         "with this all-reduce: of all algorithms, only copy uses it",
     ),
-    idle(
-        "all_reduce_spec",
-        lambda p: _has_two_levels(p) and _groups(p) == 1,
-        "where all devices are one group: a group size of less than --num_gpus makes several",
-        says="has no second level",
-    ),
-    idle(
-        "all_reduce_spec",
-        lambda p: _has_two_levels(p) and _groups(p) == p.place.job.num_towers,
-        "where every device is a group of its own",
-        says="has no first level",
-    ),
-    idle("all_reduce_share_memory", on("device=gpu"), "with --device=gpu: GPUs never share memory"),
-    idle(
-        "all_reduce_share_memory",
-        lambda p: _running(p) <= INDIFFERENT_TO_MEMORY,
-        "with copy, collective or nccl: they do the same in either case",
-    ),
-    idle(
-        "communication_hint",
-        lambda p: "collective" not in _running(p),
-        "without collective in --all_reduce_spec",
+    *(rule for name, rule in _DECLARED.items() if name not in _BEFORE_WORK),
+    *idle_reductions(
+        _running,
+        _has_two_levels,
+        lambda p: (_groups(p),),
+        lambda p: _groups(p) == p.place.job.num_towers,
     ),
     idle(
         "allreduce_merge_scope",
@@ -733,46 +751,11 @@ UNUSED: tuple[Rule[Setup], ...] = (
         says="changes only the names of operations",
     ),
     idle(
-        "sparse_to_dense_grads",
-        on("variable_consistency=relaxed"),
-        "with --variable_consistency=relaxed: all gradients are dense",
-    ),
-    idle(
-        "agg_small_grads_max_bytes",
-        on("agg_small_grads_max_group=1"),
-        "with --agg_small_grads_max_group=1",
-    ),
-    idle("hierarchical_copy", on("all_reduce_spec"), "with --all_reduce_spec"),
-    idle(
         "network_topology",
         lambda p: "hierarchical_copy" not in _running(p),
         "without a hierarchical copy",
     ),
-    idle(
-        "all_reduce_group_size",
-        lambda p: not _has_two_levels(p),
-        "without a two-level algorithm in --all_reduce_spec",
-    ),
-    idle("ps_strategy,variable_caching", off("ps_hosts"), "without --ps_hosts"),
-    idle(
-        "cross_replica_sync",
-        off("job_name"),
-        "without --job_name: there are no other workers to wait for",
-    ),
     idle("cross_replica_sync", _only_forward, f"{_FORWARD}: they update nothing"),
-    idle(
-        "all_reduce_group_size",
-        lambda p: _groups(p) == 1,
-        "with so few devices: they are one group",
-    ),
-    idle("compact_gradient_transfer", on("precision=fp32"), "with --precision=fp32"),
-    idle(
-        "agg_small_grads_max_group",
-        off("agg_small_grads_max_bytes"),
-        "without --agg_small_grads_max_bytes",
-    ),
     idle("iters_per_step", always, "in a run: it is for cnnbench allreduce"),
-    idle(named(FLAGS, RunPart.GPU), on("device=cpu"), "with --device=cpu"),
-    idle("peak_flops", off("result_json,result_csv"), "without --result_json or --result_csv"),
 )
 """Flags without effect, and why."""

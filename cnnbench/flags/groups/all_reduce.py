@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WIRE_DTYPES = ("float16", "bfloat16")
 _SAME = "same"
+_TIMED = "not build_only: nothing is timed but building"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class AllReduceParams:
         "Data set of --model; imagenet if not given.",
         known=registry.datasets,
         part=RunPart.ROWS,
+        only_with="model",
     )
     model_plugin: str | None = flag_of(ModelParams, "model_plugin", part=RunPart.ROWS)
     plugin: tuple[str, ...] = flag_of(RunParams, "plugin")
@@ -155,9 +157,11 @@ class AllReduceParams:
         help="Reductions in one call, each after the one before has finished.",
         maximum=100_000,
     )
-    num_batches: int = flag(20, "Timed calls of every row.", minimum=1)
-    iterations: int | None = flag(None, "Another name of --num_batches.", minimum=1)
-    num_warmup_batches: int = flag(2, "Calls before them.", minimum=0)
+    num_batches: int = flag(20, "Timed calls of every row.", minimum=1, only_with=_TIMED)
+    iterations: int | None = flag(
+        None, "Another name of --num_batches.", minimum=1, only_with=_TIMED
+    )
+    num_warmup_batches: int = flag(2, "Calls before them.", minimum=0, only_with=_TIMED)
     tf_random_seed: int = flag_of(
         RunParams, "tf_random_seed", help="Seed of the data and of the order of the calls."
     )
@@ -169,7 +173,9 @@ class AllReduceParams:
     )
 
     # What is printed and recorded.
-    verbose: bool = flag(False, "Print build times too, as comment lines.", role=Role.DISPLAY)
+    verbose: bool = flag(
+        False, "Print build times too, as comment lines.", role=Role.DISPLAY, only_with=_TIMED
+    )
     progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
         None,

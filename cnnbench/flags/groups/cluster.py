@@ -74,5 +74,7 @@ class ClusterParams:
     )
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(
-        True, "Workers wait for one another in every step; off, they train asynchronously."
+        True,
+        "Workers wait for one another in every step; off, they train asynchronously.",
+        only_with="job_name: there are no other workers to wait for",
     )

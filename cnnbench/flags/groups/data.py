@@ -16,8 +16,9 @@ MOST_BUFFERED = 2**20
 """Largest number of batches or records; more would fill any memory."""
 
 
-_reading = partial(flag, part=RunPart.READING)
-_tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE)
+_reading = partial(flag, part=RunPart.READING, only_with="data_dir")
+_tunable = partial(flag, part=RunPart.READING | RunPart.TUNABLE, only_with="data_dir")
+_IMAGE = ("data_dir", "not input_preprocessor=official_models_imagenet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,17 @@ class ReadingParams:
         "How ImageNet images are resized, in training and in evaluations; round_robin "
         "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
         choices=RESIZE_METHODS,
+        only_with=_IMAGE,
     )
     distortions: bool = _reading(
-        False, "Distort training images: colours (imagenet), or pad, crop and flip (cifar10)."
+        False,
+        "Distort training images: colours (imagenet), or pad, crop and flip (cifar10).",
+        only_with=_IMAGE,
     )
     distort_color_in_yiq: bool = _reading(
-        True, "Distort hue and saturation in YIQ space instead of HSV space."
+        True,
+        "Distort hue and saturation in YIQ space instead of HSV space.",
+        only_with=(*_IMAGE, "distortions"),
     )
     fuse_decode_and_crop: bool = _reading(True, "Decode only the part of a JPEG that is kept.")
     jpeg_fancy_upscaling: bool = _reading(
@@ -77,6 +83,7 @@ class ReadingParams:
         False,
         "Prepare ImageNet images as MLPerf asks: subtract the channel means, do not scale, "
         "crop without bounding boxes.",
+        only_with=_IMAGE,
     )
     datasets_use_prefetch: bool = _tunable(
         True, "Copy the next batch to its device while the current step runs."
@@ -97,6 +104,7 @@ class ReadingParams:
         minimum=0,
         maximum=MOST_THREADS,
         part=RunPart.READING | RunPart.TUNABLE | RunPart.THREADS,
+        only_with="data_dir",
     )
     datasets_use_caching: bool = _tunable(
         False, "Keep the encoded records in memory after the first pass."

@@ -8,7 +8,7 @@ from functools import partial
 from cnnbench.flags.declare import Role, RunPart, flag
 from cnnbench.models.model import all_names
 
-_loss_scale = partial(flag, part=RunPart.LOSS_SCALE)
+_loss_scale = partial(flag, part=RunPart.LOSS_SCALE, only_with="precision=fp16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class ModelParams:
         1000,
         "With --fp16_enable_auto_loss_scale: good steps in a row after which the scale doubles.",
         minimum=1,
+        only_with=("precision=fp16", "fp16_enable_auto_loss_scale"),
     )
     loss_type_to_report: str = flag(
         "total_loss",

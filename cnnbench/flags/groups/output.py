@@ -28,7 +28,7 @@ def _fault_of_checkpoints(folder: str) -> str:
 _output = partial(flag, role=Role.OUTPUT)
 _display = partial(flag, role=Role.DISPLAY)
 _note = partial(flag, role=Role.NOTE)
-_saving = partial(flag, part=RunPart.CHECKPOINTS)
+_saving = partial(flag, part=RunPart.CHECKPOINTS, only_with="train_dir")
 _profile = partial(flag, role=Role.PROFILE)
 
 
@@ -93,11 +93,13 @@ class OutputParams:
         minimum=0,
         role=Role.UNTIMED,
         part=RunPart.CHECKPOINTS,
+        only_with="train_dir",
     )
     eval_dir: str = _output(
         "/tmp/tf_cnn_benchmarks/eval",
         "Folder for event files of evaluations, with --summary_verbosity.",
         path="folder or URL",
+        only_with="summary_verbosity",
     )
     summary_verbosity: int = flag(
         0,
@@ -107,7 +109,10 @@ class OutputParams:
         maximum=3,
     )
     save_summaries_steps: int = flag(
-        0, "Global steps between two summaries of the training; 0 for none.", minimum=0
+        0,
+        "Global steps between two summaries of the training; 0 for none.",
+        minimum=0,
+        only_with=("summary_verbosity", "train_dir"),
     )
     trace_file: str = _profile(
         "",
@@ -116,7 +121,9 @@ class OutputParams:
         path="file",
     )
     use_chrome_trace_format: bool = flag(
-        True, "Off, --trace_file names a folder for tensorboard --logdir instead."
+        True,
+        "Off, --trace_file names a folder for tensorboard --logdir instead.",
+        only_with="trace_file",
     )
     tfprof_file: str | None = _profile(
         None, "Profile the same step and write its operations by time to this file.", path="file"
@@ -138,6 +145,7 @@ class OutputParams:
         "Steps that --profile_json profiles, at most all of the warm-up but its first.",
         minimum=1,
         role=Role.UNTIMED,
+        only_with="profile_json",
     )
     graph_file: str | None = _profile(
         None,
@@ -159,7 +167,7 @@ class OutputParams:
         path="folder",
     )
     benchmark_test_id: str | None = _note(
-        None, "Name of the run in the logs of --benchmark_log_dir."
+        None, "Name of the run in the logs of --benchmark_log_dir.", only_with="benchmark_log_dir"
     )
     ml_perf_compliance_logging: bool = _display(
         False,

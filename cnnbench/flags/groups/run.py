@@ -53,6 +53,7 @@ class RunParams:
         "With --eval: seconds between two searches for a new checkpoint, which is evaluated; "
         "the run does not end by itself. 0 evaluates once.",
         minimum=0,
+        only_with="eval",
     )
     eval_during_training_every_n_steps: int | None = _evaluating(
         None,
@@ -108,6 +109,7 @@ class RunParams:
         False,
         "With --forward_only: fold the variables into the graph as constants, at most 2 GiB for "
         "all devices together. Not with --train_dir.",
+        only_with="forward_only",
     )
     print_training_accuracy: bool = flag(
         False, "Add top-1 and top-5 accuracy of the training batches to the step lines."
@@ -151,11 +153,13 @@ class RunParams:
         "How long to warm up: fixed runs --num_warmup_batches steps; auto runs at least as many "
         "and goes on until step times are steady or --max_warmup_batches are done.",
         choices=("fixed", "auto"),
+        only_with="not eval: it has no warm-up",
     )
     max_warmup_batches: int = _warm_up(
         200,
         "With --warmup=auto: steps after which timing starts even if step times are not steady.",
         minimum=20,
+        only_with=("not eval: it has no warm-up", "warmup=auto"),
     )
     autotune_threshold: int | None = flag(
         None,
@@ -170,7 +174,9 @@ class RunParams:
         role=Role.SEED,
     )
     allow_nonfinite: bool = flag(
-        False, "Keep measuring when the loss becomes infinite or NaN instead of failing."
+        False,
+        "Keep measuring when the loss becomes infinite or NaN instead of failing.",
+        only_with="not eval: it ends for no loss",
     )
     plugin: tuple[str, ...] = flag(
         (),

@@ -20,7 +20,7 @@ def _fault_of_indices(text: str) -> str:
 
 
 _tunable = partial(flag, part=RunPart.TUNABLE)
-_gpu = partial(flag, part=RunPart.GPU | RunPart.TUNABLE)
+_gpu = partial(flag, part=RunPart.GPU | RunPart.TUNABLE, only_with="not device=cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class RuntimeParams:
         fault=_fault_of_indices,
         role=Role.ITEMS,
         part=RunPart.GPU | RunPart.TUNABLE,
+        only_with="not device=cpu",
     )
     gpus_per_card: int = flag(
         1,
@@ -55,6 +56,7 @@ class RuntimeParams:
         minimum=1,
         maximum=64,
         part=RunPart.GPU,
+        only_with="not device=cpu",
     )
     data_format: str = _tunable(
         "auto",
@@ -118,6 +120,7 @@ class RuntimeParams:
         path="folder",
         role=Role.PLACE,
         part=RunPart.TUNABLE,
+        only_with="xla_compile,xla",
     )
     enable_optimizations: bool = _tunable(
         True, "Let TensorFlow's graph optimizer rewrite the step."
@@ -133,4 +136,5 @@ class RuntimeParams:
             "must be 0 or at least 1e9; it is in FLOP/s, as 312e12" if 0 < peak < 1e9 else ""
         ),
         role=Role.UNTIMED,
+        only_with="result_json,result_csv",
     )

@@ -9,7 +9,8 @@ from cnnbench.flags.declare import RunPart, flag
 from cnnbench.variable_mgr.spec import CROSS_DEVICE_OPS
 
 _reduction = partial(flag, part=RunPart.CROSS_DEVICE | RunPart.TUNABLE)
-_distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE)
+_DISTRIBUTED = ("data_dir", "not eval: they are for training batches")
+_distribution = partial(flag, part=RunPart.DISTRIBUTION | RunPart.TUNABLE, only_with=_DISTRIBUTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class StrategyParams:
         "Packs into which hierarchical_copy and nccl of mirrored_strategy join all gradients; 0 "
         "for no packing.",
         minimum=0,
+        only_with="cross_device_ops=hierarchical_copy,cross_device_ops=nccl",
     )
     input_distribution: str = flag(
         "towers",
@@ -41,6 +43,7 @@ class StrategyParams:
         "the strategy.",
         choices=("towers", "strategy"),
         part=RunPart.TUNABLE,
+        only_with=_DISTRIBUTED,
     )
     input_sharding: str = _distribution(
         "auto",

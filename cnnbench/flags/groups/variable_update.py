@@ -60,6 +60,7 @@ class VariableUpdateParams:
         "How variables go to the tasks of --ps_hosts: each to the one with the fewest bytes so "
         "far, or in turn.",
         choices=PS_STRATEGIES,
+        only_with="ps_hosts",
     )
     variable_caching: str = flag(
         "none",
@@ -67,6 +68,7 @@ class VariableUpdateParams:
         "computes with it (consumer), or once for each worker, to its CPU (cpu), where its devices "
         "share it. none leaves it to TensorFlow, which sends a value to each device once.",
         choices=CACHING_POLICIES,
+        only_with="ps_hosts",
     )
     gradient_reduction: str = _update(
         "mean",
@@ -120,11 +122,13 @@ class VariableUpdateParams:
         "CPU devices of one process hand each other tensors by reference, and all-reduce "
         "algorithms do not cut and send what need not move. Off, each is treated as having a "
         "memory of its own, to see on a CPU what an algorithm does between GPUs.",
+        only_with="not device=gpu: GPUs never share memory",
     )
     hierarchical_copy: bool = _algorithm(
         False,
         "Without --all_reduce_spec: copy within two halves of the devices first, then between "
         "the halves.",
+        only_with="not all_reduce_spec",
     )
     network_topology: str = _aggregation(
         "dgx1", "Topology that hierarchical copies are laid out for.", choices=("dgx1", "gcp_v100")
@@ -146,12 +150,19 @@ class VariableUpdateParams:
     compact_gradient_transfer: bool = _aggregation(
         True,
         "With --precision=fp16 or bf16: send gradients between devices in 16 bits too.",
+        only_with="not precision=fp32",
     )
     agg_small_grads_max_bytes: int = _aggregation(
-        0, "Join gradients of up to this many bytes before reducing them; 0 for none.", minimum=0
+        0,
+        "Join gradients of up to this many bytes before reducing them; 0 for none.",
+        minimum=0,
+        only_with="not agg_small_grads_max_group=1",
     )
     agg_small_grads_max_group: int = _aggregation(
-        10, "Most small gradients to join into one.", minimum=1
+        10,
+        "Most small gradients to join into one.",
+        minimum=1,
+        only_with="agg_small_grads_max_bytes",
     )
     allreduce_merge_scope: int = _aggregation(
         1,
@@ -163,6 +174,7 @@ class VariableUpdateParams:
         False,
         "Turn sparse gradients into dense ones before they are reduced. The update is the same "
         "either way.",
+        only_with="not variable_consistency=relaxed: all gradients are dense",
     )
     iters_per_step: int = flag(
         5, "For cnnbench allreduce only: reductions chained in one call.", minimum=1

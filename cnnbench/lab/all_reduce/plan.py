@@ -28,7 +28,7 @@ from cnnbench.base.job import Job
 from cnnbench.base.text import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.declare import FlagSpec, RunPart, named, specs_of, words
+from cnnbench.flags.declare import FlagSpec, RunPart, specs_of, words
 from cnnbench.flags.groups.all_reduce import (
     ALL_REDUCE_FLAGS,
     AllReduceParams,
@@ -40,8 +40,8 @@ from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
 from cnnbench.plan import Setup, make_setup
 from cnnbench.plan.network import model_gradients
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, idle
-from cnnbench.plan.refusals import INDIFFERENT_TO_MEMORY
+from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
+from cnnbench.plan.refusals import idle_reductions
 from cnnbench.plan.setup import check_all_reduce
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, ReduceContext, registry, single
 from cnnbench.variable_mgr.all_reduce.spec import DTYPE_BYTES, groups_of, process_of
@@ -346,10 +346,6 @@ def _has_two_levels(plan: AllReducePlan) -> bool:
     return any(spec.has_two_levels for spec in plan.specs or ())
 
 
-def _are_one_group(plan: AllReducePlan, count: int) -> bool:
-    return len(_groups(plan, count)) == 1
-
-
 def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
     devices = replace(plan.job, towers_per_worker=count).tower_devices
     return groups_of(devices, plan.params.all_reduce_group_size)
@@ -361,58 +357,19 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
         always,
         "in cnnbench allreduce, which runs no network",
     ),
-    idle("data_name", lambda plan: plan.params.model is None, "without --model"),
-    idle(
-        ("num_batches", "iterations", "num_warmup_batches", "verbose"),
-        lambda plan: plan.params.build_only,
-        "with --build_only: nothing is timed but building",
-    ),
-    idle(
-        "agg_small_grads_max_group",
-        lambda plan: not any(p.agg_small_grads_max_bytes for p in plan.packings),
-        "without --agg_small_grads_max_bytes",
-    ),
+    *declared(ALL_REDUCE_FLAGS).values(),
     *(
         idle(flag, partial(_lacks, algorithm), f"without {algorithm} in --all_reduce_spec")
         for flag, algorithm in (
             ("network_topology", "hierarchical_copy"),
             ("local_parameter_device", "copy"),
-            ("communication_hint", "collective"),
         )
     ),
-    idle(
-        "all_reduce_group_size",
-        lambda plan: not _has_two_levels(plan),
-        "without a two-level algorithm in --all_reduce_spec",
-    ),
-    idle(
-        "all_reduce_group_size",
-        lambda plan: _are_one_group(plan, max(plan.counts)),
-        "with so few devices: they are one group",
-    ),
-    idle(
-        "all_reduce_spec",
-        lambda plan: (
-            _has_two_levels(plan) and any(_are_one_group(plan, count) for count in plan.counts)
-        ),
-        "where all devices are one group: a group size of less than --num_gpus makes several",
-        says="has no second level",
-    ),
-    idle(
-        "all_reduce_spec",
-        lambda plan: _has_two_levels(plan) and plan.params.all_reduce_group_size == 1,
-        "where every device is a group of its own",
-        says="has no first level",
-    ),
-    idle(
-        "all_reduce_share_memory",
-        lambda plan: plan.params.device == "gpu",
-        "with --device=gpu: GPUs never share memory",
-    ),
-    idle(
-        "all_reduce_share_memory",
-        lambda plan: plan.specs is not None and _running(plan) <= INDIFFERENT_TO_MEMORY,
-        "with copy, collective or nccl: they do the same in either case",
+    *idle_reductions(
+        lambda plan: None if plan.specs is None else _running(plan),
+        _has_two_levels,
+        lambda plan: [len(_groups(plan, count)) for count in plan.counts],
+        lambda plan: plan.params.all_reduce_group_size == 1,
     ),
     idle(
         "allreduce_merge_scope",
@@ -427,11 +384,6 @@ UNUSED: tuple[Rule[AllReducePlan], ...] = (
             and any(p.agg_small_grads_max_bytes for p in plan.packings)
         ),
         "with --agg_small_grads_max_group=1: each is joined with no other",
-    ),
-    idle(
-        named(ALL_REDUCE_FLAGS, RunPart.GPU),
-        lambda plan: plan.params.device == "cpu",
-        "with --device=cpu",
     ),
 )
 """Flags without effect, and why."""
