@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.flags import FLAGS
 from cnnbench.plan import parse_run
-from cnnbench.plan.place import notices
+from cnnbench.plan.place import declared, notices
 from cnnbench.plan.refusals import UNUSED
 
 SHORT = {
@@ -158,6 +158,11 @@ def test_notices_where_a_flag_changes_nothing_and_every_entry_gives_one():
     assert not wrong
     assert [entry.flags for n, entry in enumerate(UNUSED) if n not in used] == []
     assert all(names.issuperset(entry.flags) for entry in UNUSED)
+
+
+def test_every_condition_of_a_declaration_is_a_rule():
+    conditions = {condition for spec in FLAGS for condition in spec.conditions}
+    assert conditions and declared(FLAGS).keys() == conditions
 
 
 def test_flags_with_one_reason_share_a_line():
