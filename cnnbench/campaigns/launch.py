@@ -32,9 +32,8 @@ from cnnbench.flags.params import ACCEPTED, FLAGS
 from cnnbench.lab.all_reduce import plan as all_reduce_plan
 from cnnbench.machine.cpu import Host
 from cnnbench.machine.gpu import share_of_gpus
-from cnnbench.plan import Setup, make_plan
+from cnnbench.plan import RunPlan, make_plan
 from cnnbench.plan.place import ADDRESSES, JobFlagNames
-from cnnbench.plan.run_plan import of_args
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.records.all_reduce import AllReduceRecord
 from cnnbench.records.result_files import REDUCTIONS, RUNS, ResultFiles
@@ -128,7 +127,7 @@ def task_command(words: Sequence[str]) -> TaskCommand:
     return TaskCommand(name="run", words=tuple(words), args=parse_args(words))
 
 
-def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
+def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> RunPlan:
     """Refuses flags that the processes would refuse, before any is started.
 
     Returns the setup of the chief; UsageError as `chief_setup`, BenchmarkError for unusable data.
@@ -139,23 +138,28 @@ def check(layout: JobLayout, command: TaskCommand, towers: int | None) -> Setup:
     if layout.ps:
         raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
 
-    def of_task(own: Mapping[str, Any], names: JobFlagNames) -> Setup:
+    def of_task(own: Mapping[str, Any], names: JobFlagNames) -> RunPlan:
         values = {**given, **own, **({} if towers is None else {"num_gpus": (towers,)})}
         return all_reduce_plan.make_plan(params_of(values), tuple(values), names).run
 
     return _of_tasks(given, layout, towers, of_task)
 
 
-def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> Setup:
+def chief_setup(args: ParsedArgs, layout: JobLayout | None, towers: int | None = None) -> RunPlan:
     """The setup of a run, or of the chief of a job; then that of each kind of process is checked.
 
     UsageError names the flags of launch (such as --towers) where a process would name those it was
     given for them.
     """
     if layout is None:
-        return of_args(args)
+        return make_plan(args, data=False)
     given, layout = args.given, layout.with_coordinator(args)
-    return _of_tasks(given, layout, towers, lambda own, names: of_args(args.including(own), names))
+    return _of_tasks(
+        given,
+        layout,
+        towers,
+        lambda own, names: make_plan(args.including(own), names=names, data=False),
+    )
 
 
 def resolve_run(args: ParsedArgs, layout: JobLayout | None = None) -> Resolved:
@@ -170,8 +174,8 @@ def _of_tasks(
     given: Mapping[str, Any],
     layout: JobLayout,
     towers: int | None,
-    of_task: Callable[[Mapping[str, Any], JobFlagNames], Setup],
-) -> Setup:
+    of_task: Callable[[Mapping[str, Any], JobFlagNames], RunPlan],
+) -> RunPlan:
     """The setup of the chief, made as for each kind of process, from its own flags."""
     for name, reason in _RESERVED.items():
         if name in given:
@@ -196,7 +200,7 @@ def _of_tasks(
     return chief
 
 
-def check_files(command: TaskCommand, chief: Setup) -> None:
+def check_files(command: TaskCommand, chief: RunPlan) -> None:
     """Refuses output files that the chief, with the setup from `check`, could not write."""
     given, reduces = command.args.given, command.name == "allreduce"
     written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)

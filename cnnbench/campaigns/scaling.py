@@ -31,7 +31,7 @@ from cnnbench.campaigns.processes.results_dir import (
 )
 from cnnbench.errors import BenchmarkError
 from cnnbench.lab.predict.predict import Interconnect, NotPredictedError, gradient_tensors
-from cnnbench.plan import RunPlan, Setup
+from cnnbench.plan import RunPlan
 from cnnbench.plan.network import model_gradients
 from cnnbench.records.files import Output, check_outputs
 from cnnbench.records.metrics.figures import throughputs
@@ -198,7 +198,7 @@ def points(
 
 
 def exchange_seconds(
-    setup: Setup, link: Link, ps: int, counts: Sequence[int]
+    setup: RunPlan, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
     """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
     params = setup.params
@@ -220,7 +220,7 @@ def exchange_seconds(
     return found, reason
 
 
-def _spec(setup: Setup, ps: int) -> AllReduceSpec:
+def _spec(setup: RunPlan, ps: int) -> AllReduceSpec:
     """The all-reduce algorithm with the traffic of the mode."""
     mode, spec = setup.place.mode, setup.params.all_reduce_spec
     if mode.processes is Processes.CLIENT_PER_WORKER:

@@ -1,23 +1,21 @@
 """Where a run takes place: its processes, work and devices.
 
-Tables of rules are evaluated on what is resolved so far, such as a `Setup`. The first rule of a
+Tables of rules are evaluated on what is resolved so far, such as a `RunPlan`. The first rule of a
 table that applies to a flag counts.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cnnbench.base.job import LOCAL, WORKER, Job, Task, split_hosts
-from cnnbench.base.rendezvous import EVALUATOR, mpi_ranks, resolve, started_together
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, RunPart, named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING, RunParams
 from cnnbench.flags.params import FLAGS, SPECS, Params
-from cnnbench.machine.cpu import Host
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes
 
 # The kind of work of a run.
@@ -229,24 +227,6 @@ def notices(rules: Iterable[Rule[P]], resolved: P, given: Sequence[str]) -> tupl
 ADDRESSES = named(FLAGS, RunPart.TASK)
 """The flags that --cluster replaces where it names an environment."""
 
-HOROVOD = "horovod"
-"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
-
-_INSTEAD_OF_HOROVOD = (
-    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
-)
-_VARIABLES_OF_HOROVOD = {
-    "HOROVOD_TIMELINE": "--trace_file",
-    "HOROVOD_AUTOTUNE": "cnnbench tune",
-    "HOROVOD_FUSION_THRESHOLD": "--gradient_bucket_bytes",
-    "HOROVOD_HIERARCHICAL_ALLREDUCE": "--all_reduce_spec=copy/collective",
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "--stall_timeout",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "--stall_timeout",
-    "HOROVOD_STALL_CHECK_DISABLE": "--stall_timeout=0",
-    "HOROVOD_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL",
-}
-"""What does here what the variable does for Horovod."""
-
 
 @dataclass(frozen=True)
 class JobFlagNames:
@@ -381,103 +361,3 @@ class Place:
 
         worker = self.asynchronous and task.job == WORKER and task != self.job.chief
         return worker and (not self.coordinated or state == REFUSED)
-
-
-def with_cluster(
-    flags: Params, given: tuple[str, ...], environ: Mapping[str, str]
-) -> tuple[Params, tuple[str, ...], tuple[str, ...]]:
-    """The flags of a command line with --cluster where Horovod's mode implies it.
-
-    Returns:
-      The flags, the names of those given, and notices: of a job that the run does not join, and of
-      Horovod.
-    """
-    notices: tuple[str, ...] = ()
-    others = None
-    if not {"cluster", *ADDRESSES}.intersection(given):
-        others = started_together(environ, flags.eval)
-    if flags.variable_update == HOROVOD:
-        flags = flags.replace(variable_update="collective_all_reduce")
-        notices += (_INSTEAD_OF_HOROVOD,)
-        uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
-        if uses:
-            notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
-        if others is not None:  # Horovod has one process per device
-            flags, given = flags.replace(cluster=others[1]), (*given, "cluster")
-    elif others is not None:
-        what, cluster = others
-        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
-        notices += (f"{alone}, --cluster=flags omits this line",)
-    if flags.cluster != "flags":
-        for name in ADDRESSES:
-            if name in given:
-                where = f"--cluster={flags.cluster}, which finds it in the environment"
-                raise FlagError(name, getattr(flags, name), f"contradicts {where}")
-    return flags, given, notices
-
-
-def with_job_from_env(flags: Params, environ: Mapping[str, str]) -> Params:
-    """The flags with the job that --cluster finds in the environment.
-
-    With --cluster=mpi the addresses are placeholders for ranks until `with_exchanged_addresses`.
-    Unchanged for a process in no job of several, such as an evaluator of TF_CONFIG.
-    """
-    if flags.cluster == "flags" or flags.worker_hosts:
-        return flags
-    job, _ = resolve(flags.cluster, flags.cluster_ps, environ)
-    if job.task.job == EVALUATOR and not flags.eval:
-        reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
-        raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
-    if not job.in_cluster:
-        return flags
-    return flags.replace(
-        job_name=job.task.job,
-        task_index=job.task.index,
-        worker_hosts=",".join(job.worker_hosts),
-        ps_hosts=",".join(job.ps_hosts),
-        controller_host=job.controller_host,
-    )
-
-
-def with_exchanged_addresses(
-    flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
-) -> Params:
-    """The flags with exchanged addresses and GPUs; called once, by a process that runs or serves.
-
-    With --cluster=mpi the processes exchange their addresses, and `tell` prints a line about
-    missing ones; BenchmarkError after --cluster_timeout. A process whose number on its machine is
-    known gets its own GPUs: CUDA_VISIBLE_DEVICES in `environ` is changed.
-    """
-    if flags.cluster not in ("slurm", "mpi"):
-        return flags
-    from cnnbench.base.rendezvous import exchange  # late: --help and refused flags load none
-
-    job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
-    if flags.device != "cpu" and not flags.gpu_indices:
-        _take_gpus(flags, job.task, local_rank, environ)
-    ranks = mpi_ranks(environ) if flags.cluster == "mpi" else None
-    if ranks is None:
-        return flags
-    hosts = exchange(ranks, flags.rendezvous, flags.cluster_timeout, tell)
-    workers = job.num_workers
-    return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))
-
-
-def _take_gpus(
-    flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
-) -> None:
-    from cnnbench.machine.gpu import share_of_gpus, visible_gpus
-
-    host = Host(environ=environ)
-    if local_rank is not None:
-        share = share_of_gpus(host, local_rank, flags.num_gpus, flags.gpus_per_card)
-        if share is not None:
-            environ["CUDA_VISIBLE_DEVICES"] = share
-    elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:
-        raise FlagError(
-            "cluster",
-            flags.cluster,
-            f"{len(visible_gpus(host))} GPUs are to be divided, and the launcher does not number "
-            "the processes of a machine; give --gpu_indices, or each process a "
-            "CUDA_VISIBLE_DEVICES of its own",
-        )

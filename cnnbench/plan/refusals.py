@@ -1,22 +1,25 @@
 """Flags that contradict each other or the mode, and flags without effect.
 
-`cnnbench.plan.place` has the rules of addresses, `cnnbench.plan.refusals` those of the
-modes of --variable_update, and `cnnbench.plan.network` those that need network or data set.
+`cnnbench.plan.place` has the rules of addresses.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from cnnbench.base import plugins
+from cnnbench.base.text import binary
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import Role, RunPart, named
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.params import FLAGS, SPECS, check_fp16
+from cnnbench.machine.cpu import Host, processor
+from cnnbench.models.model import Model
 from cnnbench.optimizers.registry import OPTIMIZERS, SCHEDULES
 from cnnbench.plan.place import (
     P,
@@ -34,7 +37,9 @@ from cnnbench.plan.place import (
     refuse,
     refused,
 )
-from cnnbench.plan.setup import Setup, check_all_reduce
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import check_all_reduce
+from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import refuse_shared
 from cnnbench.variable_mgr.all_reduce.spec import groups_of, single
 from cnnbench.variable_mgr.modes import BUILT_IN, Copies, Mode, Processes, Reduction
@@ -49,7 +54,7 @@ from cnnbench.variable_mgr.spec import (
 # Flags that contradict the mode of --variable_update and the exchange of gradients, as tables.
 
 
-def of_mode(mode: Mode) -> tuple[Rule[Setup], ...]:
+def of_mode(mode: Mode) -> tuple[Rule[RunPlan], ...]:
     """The rules of a mode, which may be a plug-in's."""
     settings = [setting for row in mode.refuses for setting in row.split(",")]
     for name in (*(setting.partition("=")[0] for setting in settings), *mode.needs):
@@ -69,20 +74,20 @@ def of_mode(mode: Mode) -> tuple[Rule[Setup], ...]:
     )
 
 
-def _is_none(flag: str, setup: Setup) -> bool:
-    return getattr(setup.params, flag) is None
+def _is_none(flag: str, plan: RunPlan) -> bool:
+    return getattr(plan.params, flag) is None
 
 
-def _without_mode(which: Callable[[Mode], bool]) -> Callable[[Setup], str]:
+def _without_mode(which: Callable[[Mode], bool]) -> Callable[[RunPlan], str]:
     return lambda p: f"needs --variable_update={names_of(which)}, not {p.place.mode.name}"
 
 
-def _workers_go_on(p: Setup) -> bool:
+def _workers_go_on(p: RunPlan) -> bool:
     """Whether workers do not wait for each other, of which each runs updates by itself."""
     return p.place.job.in_cluster and not (p.params.cross_replica_sync or p.place.coordinated)
 
 
-def _check_all_reduce(p: Setup) -> None:
+def _check_all_reduce(p: RunPlan) -> None:
     check_all_reduce(
         p.exchange.all_reduce,
         p.place.job,
@@ -94,7 +99,7 @@ def _check_all_reduce(p: Setup) -> None:
     )
 
 
-def _fault_of_default(p: Setup) -> str:
+def _fault_of_default(p: RunPlan) -> str:
     """The reason why the mode's own all-reduce cannot work, without the place in a spec."""
     try:
         if p.exchange.reduces:
@@ -104,12 +109,12 @@ def _fault_of_default(p: Setup) -> str:
     return ""
 
 
-def _descends(p: Setup) -> bool:
+def _descends(p: RunPlan) -> bool:
     numbers = [int(index) for index in re.findall("[0-9]+", p.params.gpu_indices)]
     return numbers != sorted(numbers)
 
 
-JOB: tuple[Rule[Setup], ...] = (
+JOB: tuple[Rule[RunPlan], ...] = (
     refused(
         "summary_verbosity",
         # Worker 0 computes those gradients alone, and would wait for the moments of the others.
@@ -149,7 +154,7 @@ JOB: tuple[Rule[Setup], ...] = (
     ),
 )
 
-ASYNCHRONOUS: tuple[Rule[Setup], ...] = (
+ASYNCHRONOUS: tuple[Rule[RunPlan], ...] = (
     refused(
         "cross_replica_sync",
         lambda p: _workers_go_on(p) and not p.place.mode.asynchronous,
@@ -165,7 +170,7 @@ ASYNCHRONOUS: tuple[Rule[Setup], ...] = (
     ),
 )
 
-EXCHANGE: tuple[Rule[Setup], ...] = (
+EXCHANGE: tuple[Rule[RunPlan], ...] = (
     refused(
         "gradient_repacking",
         lambda p: p.exchange.reduces and p.params.gradient_repacking > MOST_PACKS,
@@ -196,7 +201,7 @@ EXCHANGE: tuple[Rule[Setup], ...] = (
     needed("network_topology", always, _fault_of_default),
 )
 
-STRATEGIES: tuple[Rule[Setup], ...] = (
+STRATEGIES: tuple[Rule[RunPlan], ...] = (
     refused(
         named(FLAGS, RunPart.CROSS_DEVICE),
         lambda p: p.place.mode.reduction is not Reduction.CROSS_DEVICE,
@@ -280,7 +285,7 @@ _SCHEDULE = ("learning_rate_schedule", *SCHEDULES.constants)
 _ONE_OF_TWO = "; give one of the two"
 
 
-def refuse_contradictions(setup: Setup) -> None:
+def refuse_contradictions(setup: RunPlan) -> None:
     """Raises FlagError for the first contradiction of flags."""
     refuse((*JOB, *of_mode(setup.place.mode), *ASYNCHRONOUS, *_REFUSALS), setup)
 
@@ -288,26 +293,26 @@ def refuse_contradictions(setup: Setup) -> None:
 # Conditions on several flags, and checks that raise errors or return reasons.
 
 
-def _vanishes(flag: str, p: Setup) -> bool:
+def _vanishes(flag: str, p: RunPlan) -> bool:
     used = flag in p.numerics.optimizer.normal_in_fp16 and not p.work.only_forward
     return p.params.fp16_vars and used and p.numerics.constants[flag] < _SMALLEST_FP16
 
 
-def _unscheduled(flag: str, p: Setup) -> bool:
+def _unscheduled(flag: str, p: RunPlan) -> bool:
     return flag not in SCHEDULES.find(p.params.learning_rate_schedule).flags
 
 
-def _missing_for_decay(p: Setup) -> str:
+def _missing_for_decay(p: RunPlan) -> str:
     missing = [] if p.params.init_learning_rate is not None else ["init_learning_rate"]
     missing += SCHEDULES.find(p.params.learning_rate_schedule).missing(p.params)
     return f"needs {' and '.join(f'--{name}' for name in missing)}" if missing else ""
 
 
-def _named_gpus(p: Setup) -> int:
+def _named_gpus(p: RunPlan) -> int:
     return len(p.params.gpu_indices.split(","))
 
 
-def _check_files(p: Setup) -> None:
+def _check_files(p: RunPlan) -> None:
     refuse_shared(
         (flag, path)
         for flag in _PATHS
@@ -319,7 +324,7 @@ def _check_files(p: Setup) -> None:
     )
 
 
-_WORK: tuple[Rule[Setup], ...] = (
+_WORK: tuple[Rule[RunPlan], ...] = (
     excluded("eval,forward_only", ", which runs forward only by itself"),
     excluded(
         "train_dir,forward_only,freeze_when_forward_only",
@@ -375,7 +380,7 @@ _WORK: tuple[Rule[Setup], ...] = (
     refused("stop_at_top_1_accuracy", on("stop_at"), f"cannot go with --stop_at{_ONE_OF_TWO}"),
 )
 
-_NUMERICS: tuple[Rule[Setup], ...] = (
+_NUMERICS: tuple[Rule[RunPlan], ...] = (
     needed("use_fp16", always, lambda p: check_fp16(p.params.precision, p.params.use_fp16)),
     refused(
         "precision",
@@ -418,7 +423,7 @@ _NUMERICS: tuple[Rule[Setup], ...] = (
     refused(_SCHEDULE, always, _missing_for_decay),
 )
 
-_MACHINE: tuple[Rule[Setup], ...] = (
+_MACHINE: tuple[Rule[RunPlan], ...] = (
     refused(
         "gpu_indices",
         lambda p: _named_gpus(p) != p.params.num_gpus,
@@ -443,7 +448,7 @@ _MACHINE: tuple[Rule[Setup], ...] = (
     ),
 )
 
-_OUTPUT: tuple[Rule[Setup], ...] = (
+_OUTPUT: tuple[Rule[RunPlan], ...] = (
     refused(
         OF_WARM_UP,
         lambda p: (
@@ -462,6 +467,138 @@ _OUTPUT: tuple[Rule[Setup], ...] = (
 _REFUSALS = (*_WORK, *_NUMERICS, *EXCHANGE, *STRATEGIES, *_MACHINE, *_OUTPUT)
 
 
+# What the flags need of network and data set.
+
+_LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, less room for operations
+
+# Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
+_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def _metrics(p: RunPlan) -> str:
+    names = ", ".join(p.network.model.metric_names)
+    return f"its metrics are {names}" if names else "it has other metrics"
+
+
+def _has_backbone(p: RunPlan) -> bool:
+    prefix = p.network.model.backbone
+    return bool(prefix) and any(v.name.startswith(f"{prefix}/") for v in p.network.spec.variables)
+
+
+def _missing_element(p: RunPlan) -> str:
+    """The reason why the model cannot take the examples of the data set, or ""."""
+    if type(p.network.model).preprocess is not Model.preprocess:
+        return ""
+    given = {one.name: (one.shape, one.dtype) for one in p.network.examples}
+    for one in p.network.spec.elements:
+        if given.get(one.name) != (one.shape, one.dtype):
+            offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
+            taken = f"takes {one.name} {one.shape} {one.dtype} of an example"
+            return f"{taken}, but data set {p.network.dataset.name} gives {offered}"
+    return ""
+
+
+def _frozen_bytes(p: RunPlan) -> int:
+    """Size of the weights in a frozen graph."""
+    each = {"fp32": 4, "int8": 5}.get(p.params.precision, 2)
+    return each * p.network.spec.parameters * len(p.place.job.own_towers)
+
+
+def _fault_of_int8(p: RunPlan) -> str:
+    """The reason why model or machine have no convolutions in 8-bit integers, or ""."""
+    if p.params.precision != "int8":
+        return ""
+    if not any(len(one.shape) == 4 for one in p.network.spec.variables):
+        return f"{p.network.model.name} has no convolution to run in 8 bits"
+    found = processor(Host()).get("cpu_isa")
+    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
+        return f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
+    without = os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
+    return "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS" if without else ""
+
+
+def _fault_of_shards(p: RunPlan) -> str:
+    """The reason why the files cannot be shared out between the workers, or ""."""
+    dataset, workers = p.network.dataset, p.place.job.num_workers
+    files = len(dataset.subsets_in(p.params.data_dir or "")["train"])
+    if not dataset.skips_bad_records:
+        return f"every worker reads the files of data set {dataset.name} whole; use data or off"
+    few = f"there are {files} training files for {workers} workers; use data or off"
+    return few if files < workers else ""
+
+
+NETWORK: tuple[Rule[RunPlan], ...] = (
+    refused(
+        "aux_head",
+        lambda p: p.network.model.aux_head is None,
+        lambda p: f"--model={p.params.model} has no auxiliary head to switch on; leave it out",
+    ),
+    refused(
+        "label_smoothing",
+        lambda p: p.work.trains and not p.network.model.has_softmax_loss(),
+        lambda p: (
+            f"needs a softmax loss, but --model={p.params.model} has one of its own; leave it out"
+        ),
+    ),
+    refused(
+        "print_training_accuracy",
+        lambda p: p.work.trains and "top_1" not in p.network.model.metric_names,
+        lambda p: (
+            f"model {p.network.model.name} has no top-1 accuracy; {_metrics(p)}: leave the flag out"
+        ),
+    ),
+    refused(
+        "collect_eval_results_async",
+        lambda p: p.work.evaluates and not p.network.model.has_host_metrics(),
+        lambda p: f"--model={p.params.model} has no metrics that need a process; leave it out",
+    ),
+    needed(
+        "input_preprocessor",
+        lambda p: p.params.input_preprocessor not in p.network.dataset.preprocessors,
+        lambda p: (
+            f"data set {p.network.dataset.name} takes "
+            f"{' or '.join(p.network.dataset.preprocessors)}"
+        ),
+    ),
+    refused(
+        "on_bad_record",
+        lambda p: p.params.data_dir and not p.network.dataset.skips_bad_records,
+        lambda p: f"the files of data set {p.network.dataset.name} are read whole; use fail",
+    ),
+    refused(
+        "backbone_model_path",
+        lambda p: p.work.trains and not _has_backbone(p),
+        lambda p: f"--model={p.network.model.name} has no backbone",
+    ),
+    refused(
+        "backbone_model_path",
+        lambda p: p.work.trains and checkpoint_folder.latest(p.network.backbone or "") is None,
+        "there is no checkpoint",
+    ),
+    needed("model", always, _missing_element),
+    refused(
+        "freeze_when_forward_only",
+        lambda p: p.numerics.frozen and _frozen_bytes(p) >= _LARGEST_GRAPH,
+        lambda p: (
+            f"{p.params.model} on {len(p.place.job.own_towers)} devices has "
+            f"{binary(_frozen_bytes(p))} of weights, and a graph holds less than 2 GiB; use fewer "
+            "devices or a 16-bit --precision"
+        ),
+    ),
+    refused("precision", always, _fault_of_int8),
+    refused(
+        "auto_shard_policy",
+        lambda p: (
+            p.params.auto_shard_policy == "file"
+            and p.place.job.num_workers > 1
+            and p.params.data_dir
+            and not p.params.eval
+        ),
+        _fault_of_shards,
+    ),
+)
+
+
 # Given flags without effect in a run, as a table; each causes only a notice.
 
 # All-reduce algorithms for which shared memory changes nothing.
@@ -477,26 +614,26 @@ _FORWARD = "with --eval or --forward_only"
 _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
 
 
-def unused_notices(setup: Setup, explicit_flags: Iterable[str]) -> tuple[str, ...]:
+def unused_notices(plan: RunPlan, explicit_flags: Iterable[str]) -> tuple[str, ...]:
     """A notice per reason why given flags have no effect, except flags at a falsy default."""
-    values = ((spec, getattr(setup.params, spec.name)) for spec in FLAGS)
+    values = ((spec, getattr(plan.params, spec.name)) for spec in FLAGS)
     silent = {spec.name for spec, value in values if not value and value == spec.default}
-    return notices(UNUSED, setup, [name for name in explicit_flags if name not in silent])
+    return notices(UNUSED, plan, [name for name in explicit_flags if name not in silent])
 
 
-def _only_forward(p: Setup) -> bool:
+def _only_forward(p: RunPlan) -> bool:
     return p.work.only_forward
 
 
-def _never_evaluates(p: Setup) -> bool:
+def _never_evaluates(p: RunPlan) -> bool:
     return not p.work.evaluates
 
 
-def _one_tower(p: Setup) -> bool:
+def _one_tower(p: RunPlan) -> bool:
     return p.place.job.num_towers == 1
 
 
-def _follows_model(p: Setup) -> bool:
+def _follows_model(p: RunPlan) -> bool:
     """Whether the learning rate follows the schedule of the model."""
     return p.params.init_learning_rate is None and p.params.piecewise_learning_rate_schedule is None
 
@@ -509,30 +646,30 @@ def _by_users() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _ignores(flags: Sequence[str], p: Setup) -> bool:
+def _ignores(flags: Sequence[str], p: RunPlan) -> bool:
     """Whether the optimizer of a run has no constants of these flags."""
     return not set(flags) & p.numerics.optimizer.flags.keys()
 
 
-def _all_reduces(p: Setup) -> bool:
+def _all_reduces(p: RunPlan) -> bool:
     return p.place.mode.reduction is Reduction.ALL_REDUCE
 
 
-def _running(p: Setup) -> frozenset[str]:
+def _running(p: RunPlan) -> frozenset[str]:
     spec = p.exchange.running
     return frozenset() if spec is None else spec.names
 
 
-def _has_two_levels(p: Setup) -> bool:
+def _has_two_levels(p: RunPlan) -> bool:
     spec = p.params.all_reduce_spec
     return spec is not None and spec.has_two_levels
 
 
-def _groups(p: Setup) -> int:
+def _groups(p: RunPlan) -> int:
     return len(groups_of(p.place.job.tower_devices, p.params.all_reduce_group_size))
 
 
-def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> Rule[Setup]:
+def _in_mode(flags: str, which: Callable[[Mode], object], why: str) -> Rule[RunPlan]:
     """Flags without effect in the modes with a property."""
     return idle(
         flags,
@@ -606,7 +743,7 @@ _BEFORE_WORK = (
 )
 
 # Of the rules for a flag, the first that applies gives the reason.
-UNUSED: tuple[Rule[Setup], ...] = (
+UNUSED: tuple[Rule[RunPlan], ...] = (
     idle(
         (
             *("train_dir", "local_parameter_device", "variable_update", "print_training_accuracy"),

@@ -1,92 +1,27 @@
-"""The plan of a run, resolved once from its flags.
-
-Everything that can be refused without a device is refused here: unknown models and data sets, empty
-data directories, impossible step counts.
-"""
+"""The plan of a run: its flags and what they resolve to, and what identifies it."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from cnnbench.base import plugins
 from cnnbench.base.files import is_url
-from cnnbench.errors import UsageError
 from cnnbench.flags.declare import FlagSpec, Role, named, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.identity import identity
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.parse import ParsedArgs, parse_args
 from cnnbench.machine.cpu import Host
-from cnnbench.plan.network import NetworkPlan, SetupWithNetwork
-from cnnbench.plan.place import (
-    ADDRESSES,
-    OF_A_PROCESS,
-    JobFlagNames,
-    with_cluster,
-    with_exchanged_addresses,
-    with_job_from_env,
-)
-from cnnbench.plan.refusals import refuse_contradictions, unused_notices
-from cnnbench.plan.setup import Setup, of_params
+from cnnbench.plan.network import NetworkPlan
+from cnnbench.plan.place import ADDRESSES, Place, Work
+from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
 from cnnbench.plan.training import InputPlan, LearningRates, Length
 from cnnbench.records.codec import encode
-from cnnbench.variable_mgr import all_reduce, modes
-
-# From a command line, or from parameters, to a checked setup.
-
-
-def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setup:
-    """Parses and checks the arguments of ``cnnbench run``; UsageError names the wrong one."""
-    return of_args(parse_args(argv), environ=environ)
-
-
-def of_args(
-    args: ParsedArgs,
-    names: JobFlagNames = OF_A_PROCESS,
-    environ: Mapping[str, str] = os.environ,
-) -> Setup:
-    """Checks the given flags of a run; see `make_setup`."""
-    params, given, notices = with_cluster(args.params, tuple(args.given), environ)
-    setup = make_setup(params, environ, names)
-    if params.cluster != "flags" and not setup.params.job_name:
-        notices += (f"--cluster={params.cluster} names no other process: this run is alone",)
-    notices = (*args.notices, *notices, *unused_notices(setup, given))
-    return replace(setup, explicit_flags=given, notices=notices)
-
-
-def make_setup(
-    params: Params,
-    environ: Mapping[str, str] = os.environ,
-    names: JobFlagNames = OF_A_PROCESS,
-) -> Setup:
-    """Checks each value by itself, then values against each other; FlagError names the wrong one.
-
-    Loads plug-ins. `names` are what refusals call the flags of a job.
-    """
-    params = with_job_from_env(params, environ)
-    plugins.load_all(vars(params))
-    for spec in FLAGS:
-        value = getattr(params, spec.name)
-        if value is not spec.default:
-            spec.check(value)
-    setup = of_params(params, modes.find(params.variable_update), names)
-    refuse_contradictions(setup)
-    return setup
-
-
-def joined(setup: Setup, environ: MutableMapping[str, str], tell: Callable[[str], None]) -> Setup:
-    """The setup with the addresses of `with_exchanged_addresses`."""
-    params = with_exchanged_addresses(setup.params, environ, tell)
-    if params is setup.params:
-        return setup
-    found = of_params(params, setup.place.mode)
-    return replace(found, explicit_flags=setup.explicit_flags, notices=setup.notices)
-
 
 # What is equal in equal runs on this machine, and in all processes of a job.
 
@@ -146,12 +81,73 @@ def digest_of(value: object) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan(SetupWithNetwork):
-    """The setup of a run with its network and its data."""
+class RunPlan:
+    """The flags of a run and what they resolve to.
 
-    length: Length
-    rates: LearningRates
-    input: InputPlan
+    What needs the network or the data is resolved when it is first read, and refuses flags then;
+    `cnnbench.plan.make_plan` reads all of it.
+
+    Attributes:
+      params: a value for every flag, with the addresses of the job.
+      explicit_flags: names of the given flags.
+      notices: lines for the user, such as about flags without effect.
+      outputs: files and display; the flags' defaults in processes that write nothing.
+    """
+
+    params: Params
+    explicit_flags: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    work: Work
+    place: Place
+    numerics: Numerics
+    exchange: Exchange
+    machine: MachinePlan
+    outputs: OutputParams
+
+    @cached_property
+    def network(self) -> NetworkPlan:
+        """Network and data set."""
+        return NetworkPlan.resolved(self.params)
+
+    @cached_property
+    def length(self) -> Length:
+        """Batches, steps, evaluations and target."""
+        return Length.resolved(self.params, self.work, self.place, self.network)
+
+    @cached_property
+    def rates(self) -> LearningRates:
+        """The learning rate of every step."""
+        defaults = self.network.model.learning_rate
+        return LearningRates.resolved(self.params, self.work, defaults, self.length)
+
+    @cached_property
+    def input(self) -> InputPlan:
+        """Data, preprocessing and their distribution."""
+        return InputPlan.resolved(
+            self.params,
+            self.work,
+            self.network,
+            self.length,
+            towers=self.place.job.towers_per_worker,
+            dtype=self.numerics.dtype,
+        )
+
+    def with_changes(self, **changes: Any) -> RunPlan:
+        """A copy with other fields, none of which changes network or data."""
+        changed = replace(self, **changes)
+        resolved = vars(self).keys() - {field.name for field in fields(self)}
+        vars(changed).update({name: vars(self)[name] for name in resolved})
+        return changed
+
+    @property
+    def saves_into(self) -> str | None:
+        """The folder that the run writes checkpoints into, or None."""
+        return self.params.train_dir if self.work.trains else None
+
+    @property
+    def summarizes_evaluations(self) -> bool:
+        """Whether event files of evaluations are written, into --eval_dir."""
+        return self.work.evaluates and self.outputs.summary_verbosity > 0
 
     @property
     def config(self) -> dict[str, Any]:
@@ -209,33 +205,6 @@ class RunPlan(SetupWithNetwork):
         }
 
 
-@plugins.reported(UsageError)
-def make_plan(
-    run: Setup | Params,
-    environ: MutableMapping[str, str] = os.environ,
-    tell: Callable[[str], None] | None = None,
-) -> RunPlan:
-    """Resolves network, data, batch sizes and step counts; parameters are checked first.
-
-    With `tell` this process takes its place in the job: see `with_exchanged_addresses`.
-
-    Raises:
-      FlagError: unknown model, data set or all-reduce algorithm, an impossible evaluation point,
-        label smoothing for a loss without labels, or a missing backbone.
-    """
-    setup = make_setup(run, environ) if isinstance(run, Params) else run
-    if tell is not None:
-        setup = joined(setup, environ, tell)
-    network = NetworkPlan.resolved(setup)
-    if setup.params.all_reduce_spec is not None:
-        # Only now: a plug-in may have registered an algorithm.
-        setup.params.all_reduce_spec.check_names(all_reduce.names())
-    length = Length.resolved(setup, network)
-    rates = LearningRates.resolved(setup, network.model.learning_rate, length)
-    inputs = InputPlan.resolved(setup, network, length)
-    return RunPlan(**vars(setup), network=network, length=length, rates=rates, input=inputs)
-
-
 Runnable: TypeAlias = "RunPlan | Params"
 """What `BenchmarkCNN` runs."""
 
@@ -243,4 +212,4 @@ Runnable: TypeAlias = "RunPlan | Params"
 def without_outputs(plan: RunPlan) -> RunPlan:
     """The plan of a process that writes nothing, since the chief does."""
     outputs = OutputParams()
-    return replace(plan, params=plan.params.replace(**vars(outputs)), outputs=outputs)
+    return plan.with_changes(params=plan.params.replace(**vars(outputs)), outputs=outputs)

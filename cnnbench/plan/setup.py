@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from cnnbench.base.job import WORKER, Job
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import RunPart, named
-from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.optimizers.registry import OPTIMIZERS
 from cnnbench.optimizers.spec import OptimizerSpec
-from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Place, Work
+from cnnbench.plan.place import Place, Work
 from cnnbench.variable_mgr.all_reduce.spec import (
     AllReduceSpec,
     ReduceContext,
@@ -337,54 +336,3 @@ def check_all_reduce(
         else:
             return
     raise refusals[0]
-
-
-# What the flags of a run resolve to without its network and its data.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """The flags of a run and the parts of its plan that need neither network nor data.
-
-    Attributes:
-      params: a value for every flag, with the addresses of the job.
-      explicit_flags: names of the given flags.
-      notices: lines for the user, such as about flags without effect.
-      outputs: files and display; the flags' defaults in processes that write nothing.
-    """
-
-    params: Params
-    explicit_flags: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    work: Work
-    place: Place
-    numerics: Numerics
-    exchange: Exchange
-    machine: MachinePlan
-    outputs: OutputParams
-
-    @property
-    def saves_into(self) -> str | None:
-        """The folder that the run writes checkpoints into, or None."""
-        return self.params.train_dir if self.work.trains else None
-
-    @property
-    def summarizes_evaluations(self) -> bool:
-        """Whether event files of evaluations are written, into --eval_dir."""
-        return self.work.evaluates and self.outputs.summary_verbosity > 0
-
-
-def of_params(params: Params, mode: Mode, names: JobFlagNames = OF_A_PROCESS) -> Setup:
-    """Resolves the parts of a setup, each from the flags and earlier parts."""
-    work = Work.of(params)
-    place = Place.resolved(params, work, mode, names)
-    numerics = Numerics.resolved(params, work)
-    return Setup(
-        params=params,
-        work=work,
-        place=place,
-        numerics=numerics,
-        exchange=Exchange.resolved(params, work, place, numerics),
-        machine=MachinePlan(params),
-        outputs=params.group(OutputParams),
-    )

@@ -26,8 +26,7 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.optimizers.registry import SCHEDULES, Schedule, ScheduledSteps
 from cnnbench.plan.network import NetworkPlan
-from cnnbench.plan.place import Work
-from cnnbench.plan.setup import Setup
+from cnnbench.plan.place import Place, Work
 from cnnbench.records.run import Target
 
 # Batches, steps, evaluations and target of a run.
@@ -105,18 +104,18 @@ class Length:
     target: Target | None
 
     @classmethod
-    def resolved(cls, setup: Setup, network: NetworkPlan) -> Length:
+    def resolved(cls, flags: Params, work: Work, place: Place, network: NetworkPlan) -> Length:
         """The length that the flags ask for; FlagError for impossible numbers and points."""
-        flags, work, dataset = setup.params, setup.work, network.dataset
+        dataset = network.dataset
         batch = flags.batch_size or network.model.batch_size
         eval_batch = flags.eval_batch_size or batch
-        towers = setup.place.towers_per_step
+        towers = place.towers_per_step
         evaluating = work is Work.EVALUATION
         epoch = dataset.num_examples("validation" if evaluating else "train", flags.data_dir)
         eval_batches, eval_examples = 0, 0
         if work.evaluates:
             seen = epoch if evaluating else dataset.num_examples("validation", flags.data_dir)
-            eval_batches, eval_examples = _of_evaluations(setup, seen, eval_batch * towers)
+            eval_batches, eval_examples = _of_evaluations(flags, place, seen, eval_batch * towers)
         if evaluating:
             batch, batches = eval_batch, eval_batches
         elif flags.num_epochs:
@@ -153,13 +152,14 @@ class Length:
             raise FlagError("num_batches", self.num_batches, reason)
 
 
-def _of_evaluations(setup: Setup, examples: int, global_batch: int) -> tuple[int, int]:
+def _of_evaluations(
+    params: Params, place: Place, examples: int, global_batch: int
+) -> tuple[int, int]:
     """Batches and examples of an evaluation, as long as the training unless it has own flags.
 
     Every pass over the examples ends with a batch that is filled up, so that passes have whole
     numbers of batches.
     """
-    params = setup.params
     flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
     epochs = getattr(params, flag)
     if not epochs or params.num_eval_batches:
@@ -171,7 +171,7 @@ def _of_evaluations(setup: Setup, examples: int, global_batch: int) -> tuple[int
         batches = _countable(flag, epochs, max(1, steps), global_batch, examples)
     if params.data_dir is None:
         return batches, batches * global_batch
-    shards = 1 if setup.place.asynchronous else setup.place.job.num_workers
+    shards = 1 if place.asynchronous else place.job.num_workers
     return batches, evaluated_examples(batches, global_batch, examples, shards)
 
 
@@ -345,13 +345,15 @@ class LearningRates:
     schedule: Schedule
 
     @classmethod
-    def resolved(cls, setup: Setup, defaults: LearningRateSpec, length: Length) -> LearningRates:
+    def resolved(
+        cls, flags: Params, work: Work, defaults: LearningRateSpec, length: Length
+    ) -> LearningRates:
         """The rates that the flags ask for, or those of the model; see `make_schedule`."""
-        if setup.work is Work.EVALUATION:
+        if work is Work.EVALUATION:
             return cls(Outline(0.0, 0.0, 0), lambda step: 0.0)
         sizes = length.global_batch, length.train_examples
-        schedule = make_schedule(setup.params, defaults, *sizes, length.training_steps)
-        return cls(Outline.of(setup.params, defaults, *sizes), schedule)
+        schedule = make_schedule(flags, defaults, *sizes, length.training_steps)
+        return cls(Outline.of(flags, defaults, *sizes), schedule)
 
 
 def make_schedule(
@@ -429,9 +431,17 @@ class InputPlan:
     metrics_in_process: bool
 
     @classmethod
-    def resolved(cls, setup: Setup, network: NetworkPlan, length: Length) -> InputPlan:
-        """The input that the flags ask for."""
-        flags = setup.params
+    def resolved(
+        cls,
+        flags: Params,
+        work: Work,
+        network: NetworkPlan,
+        length: Length,
+        *,
+        towers: int,
+        dtype: str,
+    ) -> InputPlan:
+        """The input that the flags ask for; `towers` of one worker, `dtype` of real features."""
 
         def spec(training: bool) -> InputSpec:
             return InputSpec.from_flags(
@@ -442,7 +452,7 @@ class InputPlan:
                 batch_per_device=(
                     length.batch_per_device if training else length.eval_batch_per_device
                 ),
-                num_devices=setup.place.job.towers_per_worker,
+                num_devices=towers,
                 shard_files=training and flags.auto_shard_policy == "file",
                 image_size=getattr(network.model, "image_size", 0),
                 channels=network.model.channels,
@@ -451,12 +461,12 @@ class InputPlan:
                 elements=network.spec.elements,
                 preprocess=network.preprocess(training=training),
                 seed=flags.tf_random_seed,
-                dtype=setup.numerics.dtype,
+                dtype=dtype,
             )
 
         by_strategy = flags.input_distribution == "strategy" and flags.data_dir is not None
         # Without training or a next evaluation, nothing would run beside the child process.
-        goes_on = setup.work.trains or flags.eval_interval_secs
+        goes_on = work.trains or flags.eval_interval_secs
         return cls(
             training=spec(training=True),
             validation=spec(training=False),

@@ -15,7 +15,8 @@ from cnnbench.campaigns.ab.side import print_answer
 from cnnbench.cli import main
 from cnnbench.cli.commands import launch, strategies
 from cnnbench.flags import Params, parse
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make
+from cnnbench.plan.network import NetworkPlan
 from cnnbench.variable_mgr import modes as registry
 
 TINY = ("--model=trivial", "--device=cpu")
@@ -25,15 +26,15 @@ COUNTED = {
     parse.parse_flags.__code__: "lines",
     parse.parse_command.__code__: "lines",
     Params.__post_init__.__code__: "params",
-    make_setup.__code__: "setups",
-    make_plan.__wrapped__.__code__: "plans",  # type: ignore[attr-defined]
+    make._resolved.__code__: "setups",
+    NetworkPlan.resolved.__func__.__code__: "networks",  # type: ignore[attr-defined]
     registry.find.__code__: "modes",
 }
 
 
 @pytest.fixture
 def counts() -> Callable[..., list[int]]:
-    """counts(FUNCTION, ...): command lines read, values of all flags, setups, plans, modes."""
+    """counts(FUNCTION, ...): command lines read, values of all flags, setups, networks, modes."""
 
     def counts(function: Callable[..., Any], *arguments: Any) -> list[int]:
         found: Counter[str] = Counter()
@@ -48,7 +49,7 @@ def counts() -> Callable[..., list[int]]:
             function(*arguments)
         finally:
             sys.setprofile(before)
-        return [found[name] for name in ("lines", "params", "setups", "plans", "modes")]
+        return [found[name] for name in ("lines", "params", "setups", "networks", "modes")]
 
     return counts
 

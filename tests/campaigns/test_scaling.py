@@ -11,7 +11,7 @@ from cnnbench.campaigns.launch import JobLayout, task_command
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import Link
 
 
@@ -110,7 +110,7 @@ def test_a_run_without_steps(of):
 )
 def test_predictions_by_mode(flags, ps, seconds):
     link = Link("test", 0.0, 1e-9, 0.0)
-    setup = make_setup(Params.from_dict({"model": "lenet", "device": "cpu", **flags}))
+    setup = make_plan(Params.from_dict({"model": "lenet", "device": "cpu", **flags}), data=False)
     found, reason = scaling.exchange_seconds(setup, link, ps, (1, 2, 4))
     assert reason == ""
     assert found[1] == 0
@@ -126,7 +126,7 @@ def test_predictions_by_mode(flags, ps, seconds):
 def test_towers_of_a_worker_share_memory():
     link = Link("test", 0.0, 1e-9, 0.0)
     values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
-    setup = make_setup(Params.from_dict({**values, "all_reduce_spec": "xring"}))
+    setup = make_plan(Params.from_dict({**values, "all_reduce_spec": "xring"}), data=False)
     found, _ = scaling.exchange_seconds(setup, link, 0, (1, 2))
     assert found[1] == pytest.approx(0, abs=1e-9)
     assert found[2] > 0

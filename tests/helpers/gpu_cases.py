@@ -16,7 +16,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import Params
 from cnnbench.models import model as registry
 from cnnbench.optimizers import OPTIMIZERS as REGISTERED
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import names
 
 Flags = Mapping[str, Any]
@@ -179,7 +179,8 @@ def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
 
 def _allowed(*parts: Flags) -> bool:
     try:
-        make_setup(Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)}))
+        params = Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)})
+        make_plan(params, data=False)
     except UsageError:
         return False
     return True

@@ -10,12 +10,12 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.campaigns import strategies
 from cnnbench.campaigns.launch import command_words
-from cnnbench.campaigns.strategies import make_plan
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.params import FLAGS
-from cnnbench.plan import make_setup, parse_run
+from cnnbench.plan import make_plan, parse_run
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -63,7 +63,7 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag():
         parse_run([OWN[1]])
     assert parse_run([*OWN, "--num_gpus=2"]).place.mode.name == LOCAL_SGD
     assert names()[-1] == LOCAL_SGD
-    make_setup(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
+    make_plan(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD), data=False)
 
 
 def test_help_lists_it(call):
@@ -193,14 +193,14 @@ def test_a_run_trains_and_its_record_names_mode_and_file():
 
 def test_cnnbench_strategies_measures_it_beside_the_others():
     given = parse_flags((*SMALL, OWN[0]), FLAGS)
-    cases, _ = make_plan(given, None, on_gpu=False, weights_steps=2)
+    cases, _ = strategies.make_plan(given, None, on_gpu=False, weights_steps=2)
     own = cases[-1]
     assert own.name == LOCAL_SGD
     assert set(OWN) <= {*command_words(own.flags)}
     assert own.apart == "its towers train apart"
     assert "replicated" in [mode.name for mode in cases]
     with pytest.raises(FlagError, match=r"--modes=other: must be some of .*local_sgd"):
-        make_plan(given, ["other"], on_gpu=False)
+        strategies.make_plan(given, ["other"], on_gpu=False)
 
 
 # Installed entry points -----------------------------------------------------------------------

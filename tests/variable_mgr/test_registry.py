@@ -10,7 +10,7 @@ import pytest
 from cnnbench.base.terminal import with_table
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.variable_mgr import Mode, Processes, VariableMgrSpec, create, document, modes, names
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
@@ -41,10 +41,10 @@ def test_a_row_says_what_validation_and_the_job_go_by(mode):
     if mode.processes is Processes.COORDINATOR:
         flags["controller_host"] = "d:1"
     if mode.processes is not Processes.ONE:
-        make_setup(Params(**flags))
+        make_plan(Params(**flags), data=False)
         return
     with pytest.raises(FlagError, match="works in one process only") as caught:
-        make_setup(Params(**flags))
+        make_plan(Params(**flags), data=False)
     assert caught.value.flag == "variable_update"
 
 
@@ -78,7 +78,7 @@ def test_a_row_that_names_no_flag_is_refused(row, monkeypatch):
     own = dataclasses.replace(modes.find("replicated"), **row)
     monkeypatch.setitem(modes._modes, "replicated", own)
     with pytest.raises(UsageError, match="mode replicated names --nosuch, which is no flag"):
-        make_setup(Params(variable_update="replicated"))
+        make_plan(Params(variable_update="replicated"), data=False)
 
 
 def test_the_documented_table_is_current():

@@ -43,7 +43,7 @@ from cnnbench.flags.parse import split_at_dashes
 from cnnbench.lab.predict.predict import parse_link
 from cnnbench.machine import facts
 from cnnbench.machine.cpu import available_cores
-from cnnbench.plan import Setup, make_plan
+from cnnbench.plan import RunPlan, make_plan
 from cnnbench.records.files import (
     PICTURES,
     Output,
@@ -176,7 +176,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(
     layout: JobLayout,
-    chief: Setup,
+    chief: RunPlan,
     command: Callable[[Job], Sequence[str]],
     logs: Path,
     cores: Sequence[set[int]] | None,

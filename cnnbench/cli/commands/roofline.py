@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base.terminal import Messages, Progress, print_warning
@@ -15,7 +15,7 @@ from cnnbench.flags import FLAGS, Params, parse_command
 from cnnbench.flags.declare import RunPart, flag, named, parted, specs_of
 from cnnbench.judge.report.sections.profiles import chart, table_text
 from cnnbench.lab.roofline import measured, to_csv
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make_plan
 from cnnbench.plan.place import ADDRESSES
 from cnnbench.records.files import PICTURES, Output, check_outputs, write_plot, write_text
 from cnnbench.records.profiles import Roofline
@@ -83,10 +83,10 @@ def main(argv: Sequence[str]) -> int:
     steps, before = params.num_batches or _STEPS, params.num_warmup_batches
     before = _WARM_UP if before is None else before
     params = params.replace(num_batches=steps, num_warmup_batches=before + steps)
-    setup = replace(make_setup(params), explicit_flags=tuple(flags))
+    plan = make_plan(params, data=False).with_changes(explicit_flags=tuple(flags))
     supervised()
     roofline, plan = measured(
-        make_plan(setup),
+        make_plan(plan),
         command=("cnnbench", "roofline", *argv),
         messages=Messages(sys.stderr, progress),
         progress=progress,

@@ -11,24 +11,24 @@ from cnnbench.base.job import PS
 from cnnbench.base.terminal import Messages, Progress, is_terminal
 from cnnbench.base.text import duration
 from cnnbench.errors import BenchmarkError, ExitCode
-from cnnbench.plan import RunPlan, Setup, make_plan, parse_run
-from cnnbench.plan.run_plan import agreed_facts, joined
+from cnnbench.plan import RunPlan, make_plan, parse_run
+from cnnbench.plan.run_plan import agreed_facts
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.supervisor import supervised
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the benchmark that the flags describe; a run that fails raises an exception."""
-    setup = parse_run(argv)
-    progress = Progress(sys.stderr, setup.outputs.progress)
+    plan = parse_run(argv)
+    progress = Progress(sys.stderr, plan.outputs.progress)
     messages = Messages(sys.stderr, progress)
-    for notice in setup.notices:
+    for notice in plan.notices:
         messages.notice(notice)
-    setup = joined(setup, os.environ, messages.notice)
-    job = setup.place.job
-    if job.serves and job.task.job == PS:  # it needs no flags but the addresses
-        return lend(setup, agreed_facts({}, ()), messages)
-    plan = make_plan(setup)
+    job = plan.place.job
+    keeps_variables = job.serves and job.task.job == PS
+    plan = make_plan(plan, os.environ, messages.notice, data=not keeps_variables)
+    if keeps_variables:  # it needs no flags but the addresses
+        return lend(plan, agreed_facts({}, ()), messages)
     if not argv and is_terminal(sys.stderr):
         messages.notice(_without_flags(plan))
     if job.serves:
@@ -69,7 +69,7 @@ def _without_flags(plan: RunPlan) -> str:
     )
 
 
-def lend(setup: Setup, facts: Mapping[str, str], messages: Messages) -> int:
+def lend(plan: RunPlan, facts: Mapping[str, str], messages: Messages) -> int:
     """Runs a TensorFlow server for the chief; nothing goes to standard output.
 
     The facts must be equal in all processes.
@@ -77,10 +77,10 @@ def lend(setup: Setup, facts: Mapping[str, str], messages: Messages) -> int:
     from cnnbench.run.driver.membership import Membership
 
     supervised()
-    job = setup.place.job
+    job = plan.place.job
     name = str(job.task)
     membership = Membership(
-        setup,
+        plan,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.error(f"{name}: {line}"),
         facts,

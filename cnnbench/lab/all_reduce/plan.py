@@ -38,7 +38,8 @@ from cnnbench.flags.groups.all_reduce import (
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.params import ACCEPTED, SPECS
-from cnnbench.plan import Setup, make_setup
+from cnnbench.plan import RunPlan
+from cnnbench.plan import make_plan as plan_run
 from cnnbench.plan.network import model_gradients
 from cnnbench.plan.place import OF_A_PROCESS, JobFlagNames, Rule, always, declared, idle
 from cnnbench.plan.refusals import idle_reductions
@@ -169,7 +170,7 @@ class AllReducePlan:
     specs: tuple[AllReduceSpec, ...] | None
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
-    run: Setup
+    run: RunPlan
 
     @property
     def job(self) -> Job:
@@ -186,7 +187,7 @@ class AllReducePlan:
 def make_plan(
     params: AllReduceParams, explicit: Sequence[str] = (), names: JobFlagNames = OF_A_PROCESS
 ) -> AllReducePlan:
-    """Resolves everything that can be refused without a device; `names` as for `make_setup`."""
+    """Resolves everything that can be refused without a device; `names` as in `plan_run`."""
     plugins.load_all(vars(params))
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
@@ -247,7 +248,7 @@ def _run(
     devices: int,
     specs: Sequence[AllReduceSpec] | None,
     names: JobFlagNames,
-) -> Setup:
+) -> RunPlan:
     of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
     flags = (spec.name for spec in ALL_REDUCE_FLAGS if spec.name in of_devices)
     shared = {name: getattr(params, name) for name in flags}
@@ -258,7 +259,7 @@ def _run(
             "variable_update": mode,
             "all_reduce_spec": specs[0] if in_each and specs else single("copy"),
         }
-    return make_setup(Params(**{**shared, "num_gpus": devices}), {}, names)
+    return plan_run(Params(**{**shared, "num_gpus": devices}), {}, names=names, data=False)
 
 
 def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:

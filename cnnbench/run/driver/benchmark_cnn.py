@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,9 @@ from cnnbench.machine import repository
 from cnnbench.machine.checks import parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
+from cnnbench.plan.make import make_plan
 from cnnbench.plan.place import Work
-from cnnbench.plan.run_plan import Runnable, RunPlan, make_plan, without_outputs
+from cnnbench.plan.run_plan import Runnable, RunPlan, without_outputs
 from cnnbench.records import files
 from cnnbench.records.files import check_written, write_text
 from cnnbench.records.measurements import Measurements
@@ -98,7 +98,7 @@ class BenchmarkCNN:
             plan = run
         else:
             plan = make_plan(run, os.environ, self._messages.notice)
-            plan = replace(plan, explicit_flags=tuple(explicit_flags))
+            plan = plan.with_changes(explicit_flags=tuple(explicit_flags))
         self.plan, job = plan, plan.place.job
         if job.serves:
             raise FlagError(

@@ -10,7 +10,6 @@ from cnnbench.base.text import count
 from cnnbench.machine.checks import RunFlags
 from cnnbench.machine.cpu import LIBRARY
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import Setup
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, ModelInfo, Placement, recorded_device
 from cnnbench.run.runtime import tensorflow as runtime
@@ -88,7 +87,7 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
         measurements.messages_per_step, measurements.bytes_per_step = sent
 
 
-def run_flags(plan: Setup, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
+def run_flags(plan: RunPlan, devices: runtime.Devices, batch_size: int = 0) -> RunFlags:
     """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",

@@ -16,7 +16,7 @@ from cnnbench.base.interrupts import handling, obey
 from cnnbench.base.job import CONTROLLER, Job, Task
 from cnnbench.base.rendezvous import NAMED, OK, culprits, listed, probe, wait_up
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, first_line
-from cnnbench.plan.setup import Setup
+from cnnbench.plan.run_plan import RunPlan
 from cnnbench.run.cluster import PATIENCE, PERIOD, Ending, Met, Watchdog, meet
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -49,7 +49,7 @@ class Membership:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: RunPlan,
         tell: Callable[[str], None],
         lost: Callable[[str], None],
         facts: Mapping[str, str],

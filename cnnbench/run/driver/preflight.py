@@ -26,7 +26,6 @@ from cnnbench.models.declaration import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.plan.place import Work
 from cnnbench.plan.run_plan import RunPlan
-from cnnbench.plan.setup import Setup
 from cnnbench.records import files as checkpoint_folder
 from cnnbench.records.files import Output, prove_folder, real_path, resolve_saved_model
 from cnnbench.records.result_files import ResultFiles
@@ -45,7 +44,7 @@ def partition_file(prefix: str, number: int) -> str:
 
 
 def held(
-    plan: Setup, results: ResultFiles, messages: Messages
+    plan: RunPlan, results: ResultFiles, messages: Messages
 ) -> contextlib.AbstractContextManager[object]:
     """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
 
@@ -63,7 +62,7 @@ def held(
     return hold("train_dir", folder, messages.warning, _RESTART_SECONDS)
 
 
-def prepare_folders(plan: Setup) -> None:
+def prepare_folders(plan: RunPlan) -> None:
     """Makes the folders of output files and checks that they are writable."""
     if (folder := plan.saves_into) is not None:
         if checkpoint_folder.is_prefix(folder):
@@ -85,7 +84,7 @@ def prepare_folders(plan: Setup) -> None:
         prove_folder("benchmark_log_dir", plan.outputs.benchmark_log_dir)
 
 
-def files(plan: Setup) -> Iterator[Output]:
+def files(plan: RunPlan) -> Iterator[Output]:
     """Output files of a run except its records."""
     yield Output("graph_file", plan.outputs.graph_file, _graph(plan.outputs.graph_file))
     yield Output("tfprof_file", plan.outputs.tfprof_file, "table of operations")
@@ -184,7 +183,7 @@ def memory_of(plan: RunPlan, kind: str) -> Memory | None:
     return gpu_memory(plan.machine.cards, plan.machine.flags.gpus_per_card)
 
 
-def computes_on_cpu(plan: Setup) -> bool:
+def computes_on_cpu(plan: RunPlan) -> bool:
     """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
     device = plan.machine.flags.device
     return device == "cpu" or (device == "auto" and not _gpus_of_machine())

@@ -28,7 +28,8 @@ from cnnbench.errors import BenchmarkError, FlagError, first_line
 from cnnbench.machine.cpu import LIBRARY, MEASURED_KERNELS, Host, available_cores, kernels
 from cnnbench.machine.facts import XLA_CACHE
 from cnnbench.machine.gpu import gpu_memory, uses_tensor_float_32
-from cnnbench.plan.setup import MachinePlan, Setup
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime.loading import load_tensorflow, untested_notices
 
 # TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
@@ -206,7 +207,7 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
 
 
-def conv_gradients(plan: Setup, kind: str) -> str:
+def conv_gradients(plan: RunPlan, kind: str) -> str:
     """Resolves --conv_gradients: the kernels whose fastest forms a run takes, or `LIBRARY`.
 
     The choice depends on the machine and the flags alone, so that runs on like machines are alike.

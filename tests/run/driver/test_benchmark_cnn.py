@@ -26,7 +26,7 @@ from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.machine import cpu
 from cnnbench.models import LearningRateSpec, Model, register_model
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.records.load import load_run
 from cnnbench.records.result_files import RUNS, ResultFiles
 from cnnbench.records.run import Subject
@@ -356,7 +356,7 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(tmp_path, monkeypatch):
     said = io.StringIO()
     held = (
-        make_setup(Params(train_dir=str(tmp_path))),
+        make_plan(Params(train_dir=str(tmp_path)), data=False),
         ResultFiles(None, None, RUNS),
         Messages(said),
     )

@@ -13,7 +13,7 @@ from cnnbench.data import CIFAR10
 from cnnbench.data.prefetch import InputDistribution
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -116,7 +116,7 @@ def test_d9_files_are_shared_out_where_there_are_enough(data_name, words, files,
         num_batches=1,
         **flags,
     )
-    make_setup(params)
+    make_plan(params, data=False)
     with pytest.raises(FlagError, match=words) as error:
         make_plan(params)
     assert error.value.flag == "auto_shard_policy"

@@ -16,7 +16,7 @@ from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.base.job import Job, ReservedPorts, Task
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.run import cluster
 from cnnbench.run.cluster import Met
 from cnnbench.run.driver import membership
@@ -104,7 +104,7 @@ def answering():
 
 
 def membership_in(job, kind=Membership):
-    setup = make_setup(Params())
+    setup = make_plan(Params(), data=False)
     place = dataclasses.replace(setup.place, job=job)
     return kind(dataclasses.replace(setup, place=place), print, print, {})
 

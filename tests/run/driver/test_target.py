@@ -7,7 +7,7 @@ import short_runs
 from data_sets import WEATHER, WEATHER_PLUGIN, own_forecast
 
 from cnnbench import Params
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make_plan
 from cnnbench.records.run import RunRecord, Target
 
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
@@ -15,7 +15,7 @@ DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 def planned(model, **flags):
     params = Params(model=model, dataset_plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
-    make_setup(params)
+    make_plan(params, data=False)
     return make_plan(params).length.target
 
 

@@ -19,7 +19,7 @@ from cnnbench.base.interrupts import begin, conclude, handling
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.facts import XLA_CACHE
-from cnnbench.plan import make_setup
+from cnnbench.plan import make_plan
 from cnnbench.plan.setup import MachinePlan
 from cnnbench.run.runtime import tensorflow
 from cnnbench.run.runtime.loading import load_tensorflow
@@ -69,7 +69,7 @@ def test_thread_counts(flags, kind, cores, expected):
 )
 def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
     monkeypatch.setattr(tensorflow, "kernels", lambda host: kernels)
-    assert tensorflow.conv_gradients(make_setup(Params(**flags)), kind) == expected
+    assert tensorflow.conv_gradients(make_plan(Params(**flags), data=False), kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_conv_gradients(flags, kind, kernels, expected, monkeypatch):
 )
 def test_the_fastest_gradients_are_refused_where_none_were_measured(kind, reason, monkeypatch):
     monkeypatch.setattr(tensorflow, "kernels", lambda host: "library")
-    setup = make_setup(Params(conv_gradients="fastest"))
+    setup = make_plan(Params(conv_gradients="fastest"), data=False)
     with pytest.raises(FlagError, match=rf"--conv_gradients=fastest: {reason}"):
         tensorflow.conv_gradients(setup, kind)
 

@@ -10,7 +10,7 @@ from towers import optimizer_of
 
 from cnnbench.flags import Params
 from cnnbench.optimizers import OPTIMIZERS, OptimizerSpec, Slot
-from cnnbench.plan import make_plan, make_setup
+from cnnbench.plan import make_plan
 from cnnbench.plan.refusals import unused_notices
 from cnnbench.run.driver.preflight import estimate
 from cnnbench.run.step.update import Optimizer
@@ -198,9 +198,9 @@ def test_constants_are_those_of_the_command_line(name):
     flags = Params(optimizer=name, **dict.fromkeys(spec.flags, 0.375))
     own = {getattr(flags, flag) for flag in spec.flags}
     assert own == ({0.375} if spec.flags else set())
-    assert unused_notices(make_setup(flags), spec.flags) == ()
+    assert unused_notices(make_plan(flags, data=False), spec.flags) == ()
     others = [f for other in OPTIMIZERS.values() for f in other.flags if f not in spec.flags]
-    told = " ".join(unused_notices(make_setup(Params(optimizer=name)), others))
+    told = " ".join(unused_notices(make_plan(Params(optimizer=name), data=False), others))
     assert all(f"--{flag}" in told for flag in others)
 
 

@@ -1,0 +1,248 @@
+"""From a command line or parameters to a checked plan.
+
+Everything that can be refused without a device is refused here: unknown models and data sets, empty
+data directories, impossible step counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from cnnbench.base import plugins
+from cnnbench.base.job import WORKER, Task
+from cnnbench.base.rendezvous import EVALUATOR, mpi_ranks, resolve, started_together
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.parse import ParsedArgs, parse_args
+from cnnbench.machine.cpu import Host
+from cnnbench.plan.place import ADDRESSES, OF_A_PROCESS, JobFlagNames, Place, Work, refuse
+from cnnbench.plan.refusals import NETWORK, refuse_contradictions, unused_notices
+from cnnbench.plan.run_plan import RunPlan
+from cnnbench.plan.setup import Exchange, MachinePlan, Numerics
+from cnnbench.variable_mgr import all_reduce, modes
+
+
+def parse_run(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunPlan:
+    """The plan of a command line of ``cnnbench run``, with flags checked, before any data is read.
+
+    UsageError names the wrong flag.
+    """
+    return make_plan(parse_args(argv), environ, data=False)
+
+
+@plugins.reported(UsageError)
+def make_plan(
+    run: Params | ParsedArgs | RunPlan,
+    environ: Mapping[str, str] = os.environ,
+    tell: Callable[[str], None] | None = None,
+    *,
+    names: JobFlagNames = OF_A_PROCESS,
+    data: bool = True,
+) -> RunPlan:
+    """Checks the flags of a run, loads their plug-ins, and resolves them.
+
+    Args:
+      run: the flags, or a plan whose flags are checked.
+      environ: where --cluster finds the job; changed if this process takes its place.
+      tell: prints a line. If it is given, this process takes its place in the job (see `locate`).
+      names: what refusals call the flags of a job.
+      data: whether network, data and lengths are resolved, too.
+
+    Raises:
+      FlagError: a wrong value, a contradiction, an unknown model, data set or all-reduce algorithm,
+        an impossible evaluation point, label smoothing for a loss without labels, or a missing
+        backbone.
+    """
+    plan = run if isinstance(run, RunPlan) else _checked(run, environ, names)
+    if tell is not None:
+        params, _ = locate(plan.params, environ, tell=tell)
+        if params is not plan.params:
+            found = _resolved(params, plan.place.names)
+            plan = replace(found, explicit_flags=plan.explicit_flags, notices=plan.notices)
+    if data:
+        refuse(NETWORK, plan)
+        if plan.params.all_reduce_spec is not None:
+            # Only now: a plug-in may have registered an algorithm.
+            plan.params.all_reduce_spec.check_names(all_reduce.names())
+        for part in ("length", "rates", "input"):
+            getattr(plan, part)
+    return plan
+
+
+def _checked(run: Params | ParsedArgs, environ: Mapping[str, str], names: JobFlagNames) -> RunPlan:
+    """Checks each value by itself, then values against each other."""
+    args = run if isinstance(run, ParsedArgs) else None
+    flags = run.params if isinstance(run, ParsedArgs) else run
+    given = None if args is None else tuple(args.given)
+    params, told = locate(flags, environ, given)
+    plugins.load_all(vars(params))
+    for spec in FLAGS:
+        value = getattr(params, spec.name)
+        if value is not spec.default:
+            spec.check(value)
+    plan = _resolved(params, names)
+    refuse_contradictions(plan)
+    if args is None or given is None:
+        return plan
+    if params.cluster != flags.cluster:  # implied
+        given = (*given, "cluster")
+    if params.cluster != "flags" and not params.job_name:
+        told += (f"--cluster={params.cluster} names no other process: this run is alone",)
+    told = (*args.notices, *told, *unused_notices(plan, given))
+    return replace(plan, explicit_flags=given, notices=told)
+
+
+def _resolved(params: Params, names: JobFlagNames) -> RunPlan:
+    """Resolves each part that needs neither network nor data from the flags and earlier parts."""
+    work = Work.of(params)
+    place = Place.resolved(params, work, modes.find(params.variable_update), names)
+    numerics = Numerics.resolved(params, work)
+    return RunPlan(
+        params=params,
+        work=work,
+        place=place,
+        numerics=numerics,
+        exchange=Exchange.resolved(params, work, place, numerics),
+        machine=MachinePlan(params),
+        outputs=params.group(OutputParams),
+    )
+
+
+# Where the processes of a job are, from flags and environment.
+
+HOROVOD = "horovod"
+"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
+
+_INSTEAD_OF_HOROVOD = (
+    "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
+)
+_VARIABLES_OF_HOROVOD = {
+    "HOROVOD_TIMELINE": "--trace_file",
+    "HOROVOD_AUTOTUNE": "cnnbench tune",
+    "HOROVOD_FUSION_THRESHOLD": "--gradient_bucket_bytes",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "--all_reduce_spec=copy/collective",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "--stall_timeout",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "--stall_timeout",
+    "HOROVOD_STALL_CHECK_DISABLE": "--stall_timeout=0",
+    "HOROVOD_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL",
+}
+"""What does here what the variable does for Horovod."""
+
+
+def locate(
+    flags: Params,
+    environ: Mapping[str, str],
+    given: tuple[str, ...] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> tuple[Params, tuple[str, ...]]:
+    """The flags with the job that --cluster finds in the environment, and notices.
+
+    With --cluster=mpi the addresses are placeholders for ranks until `tell` is given. They are
+    unchanged for a process in no job of several, such as an evaluator of TF_CONFIG.
+
+    Args:
+      given: names of the flags of a command line. With them, Horovod's mode and jobs that the
+        environment has without --cluster are noticed.
+      tell: given once, by a process that runs or serves. With --cluster=mpi the processes then
+        exchange their addresses, and it prints a line about missing ones. A process whose number
+        on its machine is known gets its own GPUs: CUDA_VISIBLE_DEVICES in `environ` is changed.
+
+    Raises:
+      FlagError: an address contradicts --cluster, or this task is an evaluator without --eval.
+      BenchmarkError: addresses are missing after --cluster_timeout.
+    """
+    notices: tuple[str, ...] = ()
+    if given is not None:
+        flags, notices = _implied_cluster(flags, given, environ)
+    if flags.cluster != "flags" and not flags.worker_hosts:
+        flags = _from_environment(flags, environ)
+    if tell is not None and flags.cluster in ("slurm", "mpi"):
+        flags = _exchanged(flags, cast("MutableMapping[str, str]", environ), tell)
+    return flags, notices
+
+
+def _implied_cluster(
+    flags: Params, given: tuple[str, ...], environ: Mapping[str, str]
+) -> tuple[Params, tuple[str, ...]]:
+    """The flags with --cluster where Horovod's mode implies it, and notices.
+
+    The notices are of a job that the run does not join, and of Horovod.
+    """
+    notices: tuple[str, ...] = ()
+    others = None
+    if not {"cluster", *ADDRESSES}.intersection(given):
+        others = started_together(environ, flags.eval)
+    if flags.variable_update == HOROVOD:
+        flags = flags.replace(variable_update="collective_all_reduce")
+        notices += (_INSTEAD_OF_HOROVOD,)
+        uses = [f"{b} for {a}" for a, b in _VARIABLES_OF_HOROVOD.items() if environ.get(a)]
+        if uses:
+            notices += (f"Horovod's variables have no effect; use {', '.join(uses)}",)
+        if others is not None:  # Horovod has one process per device
+            flags = flags.replace(cluster=others[1])
+    elif others is not None:
+        what, cluster = others
+        alone = f"{what}; this run is one of its own: --cluster={cluster} joins the job"
+        notices += (f"{alone}, --cluster=flags omits this line",)
+    if flags.cluster != "flags":
+        for name in ADDRESSES:
+            if name in given:
+                where = f"--cluster={flags.cluster}, which finds it in the environment"
+                raise FlagError(name, getattr(flags, name), f"contradicts {where}")
+    return flags, notices
+
+
+def _from_environment(flags: Params, environ: Mapping[str, str]) -> Params:
+    job, _ = resolve(flags.cluster, flags.cluster_ps, environ)
+    if job.task.job == EVALUATOR and not flags.eval:
+        reason = "this task is an evaluator, apart from the job: it needs --eval, --train_dir=DIR"
+        raise FlagError("cluster", flags.cluster, f"{reason} and --eval_interval_secs=SECONDS")
+    if not job.in_cluster:
+        return flags
+    return flags.replace(
+        job_name=job.task.job,
+        task_index=job.task.index,
+        worker_hosts=",".join(job.worker_hosts),
+        ps_hosts=",".join(job.ps_hosts),
+        controller_host=job.controller_host,
+    )
+
+
+def _exchanged(
+    flags: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
+) -> Params:
+    from cnnbench.base.rendezvous import exchange  # late: --help and refused flags load none
+
+    job, local_rank = resolve(flags.cluster, flags.cluster_ps, environ)
+    if flags.device != "cpu" and not flags.gpu_indices:
+        _take_gpus(flags, job.task, local_rank, environ)
+    ranks = mpi_ranks(environ) if flags.cluster == "mpi" else None
+    if ranks is None:
+        return flags
+    hosts = exchange(ranks, flags.rendezvous, flags.cluster_timeout, tell)
+    workers = job.num_workers
+    return flags.replace(worker_hosts=",".join(hosts[:workers]), ps_hosts=",".join(hosts[workers:]))
+
+
+def _take_gpus(
+    flags: Params, task: Task, local_rank: int | None, environ: MutableMapping[str, str]
+) -> None:
+    from cnnbench.machine.gpu import share_of_gpus, visible_gpus
+
+    host = Host(environ=environ)
+    if local_rank is not None:
+        share = share_of_gpus(host, local_rank, flags.num_gpus, flags.gpus_per_card)
+        if share is not None:
+            environ["CUDA_VISIBLE_DEVICES"] = share
+    elif task.job == WORKER and len(visible_gpus(host)) * flags.gpus_per_card > flags.num_gpus:
+        raise FlagError(
+            "cluster",
+            flags.cluster,
+            f"{len(visible_gpus(host))} GPUs are to be divided, and the launcher does not number "
+            "the processes of a machine; give --gpu_indices, or each process a "
+            "CUDA_VISIBLE_DEVICES of its own",
+        )
