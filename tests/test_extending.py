@@ -174,6 +174,7 @@ def started(check, tree):
     return subprocess.Popen(command, cwd=tree, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
 def test_a_recipe_names_every_file_that_it_needs(recipe, copy_of):
     files = [*recipe.changes, *recipe.adds]

@@ -107,6 +107,7 @@ def test_the_candidates_are_listed_with_what_is_dropped(call, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_winner_comes_first_and_its_flag_file_reads_back(again, tmp_path, call):
     file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
@@ -294,6 +295,7 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     assert len(set(done)) == len(done)
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_proven_stays_until_another_one_is(again, tmp_path, monkeypatch):
     proven = json.loads(again("--format=json")[1])
     searched = session.search

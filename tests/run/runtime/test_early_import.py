@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from forked import finished
 
 OTHER = """\
@@ -40,6 +41,7 @@ register_model("early", "imagenet", Early)
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_that_imports_tensorflow_at_the_top(tmp_path):
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN)

@@ -334,6 +334,7 @@ def test_the_parent_takes_no_turns(start):
         assert ours.recv(1) == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "allreduce"])
 def test_a_real_run_that_tensorflow_ends(tmp_path, command):
     record = tmp_path / "record.json"

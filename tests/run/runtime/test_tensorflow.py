@@ -134,6 +134,7 @@ def test_environment(flags, before, after, monkeypatch, tmp_path):
             assert os.environ.get(name) == expected, name
 
 
+@pytest.mark.slow
 def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path):
     """The same step loses the same and adds nothing to it; a file that is torn is named."""
     cache = tmp_path / "cache"
@@ -254,6 +255,7 @@ def test_an_interrupt_of_the_import_is_one(monkeypatch):
             load_tensorflow()
 
 
+@pytest.mark.slow
 def test_tensorflow_is_loaded_without_keras():
     """Keras can be used afterwards: this process loaded TensorFlow so, and tests of models do."""
     code = """if True:
