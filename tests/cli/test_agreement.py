@@ -63,7 +63,7 @@ from cnnbench.records.profiles import GAPS, INPUT_WAIT, Explanation
 from cnnbench.records.run import ConditionNote, Conditions, Measured, RunRecord, StartupSeconds
 from cnnbench.version import __version__
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXPERIMENTS = 40
 MUTATIONS = 500
