@@ -19,6 +19,7 @@ from cnnbench.data.imagenet import (
     scale_and_turn_chroma,
     train_image,
 )
+from cnnbench.data.pipeline import uniform_int
 
 NO_BOXES = tf.zeros([1, 0, 4])
 ODD_SIZES = [(31, 57), (97, 33), (64, 64), (40, 201)]
@@ -34,6 +35,15 @@ def position(i):
 
 def jpeg(image, **options):
     return tf.io.encode_jpeg(tf.constant(image), quality=100, **options)
+
+
+def test_what_is_drawn_depends_on_seed_purpose_and_position():
+    def drawn(seed=1, purpose="mirror", first=0):
+        return uniform_int(tf.range(first, first + 1000, dtype=tf.int64), seed, purpose, 1000)
+
+    assert np.mean(drawn()) == pytest.approx(499.5, abs=40)
+    for other in (drawn(seed=2), drawn(purpose="crop top"), drawn(first=1)):
+        assert np.mean(np.equal(drawn(), other)) < 0.01
 
 
 def train(encoded, boxes, at, asked):
