@@ -288,7 +288,7 @@ def get_model(name: str, dataset: str) -> Model:
       FlagError: there is none.
       UsageError: the registered factory makes no usable `Model`.
     """
-    _load_builtin()
+    _load_family(name)
     key = (dataset, name)
     if key not in _factories:
         plugins.load_entry_points(ENTRY_POINT_GROUP)
@@ -320,7 +320,7 @@ def datasets() -> tuple[str, ...]:
 
 def datasets_of(name: str) -> tuple[str, ...]:
     """Data sets that have a model of that name, sorted; none if it is unknown."""
-    _load_builtin()
+    _load_family(name)
     if not _owners(name):
         plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _owners(name)
@@ -330,6 +330,18 @@ def load_plugin(path: str) -> tuple[str, ...]:
     """Names that a Python file registers by `register_model`; see `plugins.load`."""
     keys = plugins.load(path, "model_plugin")
     return tuple(name for _, name in keys)
+
+
+def _load_family(name: str) -> None:
+    """Imports the module whose name a model's name begins with, such as resnet for resnet50.
+
+    All models of that name are in it. If it has none, all modules are imported.
+    """
+    for module in plugins.modules_of(networks):
+        if name.startswith(module):
+            importlib.import_module(f"{networks.__name__}.{module}")
+    if not _owners(name):
+        _load_builtin()
 
 
 @functools.cache

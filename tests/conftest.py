@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts with the models of the package alone; what the test registers is gone afterwards."""
-    model.get_model("trivial", "imagenet")
+    model._load_builtin()
     models = {
         key: make
         for key, make in model._factories.items()

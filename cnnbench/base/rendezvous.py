@@ -255,7 +255,10 @@ def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] |
     Not all that a launcher starts is one job: it may start independent runs. A malformed variable,
     which --cluster refuses, may be one of a job; an evaluator that `evaluates` has its part in it.
     """
-    name = next((name for name in _SIZES if environ.get(name)), "TF_CONFIG")
+    names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
+    if not names:
+        return None
+    name = names[0]
     cluster = _SIZES.get(name, "tf_config")
     try:
         job = Job() if name in _SIZES else _from_tf_config(0, environ)[0]

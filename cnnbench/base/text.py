@@ -177,9 +177,12 @@ def library_lines(log: str, *, hides_openblas: bool = False) -> str:
 
     Without the error of OpenBLAS, by which it ends the process, if `fatal_message` reports it.
     """
-    lines = [line.removeprefix(_PREFIX) for line in log.split("\n") if line.strip()]
-    lines = [line for line in lines if not (hides_openblas and line.startswith(_OF_OPENBLAS))]
-    return "".join(f"{notice_line(line)}\n" for line in lines)
+    notices = ""
+    for line in log.split("\n"):
+        text = line.removeprefix(_PREFIX)
+        if line.strip() and not (hides_openblas and text.startswith(_OF_OPENBLAS)):
+            notices += f"{notice_line(text)}\n"
+    return notices
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

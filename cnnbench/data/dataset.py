@@ -154,21 +154,17 @@ def find_dataset(data_name: str | None, data_dir: str | None, model: str | None 
             raise FlagError("data_name", data_name, f"must be one of {', '.join(_DATASETS)}")
         return _DATASETS[data_name]
     if data_dir is None:
-        return _of_model(model)
+        names = () if model is None else registry.datasets_of(model)
+        if not names or "imagenet" in names:
+            return _DATASETS["imagenet"]
+        if len(names) > 1:
+            reason = f"is a model for {' and '.join(names)}; give --data_name"
+            raise FlagError("model", str(model), reason)
+        return find_dataset(names[0], None)
     for name, dataset in _DATASETS.items():
         if name in data_dir:
             return dataset
     return detect(data_dir)
-
-
-def _of_model(model: str | None) -> Dataset:
-    names = () if model is None else registry.datasets_of(model)
-    if not names or "imagenet" in names:
-        return _DATASETS["imagenet"]
-    if len(names) > 1:
-        reason = f"is a model for {' and '.join(names)}; give --data_name"
-        raise FlagError("model", str(model), reason)
-    return find_dataset(names[0], None)
 
 
 def detect(data_dir: str) -> Dataset:

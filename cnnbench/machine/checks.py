@@ -1,9 +1,9 @@
 """Checks of the measuring conditions, with advice.
 
 Checks before the first step and after the timed loop take a `Situation` and return a `Finding`. A
-new check is a function here, its id in `CONDITIONS`, its place in `BEFORE` or `AFTER`, and a row in
-docs/conditions.md. A limit is the value above which the effect on a step exceeds a few percent,
-which is what a comparison of runs can detect.
+new check is a function here, its id in `CONDITIONS`, its place in one of the tables at the end, and
+a row in docs/conditions.md. A limit is the value above which the effect on a step exceeds a few
+percent, which is what a comparison of runs can detect.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def battery(now: Situation) -> Finding:
 def gpu_processes(now: Situation) -> Finding:
     """Checks for other processes on the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
-    if not now.flags.on_gpu or not busy:
+    if not busy:
         return None
     found = "; ".join(f"GPU {i} also runs {process_names(them)}" for i, them in busy.items())
     free, wanted = now.gpus.free, len(now.flags.cards)
@@ -265,7 +265,7 @@ def gpu_processes_in_loop(then: Situation) -> Finding:
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
-    if not then.flags.on_gpu or not words:
+    if not words:
         return None
     return f"processes started during the run: {'; '.join(words)}", _MEASURE_AGAIN
 
@@ -274,7 +274,7 @@ def gpu_throttle(now: Situation) -> Finding:
     """Checks for GPUs throttled before the run uses them."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
-    if not now.flags.on_gpu or not words:
+    if not words:
         return None
     advice = "check the cooling and power supply, and let them cool down"
     return f"clocks are held down on {', '.join(words)}", advice
@@ -291,7 +291,7 @@ def gpu_throttle_in_loop(then: Situation) -> Finding:
         reasons += [reason for reason in state.throttle_reasons if reason in _HEAT]
         if reasons:
             words.append(f"GPU {state.index} ({', '.join(reasons)})")
-    if not then.flags.on_gpu or not words:
+    if not words:
         return None
     advice = (
         "check the cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as root) "
@@ -314,18 +314,29 @@ def _stolen(situation: Situation) -> float:
     return share if share >= _STEAL_SHARE else 0.0
 
 
-def _by_id(*checks: Check) -> dict[str, Check]:
-    return {check.__name__.removesuffix("_in_loop"): check for check in checks}
-
-
-BEFORE = _by_id(
-    *(load, steal, threads, quota, governor, memory, numa, battery),
-    *(gpu_processes, gpu_throttle),
-)
+BEFORE: dict[str, Check] = {
+    "load": load,
+    "steal": steal,
+    "threads": threads,
+    "quota": quota,
+    "governor": governor,
+    "memory": memory,
+    "numa": numa,
+    "battery": battery,
+}
 """The checks before the first step, by id."""
 
-AFTER = _by_id(
-    *(load_in_loop, steal_in_loop, quota_in_loop, thermal, memory_in_loop),
-    *(gpu_processes_in_loop, gpu_throttle_in_loop),
-)
+BEFORE_ON_GPUS = {"gpu_processes": gpu_processes, "gpu_throttle": gpu_throttle}
+"""Further checks of a run on GPUs."""
+
+AFTER: dict[str, Check] = {
+    "load": load_in_loop,
+    "steal": steal_in_loop,
+    "quota": quota_in_loop,
+    "thermal": thermal,
+    "memory": memory_in_loop,
+}
 """The checks after the timed loop, by id."""
+
+AFTER_ON_GPUS = {"gpu_processes": gpu_processes_in_loop, "gpu_throttle": gpu_throttle_in_loop}
+"""Further checks of a run on GPUs."""

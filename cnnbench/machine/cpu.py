@@ -124,13 +124,18 @@ def processor(host: Host) -> Facts:
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         told = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
         return {"cpu_model": told.stdout.strip()}
-    first = _fields(text.split("\n\n", 1)[0])
+    first: dict[str, str] = {}
+    cores = set()
+    for paragraph in text.split("\n\n"):
+        fields = {}
+        for line in paragraph.splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                fields[name.strip()] = value.strip()
+        first = first or fields
+        if "core id" in fields:
+            cores.add((fields.get("physical id"), fields["core id"]))
     flags = (first.get("flags") or first.get("Features") or "").split()
-    cores = {
-        (fields.get("physical id"), fields.get("core id"))
-        for fields in map(_fields, text.split("\n\n"))
-        if "core id" in fields
-    }
     return {
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": [name for name in _ISA if name in flags],
@@ -239,12 +244,14 @@ def settings(host: Host) -> Facts:
     if no_turbo is not None:
         found["cpu_turbo"] = no_turbo == 0
     policies = sorted((host.root / _CPU / "cpufreq").glob("policy*"))
-    governors = {host.text(f"{_CPU}/cpufreq/{p.name}/scaling_governor") for p in policies}
+    governors = set()
+    for policy in policies:
+        governors.add(host.text(f"{_CPU}/cpufreq/{policy.name}/scaling_governor") or "")
     aslr = host.number("proc/sys/kernel/randomize_va_space")
     nodes = list((host.root / "sys/devices/system/node").glob("node[0-9]*"))
     return {
         **found,
-        "cpu_governor": ",".join(sorted(g for g in governors if g)) or None,
+        "cpu_governor": ",".join(sorted(governors - {""})) or None,
         "aslr": None if aslr is None else ("off", "partial", "full")[min(max(aslr, 0), 2)],
         "numa_nodes": len(nodes) or None,
     }
@@ -324,13 +331,21 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
     In version 1, the controllers "cpu" and "memory" have separate hierarchies.
     """
+    found = []
     lines = (host.text("proc/self/cgroup") or "").splitlines()
-    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    paths = {name: path for _, names, path in groups for name in names.split(",")}
-    return [
-        *_upwards("sys/fs/cgroup", paths.get("", "/")),
-        *_upwards(f"sys/fs/cgroup/{controller}", paths.get(controller, "/")),
-    ]
+    for name, mount in ("", "sys/fs/cgroup"), (controller, f"sys/fs/cgroup/{controller}"):
+        path = "/"
+        for line in lines:
+            _, _, names_and_path = line.partition(":")
+            names, colon, of_group = names_and_path.partition(":")
+            if colon and name in names.split(","):
+                path = of_group
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        while parts:
+            found.append("/".join([mount, *parts]))
+            parts.pop()
+        found.append(mount)
+    return found
 
 
 def load(host: Host) -> Facts:
@@ -342,16 +357,6 @@ GROUPS: tuple[FactGroup, ...] = (
     *(identity, processor, conv_gradients, logical_cpus, settings, power),
     *(memory, limits, load),
 )
-
-
-def _fields(text: str) -> dict[str, str]:
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name.strip(): value.strip() for name, value in pairs}
-
-
-def _upwards(mount: str, path: str) -> list[str]:
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 
 
 def _ranges(numbers: list[int]) -> str:

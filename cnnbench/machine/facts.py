@@ -80,15 +80,15 @@ def loaded(host: Host) -> Facts:
     If a library is loaded several times, versions are joined with commas, in the order of paths.
     """
     mapped = host.text("proc/self/maps") or ""
-    lines = (line.split(maxsplit=5) for line in mapped.splitlines())
-    # The sixth column contains the path of a mapped file.
-    paths = sorted({fields[5].removesuffix(" (deleted)") for fields in lines if len(fields) > 5})
-    found = {}
-    for fact, (name, version) in _LIBRARIES.items():
-        own = (path for path in paths if os.path.basename(path).partition(".so")[0] == name)
-        versions = [text for path in own if (text := _text(path, version))]
-        found[fact] = ", ".join(dict.fromkeys(versions))
-    return found
+    found: dict[str, list[str]] = {}
+    # The last column contains the path of a mapped file.
+    for mapping in sorted(set(re.findall("/.*", mapped))):
+        path = mapping.removesuffix(" (deleted)")
+        library = os.path.basename(path).partition(".so")[0]
+        for fact, (name, version) in _LIBRARIES.items():
+            if name == library and (text := _text(path, version)):
+                found.setdefault(fact, []).append(text)
+    return {fact: ", ".join(dict.fromkeys(versions)) for fact, versions in found.items()}
 
 
 def _text(path: str, version: Callable[[Any], _Parts]) -> str | None:
@@ -148,14 +148,14 @@ def python(host: Host) -> Facts:
 
 def packages(host: Host) -> Facts:
     """Installed versions; TensorFlow's with the name of its package."""
-    tensorflow = next(
-        ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
-        (None, None),
-    )
+    package = version = None
+    for package in _TENSORFLOW_PACKAGES:
+        if version := _version(package):
+            break
     return {
         "cnnbench_version": own.__version__,
-        "tensorflow_package": tensorflow[0],
-        "tensorflow_version": tensorflow[1],
+        "tensorflow_package": package if version else None,
+        "tensorflow_version": version,
         "keras_version": _version("keras"),
         "numpy_version": _version("numpy"),
     }
@@ -251,8 +251,8 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
     """All facts that can be read, by name."""
-    sections = collect_by_section(host)
-    return {name: fact for facts in sections.values() for name, fact in facts.items()}
+    groups = [group for _, of_section in SECTIONS for group in of_section]
+    return gather(groups, Host() if host is None else host)
 
 
 def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:

@@ -13,13 +13,21 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from cnnbench.base.stats import median
-from cnnbench.machine.checks import AFTER, BEFORE, Check, RunFlags, Situation
+from cnnbench.machine.checks import (
+    AFTER,
+    AFTER_ON_GPUS,
+    BEFORE,
+    BEFORE_ON_GPUS,
+    Check,
+    RunFlags,
+    Situation,
+)
 from cnnbench.machine.cpu import Host, cgroup_folders, usable_cpus
 from cnnbench.machine.gpu import (
     GpuState,
@@ -77,12 +85,13 @@ class Counters:
 
     def since(self, first: Counters) -> dict[str, Any]:
         """Changes since an earlier sample, by name; None where unknown."""
-        pairs = {f.name: (getattr(first, f.name), getattr(self, f.name)) for f in fields(self)}
-        # If a counter decreases, it was reset, for example because the machine was suspended.
-        return {
-            name: None if before is None or now is None or now < before else now - before
-            for name, (before, now) in pairs.items()
-        }
+        found = {}
+        for name, now in vars(self).items():
+            before = getattr(first, name)
+            # If a counter decreases, it was reset, for example because the machine was suspended.
+            unknown = before is None or now is None or now < before
+            found[name] = None if unknown else now - before
+        return found
 
     def moved(self, first: Counters, second: Counters) -> Counters:
         """These counters without the change between two later samples; None where unknown."""
@@ -105,10 +114,13 @@ def take(
     """
     busy, steal = _cpu_seconds(host)
     # os.times is not used, because it counts hundredths of a second.
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    own = sum(one.ru_utime + one.ru_stime for one in used)
-    of_peers = [cpu_seconds_of(host, pid) for pid in peers]
-    known = [seconds for seconds in of_peers if seconds is not None]
+    own, unknown = 0.0, False
+    for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(processes)
+        own += used.ru_utime + used.ru_stime
+    for pid in peers:
+        seconds = cpu_seconds_of(host, pid)
+        own, unknown = own + (seconds or 0.0), unknown or seconds is None
     vmstat = host.text("proc/vmstat") or ""
     swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
     load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
@@ -116,7 +128,7 @@ def take(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
-        own_seconds=own + sum(known) if len(known) == len(of_peers) else None,
+        own_seconds=None if unknown else own,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
         quota_seconds=_quota_seconds(host),
@@ -155,7 +167,7 @@ def changes(first: Counters, second: Counters) -> dict[str, float]:
 def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
     """Busy and stolen time of all CPUs. The first two columns include the time of guests."""
     found = re.match(r"cpu +([\d ]+)", host.text("proc/stat") or "")
-    columns = [] if found is None else [int(word) for word in found.group(1).split()]
+    columns = [] if found is None else list(map(int, found.group(1).split()))
     if len(columns) < 7:
         return None, None
     user, nice, system, _, _, irq, softirq, *rest = columns
@@ -201,9 +213,10 @@ def clock_mhz(host: Host) -> int | None:
     None if the kernel does not report it. This is the case in most virtual machines.
     """
     wanted = sorted(usable_cpus())
-    some = wanted[:: -(-len(wanted) // _CLOCKS) or 1]
-    paths = (f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq" for number in some)
-    kilohertz = [clock for path in paths if (clock := host.number(path))]
+    kilohertz = []
+    for number in wanted[:: -(-len(wanted) // _CLOCKS) or 1]:
+        if clock := host.number(f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq"):
+            kilohertz.append(clock)
     if kilohertz:
         return round(median(kilohertz) / 1000)
     told = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
@@ -403,7 +416,7 @@ class Watch:
         self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
         self._resources = ExitStack()
-        self._meter = EnergyMeter(())
+        self._meter: EnergyMeter | None = None  # where there are counters
         self.energy: dict[str, Any] = {}
 
     def met(self, peers: Collection[int]) -> None:
@@ -421,9 +434,11 @@ class Watch:
             interval.pop("load_average", None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._view(self._asked.result())
-        self._before = {**interval, **self._clock_now(), **self._gpus.facts()}
+        self._before = {**interval, **self._clock_now()}
+        if flags.on_gpu:
+            self._before.update(self._gpus.facts())
         now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
-        return self._run(BEFORE, now, "before")
+        return self._run(BEFORE, BEFORE_ON_GPUS, now, "before")
 
     def __enter__(self) -> Watch:
         flags = self._flags
@@ -432,9 +447,10 @@ class Watch:
             counters += self._resources.enter_context(nvml_counters(self._host, flags.cards))
             if self._starts_with_others:  # The other processes use the GPUs by now.
                 self._gpus = self._view(gpu_states(self._host))
-        self._meter = EnergyMeter(counters)
         self._loop_start = self._sample()
-        self._meter.start()
+        if counters:
+            self._meter = EnergyMeter(counters)
+            self._meter.start()
         return self
 
     def __exit__(
@@ -444,7 +460,7 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         assert self._loop_start is not None
-        self.energy = self._meter.stop()
+        self.energy = {} if self._meter is None else self._meter.stop()
         self._during = {**changes(self._loop_start, self._sample()), **self._clock_now()}
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -455,13 +471,15 @@ class Watch:
     def suspended(self) -> Iterator[None]:
         """Excludes a block within the timed loop from the samples."""
         assert self._loop_start is not None
-        self._meter.pause()
+        if self._meter is not None:
+            self._meter.pause()
         begin = self._sample()
         try:
             yield
         finally:
             self._loop_start = self._loop_start.moved(begin, self._sample())
-            self._meter.start()
+            if self._meter is not None:
+                self._meter.start()
 
     def during(self) -> tuple[ConditionNote, ...]:
         """Disturbances in the timed loop; none if the loop was not reached."""
@@ -474,7 +492,7 @@ class Watch:
             gpus=self._gpus_after,
             gpus_before=self._gpus,
         )
-        return self._run(AFTER, then, "during")
+        return self._run(AFTER, AFTER_ON_GPUS, then, "during")
 
     def record(self) -> Conditions | None:
         """The section of the run record; None if `before` was not reached."""
@@ -496,10 +514,14 @@ class Watch:
         return GpuView(tuple(states), mine).without(self._peers)
 
     def _run(
-        self, checks: Mapping[str, Check], situation: Situation, when: str
+        self,
+        checks: Mapping[str, Check],
+        on_gpus: Mapping[str, Check],
+        situation: Situation,
+        when: str,
     ) -> tuple[ConditionNote, ...]:
         found = []
-        for name, check in checks.items():
+        for name, check in {**checks, **(on_gpus if self._flags.on_gpu else {})}.items():
             if finding := check(situation):
                 text, advice = finding
                 found.append(ConditionNote(id=name, when=when, text=text, advice=advice))

@@ -398,7 +398,9 @@ def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) 
     """
     for one in fields(of):
         value = getattr(of, one.name)
-        if isinstance(value, (int, float)) and value != 0 and one.name not in but:
+        if not isinstance(value, (int, float)) or value == 0 or one.name in but:
+            continue
+        if not AMOUNTS[0] <= value <= AMOUNTS[1]:
             check_amount(f"{section}.{json_key(one)}", value)
 
 

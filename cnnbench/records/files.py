@@ -310,16 +310,19 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
     FlagError if a path cannot become a regular file, names an input (a file, folder or pattern that
     the command reads; None and "" are ignored) or another output, or holds a file of another kind.
     """
-    read = [path for path in inputs if path]
-    for flag, path, kind, suffixes, appended in (wanted := [one for one in outputs if one.path]):
-        assert path is not None
+    read = list(filter(None, inputs))
+    wanted = []
+    for flag, path, kind, suffixes, appended in outputs:
+        if not path:
+            continue
+        wanted.append((flag, path))
         target = resolve_output(flag, path, suffixes)
         if any(are_one(path, other) for other in read):
             raise FlagError(flag, path, "is a file that this command reads; name another")
         if not appended and not is_replaceable(target, KINDS[kind or target.suffix.lower()]):
             raise FlagError(flag, path, "is a file of another kind, not to be overwritten")
         note(path)
-    refuse_shared((one.flag, one.path or "") for one in wanted)
+    refuse_shared(wanted)
 
 
 def write_plot(path: str, charts: Sequence[Chart], title: str) -> None:

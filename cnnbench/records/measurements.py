@@ -307,15 +307,13 @@ class Measurements:
                 for name in _STEPS
             },
             "measured": replace(self.measured, loop_images=images),
-            "loss_scaling": self._loss_scaling(),
-            "cluster": self._cluster(steps),
+            "loss_scaling": None if self.loss_scale_end is None else self._loss_scaling(),
+            "cluster": self._cluster(steps) if self.task_addresses else None,
             "subject": self.subject.labelled(labels_of(self.config)),
         }
         return RunRecord(**{**same, **found})
 
-    def _cluster(self, steps: int) -> Cluster | None:
-        if not self.task_addresses:
-            return None
+    def _cluster(self, steps: int) -> Cluster:
         images = 0 if self.batch is None else self.batch.global_
         # A Ctrl-C may come between the append of a step and that of its worker.
         updates = self.updates[:steps]

@@ -180,7 +180,8 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         name = rules.pop("name", None) or getattr(value, "__name__", "")
         is_run = RUN in rules.get("kinds", (RUN,))
         usual = {"key": name if is_run else "", "judged": {RUN: name} if is_run else {}}
-        told = {"about": _about(value), **usual, **rules}
+        about = " ".join((inspect.getdoc(value) or "").split()).removesuffix(".")
+        told = {"about": about, **usual, **rules}
         metric = Metric(name=name, unit=unit, value=value, **told)
         followed = name if metric.followed else ""
         further = (
@@ -199,11 +200,6 @@ def register_metric(unit: str, **rules: Any) -> Callable[[F], F]:
         return value
 
     return register
-
-
-def _about(value: Callable[..., Any]) -> str:
-    text = " ".join((inspect.getdoc(value) or "").split())
-    return text.removesuffix(".")
 
 
 @cache

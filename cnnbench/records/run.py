@@ -350,9 +350,11 @@ class SkippedRecords:
     @classmethod
     def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
         """Those of several inputs."""
-        found = list(parts)
-        first = tuple(line for one in found for line in one.first)
-        return cls(count=sum(one.count for one in found), first=first)
+        count, first = 0, list[str]()
+        for part in parts:
+            count += part.count
+            first += part.first
+        return cls(count=count, first=tuple(first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -421,6 +421,7 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
         f"        {filled(generator.choice(_BODIES))}\n\n"
         f"{filled(generator.choice(_ENDS))}\n"
     )
+    model.all_names()  # all modules of networks are imported
     before = dict(model._factories)
     try:
 

@@ -208,10 +208,10 @@ def late():
 
     peers, releases = [], []
 
-    def initialize(run, built):
+    def initialize(run, built, manager):
         peers[:] = [task.device("cpu") for task in built.devices.job.peers]
         releases.append(stalled(peers))
-        return own_initialize(run, built)
+        return own_initialize(run, built, manager)
 
     def evaluate(self, *arguments):
         releases.append(stalled(peers))
@@ -372,7 +372,7 @@ def _sends(graphs):
 def _counted(flags, workers, ps):
     from cnnbench.flags import Params
     from cnnbench.plan import make_plan
-    from cnnbench.run.driver.build import Assembly
+    from cnnbench.run.driver.build import build
     from cnnbench.run.driver.console import Console
     from cnnbench.run.observe.graphs import collecting_partitions, traffic
 
@@ -386,7 +386,7 @@ def _counted(flags, workers, ps):
     plan = make_plan(params)
     job = plan.place.job
     devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
-    built = Assembly(plan, devices).build(Console.silent())
+    built = build(plan, devices, Console.silent())
     built.manager.after_initialization()
     graphs = []
     with collecting_partitions(graphs):

@@ -10,7 +10,9 @@ import pytest
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
     AFTER,
+    AFTER_ON_GPUS,
     BEFORE,
+    BEFORE_ON_GPUS,
     CONDITIONS,
     RunFlags,
     Situation,
@@ -47,7 +49,10 @@ def advice(*arguments, **values):
     return found(*arguments, **values)[1]
 
 
-@pytest.mark.parametrize("check", [*BEFORE.values(), *AFTER.values()])
+ALL = (BEFORE, BEFORE_ON_GPUS, AFTER, AFTER_ON_GPUS)
+
+
+@pytest.mark.parametrize("check", [check for checks in ALL for check in checks.values()])
 def test_quiet_and_unknown_machines_have_no_conditions(check):
     quiet = {"other_cpus": 0.05, "steal_fraction": 0.0, "load_average": 0.1, "thermal_events": 0}
     assert found(check, **quiet, quota_seconds=0.0, swapped_pages=0) is None
@@ -148,7 +153,6 @@ def test_gpus_that_the_run_does_not_use_are_ignored():
     gpus = [gpu(0), gpu(1, {42: "python"}, ("thermal_hardware",))]
     assert found(checks.gpu_processes, gpus, (0,)) is None
     assert found(checks.gpu_throttle, gpus, (0,)) is None
-    assert found(checks.gpu_processes, gpus, (1,), on_gpu=False) is None
 
 
 def test_gpu_throttle_is_heat_or_power_supply_and_not_a_power_cap():
@@ -187,4 +191,4 @@ def test_quiet_conditions():
 
 
 def test_every_id_has_a_check_and_every_check_an_id():
-    assert {*BEFORE, *AFTER} == set(CONDITIONS)
+    assert {name for checks in ALL for name in checks} == set(CONDITIONS)

@@ -18,6 +18,7 @@ from cnnbench.models import (
     model_names,
     register_model,
 )
+from cnnbench.models.model import all_names
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -48,6 +49,13 @@ def test_every_model_carries_the_name_it_is_registered_under():
         for name in model_names(dataset):
             model = get_model(name, dataset)
             assert (model.name, model.dataset) == (name, dataset)
+
+
+def test_all_models_of_a_name_are_in_one_module():
+    """A name is looked up in the module that it begins with, before all others are imported."""
+    for name in all_names():
+        models = [get_model(name, dataset) for dataset in datasets_of(name)]
+        assert len({type(one).__module__ for one in models}) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,5 +5,5 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-for _module in sorted(one.name for one in pkgutil.iter_modules(__path__)):
-    importlib.import_module(f"{__name__}.{_module}")
+for _module in pkgutil.iter_modules(__path__):  # in alphabetical order
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -58,6 +58,8 @@ _DRAIN_SECONDS = 0.5
 class InputStep:
     """A step that fetches a batch per tower and waits until it is on its device."""
 
+    notices, calibration = (), None
+
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs
         self._on_gpu = any("GPU" in device for device in inputs.devices)
@@ -137,56 +139,43 @@ _CALIBRATION_EXAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Trainable:
-    """Parts that `Training` runs.
+class BuiltRun:
+    """The TensorFlow parts of a run.
 
     Attributes:
-      step: the training (or forward-only) step; None when only evaluating.
-      inputs: training input; None when only evaluating.
+      step: the training (or forward-only) step, or one that only fetches input; None when only
+        evaluating.
+      inputs: its input; None when only evaluating.
+      manager: variables of the network; None where only the input is measured.
+      slots: those of the optimizer by canonical name.
       workers: steps of asynchronous workers by task, of which `step` is the first; or, with a
         coordinator, the step by slot, each of which runs it on any idle worker. Empty where all
         towers are part of one step.
       lag: steps launched before the result of the first is awaited; see `StepLoop`.
-      group: workers of the job where each runs a step of its own; None for others.
     """
 
     step: TrainStep | InputStep | None
     inputs: InputSource | None
+    _: dataclasses.KW_ONLY
+    devices: runtime.Devices
+    manager: VariableMgr | None = None
+    slots: Mapping[str, TowerVariable] = field(default_factory=dict)
     workers: Mapping[str, TrainStep] = field(default_factory=dict)
     evaluator: Evaluator | None = None
     checkpoints: Checkpoints | None = None
-    lag: int = 0
-    group: WorkerGroup | None = None
-
-
-@dataclass(frozen=True)
-class BuiltRun(Trainable):
-    """The TensorFlow parts of a run; `slots` are those of the optimizer by canonical name."""
-
-    step: TrainStep | None
-    _: dataclasses.KW_ONLY
-    devices: runtime.Devices
-    manager: VariableMgr
-    slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
+    lag: int = 0
+
+    @property
+    def group(self) -> WorkerGroup | None:
+        """Workers of the job where each runs a step of its own; None for others."""
+        return None if self.manager is None else self.manager.workers
 
     @property
     def sources(self) -> tuple[InputSource, ...]:
         """Training input and evaluation input, as far as there are any."""
         evaluated = None if self.evaluator is None else self.evaluator.inputs
         return tuple(source for source in (self.inputs, evaluated) if source is not None)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines about how the functions were built, for the user."""
-        return tuple(
-            dict.fromkeys(
-                line
-                for built in (self.step, self.evaluator)
-                if built is not None
-                for line in built.notices
-            )
-        )
 
     def share_restored(self, *decided: int) -> list[int]:
         """Sends the chief's variables to all workers that run steps of their own.
@@ -198,14 +187,14 @@ class BuiltRun(Trainable):
         Returns:
           The chief's numbers.
         """
-        workers = self.manager.workers
-        if workers is None:
+        if self.manager is None or self.manager.workers is None:
             return [*decided]
+        assert not isinstance(self.step, InputStep)
         scale = {} if self.step is None else self.step.loss_scale.variables()
         state = [TowerVariable(name, [variable]) for name, variable in scale.items()]
         variables = self.manager.savable_variables().values()
         self.manager.share([*variables, *self.slots.values(), *state])
-        of_chief, *_ = workers.gather(np.array(decided, np.int64).tobytes())
+        of_chief, *_ = self.manager.workers.gather(np.array(decided, np.int64).tobytes())
         return [*map(int, np.frombuffer(of_chief, np.int64))]
 
     def close(self) -> None:
@@ -213,259 +202,270 @@ class BuiltRun(Trainable):
         close_all(self.sources, CLOSE_SECONDS)
 
 
-class Assembly:
-    """Makes the parts of one run; raises FlagError or DataError for data that cannot be used."""
+def build(plan: RunPlan, devices: runtime.Devices, console: Console) -> BuiltRun:
+    """Creates variables and input and traces the functions of the run.
 
-    def __init__(self, plan: RunPlan, devices: runtime.Devices) -> None:
-        self.plan = plan
-        self.devices = devices
-
-    def build(self, console: Console) -> BuiltRun:
-        """Creates variables and input and traces the functions of the run."""
-        plan, devices = self.plan, self.devices
-        if plan.outputs.train_dir is not None and devices.job.is_chief:
-            check_old(plan.outputs.train_dir, plan.network.spec)
-        console.lines(
-            f"Generating {'evaluation' if plan.work is Work.EVALUATION else 'training'} model"
-        )
-        manager = create(self._manager_spec(), plan.network.spec.variables)
-        manager.create_variables()
-        optimizer = None
+    Raises:
+      FlagError, DataError: data that cannot be used.
+    """
+    if plan.work is Work.INPUT:
+        source = make_inputs(plan, devices, "train")
+        return BuiltRun(InputStep(source), source, devices=devices)
+    if plan.outputs.train_dir is not None and devices.job.is_chief:
+        check_old(plan.outputs.train_dir, plan.network.spec)
+    console.lines(
+        f"Generating {'evaluation' if plan.work is Work.EVALUATION else 'training'} model"
+    )
+    manager = create(_manager_spec(plan, devices), plan.network.spec.variables)
+    manager.create_variables()
+    optimizer = None
+    if plan.work.trains:
+        optimizer = Optimizer(plan.numerics.optimizer, plan.numerics.constants)
+        for variables in manager.updated_groups():
+            optimizer.create_slots(variables)
+    evaluated, step, inputs, workers = _steps(plan, devices, manager, optimizer)
+    evaluator = None
+    if plan.length.num_eval_batches:
         if plan.work.trains:
-            optimizer = Optimizer(plan.numerics.optimizer, plan.numerics.constants)
-            for variables in manager.updated_groups():
-                optimizer.create_slots(variables)
-        evaluated, step, inputs, workers = self._training(manager, optimizer)
-        if plan.work.trains and plan.length.num_eval_batches:
             console.lines("Generating evaluation model")
-        evaluator = self._evaluator(evaluated) if plan.length.num_eval_batches else None
-        slots = {} if optimizer is None else manager.savable_slots(optimizer)
-        checkpoints = None
-        if plan.outputs.train_dir is not None:
-            checkpoints = Checkpoints(
-                manager,
-                slots,
-                plan.outputs.max_ckpts_to_keep,
-                {} if step is None else step.loss_scale.variables(),
-                host=devices.cpu if devices.job.in_cluster else None,
-                outlives_others=plan.place.asynchronous,
-                optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
-                global_batch=plan.length.global_batch,
-                # A worker with a step of its own knows only its own input.
-                inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
-                spec=plan.network.spec,
-            )
-        exporter = None
-        if plan.outputs.export_dir is not None:
-            dtype = plan.numerics.dtype
-            exporter = Exporter(plan.network.model, plan.network.spec, manager, dtype, devices.cpu)
-        return BuiltRun(
-            step,
-            inputs,
-            workers,
-            evaluator,
-            checkpoints,
-            lag=1 if devices.kind == "gpu" else 0,
-            group=manager.workers,
-            devices=devices,
-            manager=manager,
-            slots=slots,
-            exporter=exporter,
+        evaluator = _evaluator(plan, devices, evaluated)
+    slots = {} if optimizer is None else manager.savable_slots(optimizer)
+    checkpoints = None
+    if plan.outputs.train_dir is not None:
+        checkpoints = Checkpoints(
+            manager,
+            slots,
+            plan.outputs.max_ckpts_to_keep,
+            {} if step is None else step.loss_scale.variables(),
+            host=devices.cpu if devices.job.in_cluster else None,
+            outlives_others=plan.place.asynchronous,
+            optimizer=plan.numerics.optimizer.name if plan.work.trains else None,
+            global_batch=plan.length.global_batch,
+            # A worker with a step of its own knows only its own input.
+            inputs=None if plan.place.asynchronous or manager.workers is not None else inputs,
+            spec=plan.network.spec,
         )
+    exporter = None
+    if plan.outputs.export_dir is not None:
+        dtype = plan.numerics.dtype
+        exporter = Exporter(plan.network.model, plan.network.spec, manager, dtype, devices.cpu)
+    return BuiltRun(
+        step,
+        inputs,
+        devices=devices,
+        manager=manager,
+        slots=slots,
+        workers=workers,
+        evaluator=evaluator,
+        checkpoints=checkpoints,
+        exporter=exporter,
+        lag=1 if devices.kind == "gpu" else 0,
+    )
 
-    def _evaluator(self, manager: VariableMgr) -> Evaluator:
-        plan = self.plan
-        host = HostMetrics(plan.network.model)
-        if plan.input.metrics_in_process:
-            files = plugins.files(vars(plan.params))
-            host = InProcess(plan.params.model, plan.network.dataset.name, files)
-        layout = runtime.data_format(plan.params.data_format, self.devices.kind)
-        return Evaluator(plan, manager, self.inputs("validation"), layout, host)
 
-    def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:
-        """The input of the run, a pipeline per worker.
+def make_inputs(
+    plan: RunPlan, devices: runtime.Devices, subset: str, manager: VariableMgr | None = None
+) -> InputSource:
+    """The input of a run, a pipeline per worker.
 
-        Args:
-          subset: "train" or "validation".
-          manager: the one whose strategy may distribute the batches; None distributes none.
-        """
-        workers, shards = self.devices.job.own_workers, self.devices.job.num_workers
-        if self.plan.place.asynchronous and subset != "train":
-            # The others may be lost by the time of the evaluation.
-            workers, shards = workers[:1], 1
-        distribution = None if manager is None else self._distribution(manager)
-        if distribution is not None and not distribution.by_pipeline:
+    Args:
+      subset: "train" or "validation".
+      manager: the one whose strategy may distribute the batches; None distributes none.
+    """
+    workers, shards = devices.job.own_workers, devices.job.num_workers
+    if plan.place.asynchronous and subset != "train":
+        # The others may be lost by the time of the evaluation.
+        workers, shards = workers[:1], 1
+    distribution = None
+    if manager is not None and plan.input.distribution is not None:
+        distribution = _distribution(plan, manager)
+        if not distribution.by_pipeline:
             shards = 1  # TensorFlow distributes the batches
-        sources = [self._worker_input(subset, one, shards, distribution) for one in workers]
-        return sources[0] if len(sources) == 1 else JoinedInput(sources)
+    sources = [
+        _worker_input(plan, devices, subset, worker, shards, distribution) for worker in workers
+    ]
+    return sources[0] if len(sources) == 1 else JoinedInput(sources)
 
-    def _worker_input(
-        self,
-        subset: str,
-        worker: Task,
-        shards: int,
-        distribution: InputDistribution | None = None,
-        towers: Sequence[str] | None = None,
-    ) -> InputSource:
-        """The input of one worker's towers, made on its CPU, from its part of `shards` of the data.
 
-        Batches go to the devices `towers`, by default those of the worker's towers.
-        """
-        plan, devices = self.plan, self.devices
-        spec = plan.input.of_worker(
-            subset,
-            num_shards=shards,
-            shard_index=worker.index if shards > 1 else 0,
-            host=worker.device("cpu"),
-            datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
-        )
-        return make_input(spec, towers or devices.job.devices_of(worker), distribution)
+def _worker_input(
+    plan: RunPlan,
+    devices: runtime.Devices,
+    subset: str,
+    worker: Task,
+    shards: int,
+    distribution: InputDistribution | None = None,
+    towers: Sequence[str] | None = None,
+) -> InputSource:
+    """The input of one worker's towers, made on its CPU, from its part of `shards` of the data.
 
-    def _distribution(self, manager: VariableMgr) -> InputDistribution | None:
-        given = self.plan.input.distribution
-        if given is None:
-            return None
-        assert isinstance(manager, StrategyVariableMgr)
-        per_replica = given.input_replication == "per_replica"
-        on_device = given.prefetch_on_device
-        strategy = manager.strategy
-        return InputDistribution(
-            strategy=strategies.for_input_per_replica(strategy) if per_replica else strategy,
-            manual=given.input_sharding == "manual",
-            per_replica=per_replica,
-            auto_shard_policy=given.auto_shard_policy,
-            prefetch_on_device=not per_replica if on_device is None else on_device,
-        )
+    Batches go to the devices `towers`, by default those of the worker's towers.
+    """
+    spec = plan.input.of_worker(
+        subset,
+        num_shards=shards,
+        shard_index=worker.index if shards > 1 else 0,
+        host=worker.device("cpu"),
+        datasets_num_private_threads=runtime.input_threads(plan.machine, devices.kind),
+    )
+    return make_input(spec, towers or devices.job.devices_of(worker), distribution)
 
-    def _training(
-        self, manager: VariableMgr, optimizer: Optimizer | None
-    ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
-        """The manager whose variables an evaluation reads; step, inputs, workers of `Trainable`."""
-        plan, job = self.plan, self.plan.place.job
-        if self.plan.work is Work.EVALUATION:
-            return manager, None, None, {}
-        first = self.devices.job.devices_of(job.workers[0])
-        if plan.place.coordinated:
-            assert isinstance(manager, ParameterServerStrategyVariableMgr)
-            on_host = None if self.plan.params.data_dir is None else "cpu"
-            source: InputSource = CoordinatedInput(
-                [
-                    self._worker_input(
-                        *("train", worker, job.num_workers),
-                        towers=on_host and [worker.device(on_host)],
-                    )
-                    for worker in job.workers
-                ]
-            )
-            config = dataclasses.replace(self._step_config(), host=WORKER_HOST, bn_stats="first")
-            counter = UpdateCounter(job.ps_devices[0])
-            step = self._step(CoordinatedStep, manager, optimizer, source, config, counter)
-            slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
-            return manager.of_worker(first), step, source, slots
-        if plan.place.asynchronous:
-            assert isinstance(manager, ParameterServerVariableMgr)  # validated
-            steps, sources = self._async_steps(manager, optimizer)
-            return manager.of_worker(first), next(iter(steps.values())), JoinedInput(sources), steps
-        source = self.inputs("train", manager)
-        config = self._step_config()
+
+def _distribution(plan: RunPlan, manager: VariableMgr) -> InputDistribution:
+    given = plan.input.distribution
+    assert given is not None
+    assert isinstance(manager, StrategyVariableMgr)
+    per_replica = given.input_replication == "per_replica"
+    on_device = given.prefetch_on_device
+    strategy = manager.strategy
+    return InputDistribution(
+        strategy=strategies.for_input_per_replica(strategy) if per_replica else strategy,
+        manual=given.input_sharding == "manual",
+        per_replica=per_replica,
+        auto_shard_policy=given.auto_shard_policy,
+        prefetch_on_device=not per_replica if on_device is None else on_device,
+    )
+
+
+def _evaluator(plan: RunPlan, devices: runtime.Devices, manager: VariableMgr) -> Evaluator:
+    host = HostMetrics(plan.network.model)
+    if plan.input.metrics_in_process:
+        files = plugins.files(vars(plan.params))
+        host = InProcess(plan.params.model, plan.network.dataset.name, files)
+    layout = runtime.data_format(plan.params.data_format, devices.kind)
+    return Evaluator(plan, manager, make_inputs(plan, devices, "validation"), layout, host)
+
+
+def _steps(
+    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
+    """The manager whose variables an evaluation reads; step, inputs, workers of `BuiltRun`."""
+    if plan.work is Work.EVALUATION:
+        return manager, None, None, {}
+    if not plan.place.asynchronous and not plan.place.coordinated:
+        inputs = make_inputs(plan, devices, "train", manager)
+        config = _step_config(plan, devices)
         if config.frozen:
             manager.after_initialization()  # before the values of all copies become constants
-        return manager, self._step(TrainStep, manager, optimizer, source, config), source, {}
+        return manager, _step(plan, devices, manager, optimizer, inputs, config), inputs, {}
+    make = _coordinated_steps if plan.place.coordinated else _async_steps
+    return make(plan, devices, manager, optimizer)
 
-    def _async_steps(
-        self, manager: ParameterServerVariableMgr, optimizer: Optimizer | None
-    ) -> tuple[dict[str, TrainStep], list[InputSource]]:
-        """A step and an input for each worker, all on the variables of one manager."""
-        job = self.plan.place.job
-        counter = UpdateCounter(job.ps_devices[0])
-        steps, sources = {}, []
-        for worker in job.workers:
-            source = self._worker_input("train", worker, job.num_workers)
-            config = dataclasses.replace(
-                self._step_config(), first_tower=worker.index * job.towers_per_worker
+
+def _coordinated_steps(
+    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
+    """As `_steps`: one step, which any idle worker runs."""
+    job = plan.place.job
+    assert isinstance(manager, ParameterServerStrategyVariableMgr)
+    inputs = CoordinatedInput(
+        [
+            _worker_input(
+                *(plan, devices, "train", worker, job.num_workers),
+                towers=None if plan.params.data_dir is None else [worker.device("cpu")],
             )
-            own = manager.of_worker(self.devices.job.devices_of(worker))
-            # One after the other: tracing is not safe in threads.
-            steps[str(worker)] = self._step(TrainStep, own, optimizer, source, config, counter)
-            sources.append(source)
-        return steps, sources
+            for worker in job.workers
+        ]
+    )
+    config = dataclasses.replace(_step_config(plan, devices), host=WORKER_HOST, bn_stats="first")
+    counter = UpdateCounter(job.ps_devices[0])
+    step = _step(plan, devices, manager, optimizer, inputs, config, counter, CoordinatedStep)
+    slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
+    return manager.of_worker(devices.job.devices_of(job.workers[0])), step, inputs, slots
 
-    def _step(
-        self,
-        kind: type[TrainStep],
-        manager: VariableMgr,
-        optimizer: Optimizer | None,
-        inputs: InputSource,
-        config: StepConfig,
-        counter: UpdateCounter | None = None,
-    ) -> TrainStep:
-        plan = self.plan
-        numerics = plan.numerics
-        scale = LossScale(numerics.loss_scale)
-        if numerics.scale_doubles_after is not None:
-            every = numerics.scale_doubles_after
-            scale = AutoLossScale(numerics.loss_scale, every, self.devices.cpu)
-        return kind(
-            plan.network.model,
-            plan.network.spec,
-            manager,
-            optimizer,
-            inputs,
-            config,
-            scale,
-            counter,
-        )
 
-    def _manager_spec(self) -> VariableMgrSpec:
-        return VariableMgrSpec(
-            variable_update=self.plan.place.mode.name,
-            devices=self.devices.towers,
-            parameter_device="cpu"
-            if self.plan.params.local_parameter_device == "cpu"
-            else "towers",
-            cpu_device=self.devices.cpu,
-            ps_devices=self.devices.job.ps_devices,
-            ps_strategy=self.plan.params.ps_strategy,
-            variable_caching=self.plan.params.variable_caching,
-            variable_dtype="float16" if self.plan.params.fp16_vars else "float32",
-            reduction=self.plan.exchange.update.reduction,
-            staged=self.plan.params.staged_vars and self.plan.work.trains,
-            aggregation=self.plan.exchange.aggregation,
-            cross_device=self.plan.exchange.cross_device,
-            seed=self.plan.params.tf_random_seed,
-            job=self.devices.job,
-        )
+def _async_steps(
+    plan: RunPlan, devices: runtime.Devices, manager: VariableMgr, optimizer: Optimizer | None
+) -> tuple[VariableMgr, TrainStep, InputSource, Mapping[str, TrainStep]]:
+    """As `_steps`: a step and an input for each worker, all on the variables of one manager."""
+    job = plan.place.job
+    assert isinstance(manager, ParameterServerVariableMgr)  # validated
+    counter = UpdateCounter(job.ps_devices[0])
+    steps, sources = {}, []
+    for worker in job.workers:
+        source = _worker_input(plan, devices, "train", worker, job.num_workers)
+        first = worker.index * job.towers_per_worker
+        config = dataclasses.replace(_step_config(plan, devices), first_tower=first)
+        own = manager.of_worker(devices.job.devices_of(worker))
+        # One after the other: tracing is not safe in threads.
+        steps[str(worker)] = _step(plan, devices, own, optimizer, source, config, counter)
+        sources.append(source)
+    first_worker = manager.of_worker(devices.job.devices_of(job.workers[0]))
+    return first_worker, next(iter(steps.values())), JoinedInput(sources), steps
 
-    def _step_config(self) -> StepConfig:
-        job = self.plan.place.job
-        together = job.towers_per_worker if self.plan.place.asynchronous else job.num_towers
-        return StepConfig(
-            host=self.devices.cpu,
-            data_format=runtime.data_format(self.plan.params.data_format, self.devices.kind),
-            conv_gradients=runtime.conv_gradients(self.plan, self.devices.kind),
-            compute_dtype=self.plan.numerics.dtype,
-            update=self.plan.exchange.update,
-            bn_stats=self.plan.params.bn_stats if together > 1 else "first",
-            label_smoothing=self.plan.params.label_smoothing,
-            report_total_loss=self.plan.params.loss_type_to_report == "total_loss",
-            metrics=self.plan.params.print_training_accuracy or self.plan.work is Work.FORWARD,
-            forward_only=self.plan.work is Work.FORWARD,
-            calibration=self._calibration(),
-            frozen=self.plan.numerics.frozen,
-            xla_compile=self.plan.params.xla_compile,
-            seed=self.plan.params.tf_random_seed,
-            first_tower=self.devices.job.own_towers.start,
-            training_steps=self.plan.length.training_steps,
-        )
 
-    def _calibration(self) -> Any:
-        """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
-        if self.plan.params.precision != "int8":
-            return None
-        rows = tf.range(_CALIBRATION_EXAMPLES)
-        preprocess = self.plan.network.preprocess(training=False)
-        drawn = synthetic_rows(
-            rows, self.plan.params.tf_random_seed, self.plan.network.examples, preprocess
-        )
-        elements = self.plan.network.spec.elements
-        return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features
+def _step(
+    plan: RunPlan,
+    devices: runtime.Devices,
+    manager: VariableMgr,
+    optimizer: Optimizer | None,
+    inputs: InputSource,
+    config: StepConfig,
+    counter: UpdateCounter | None = None,
+    kind: type[TrainStep] = TrainStep,
+) -> TrainStep:
+    numerics = plan.numerics
+    scale = LossScale(numerics.loss_scale)
+    if numerics.scale_doubles_after is not None:
+        every = numerics.scale_doubles_after
+        scale = AutoLossScale(numerics.loss_scale, every, devices.cpu)
+    return kind(
+        plan.network.model,
+        plan.network.spec,
+        manager,
+        optimizer,
+        inputs,
+        config,
+        scale,
+        counter,
+    )
+
+
+def _manager_spec(plan: RunPlan, devices: runtime.Devices) -> VariableMgrSpec:
+    return VariableMgrSpec(
+        variable_update=plan.place.mode.name,
+        devices=devices.towers,
+        parameter_device="cpu" if plan.params.local_parameter_device == "cpu" else "towers",
+        cpu_device=devices.cpu,
+        ps_devices=devices.job.ps_devices,
+        ps_strategy=plan.params.ps_strategy,
+        variable_caching=plan.params.variable_caching,
+        variable_dtype="float16" if plan.params.fp16_vars else "float32",
+        reduction=plan.exchange.update.reduction,
+        staged=plan.params.staged_vars and plan.work.trains,
+        aggregation=plan.exchange.aggregation,
+        cross_device=plan.exchange.cross_device,
+        seed=plan.params.tf_random_seed,
+        job=devices.job,
+    )
+
+
+def _step_config(plan: RunPlan, devices: runtime.Devices) -> StepConfig:
+    job, flags = plan.place.job, plan.params
+    together = job.towers_per_worker if plan.place.asynchronous else job.num_towers
+    return StepConfig(
+        host=devices.cpu,
+        data_format=runtime.data_format(flags.data_format, devices.kind),
+        conv_gradients=runtime.conv_gradients(plan, devices.kind),
+        compute_dtype=plan.numerics.dtype,
+        update=plan.exchange.update,
+        bn_stats=flags.bn_stats if together > 1 else "first",
+        label_smoothing=flags.label_smoothing,
+        report_total_loss=flags.loss_type_to_report == "total_loss",
+        metrics=flags.print_training_accuracy or plan.work is Work.FORWARD,
+        forward_only=plan.work is Work.FORWARD,
+        calibration=_calibration(plan) if flags.precision == "int8" else None,
+        frozen=plan.numerics.frozen,
+        xla_compile=flags.xla_compile,
+        seed=flags.tf_random_seed,
+        first_tower=devices.job.own_towers.start,
+        training_steps=plan.length.training_steps,
+    )
+
+
+def _calibration(plan: RunPlan) -> Any:
+    """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
+    rows = tf.range(_CALIBRATION_EXAMPLES)
+    preprocess = plan.network.preprocess(training=False)
+    drawn = synthetic_rows(rows, plan.params.tf_random_seed, plan.network.examples, preprocess)
+    elements = plan.network.spec.elements
+    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features

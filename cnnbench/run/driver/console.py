@@ -1,4 +1,4 @@
-"""What a run prints, and the parts that every scenario uses.
+"""What a run prints.
 
 Scripts parse these lines, so nothing else may go to standard output; everything
 new goes to standard error through `cnnbench.base.terminal`. tests/golden/ holds the captured
@@ -10,23 +10,23 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from cnnbench.base.stats import Speed
 from cnnbench.base.terminal import LineWriter, Messages, Progress
 from cnnbench.base.text import Duration, exact, number, percent
 from cnnbench.base.time_series import Shape, SteadyState, StepTimeLevel
-from cnnbench.machine.watch import Watch
-from cnnbench.plan.run_plan import RunPlan
-from cnnbench.records.measurements import Measurements
-from cnnbench.records.metric import SUMMARY, Summary
-from cnnbench.records.run import RunRecord, run_steady_state
-from cnnbench.run.runtime.activity import Activity
-from cnnbench.run.runtime.turns import Turns
+from cnnbench.records.metric import SUMMARY
+from cnnbench.records.run import LossScaling, RunRecord, run_steady_state
 
 if TYPE_CHECKING:
+    from cnnbench.machine.watch import Watch
+    from cnnbench.plan.run_plan import RunPlan
+    from cnnbench.records.measurements import Measurements
+    from cnnbench.records.result_files import ResultFiles
+    from cnnbench.run.driver.membership import Membership
     from cnnbench.run.driver.step_profile import StepProfiler
 
 
@@ -122,81 +122,87 @@ class Console:
         self.lines(" ".join([*values, f"[{examples} examples]"]))
 
 
-# Parts of a run that every scenario uses; without TensorFlow.
-
-
 @dataclass(frozen=True)
-class ScenarioContext:
-    """Parts that every scenario uses.
+class RunOutput:
+    """Where a run prints and writes: its log, notices and warnings, progress, and result files."""
 
-    Attributes:
-      measurements: filled during the run.
-      watch: entered before the timed loop and left after it.
-      gone: returns workers that no longer answer, with the reasons; for runs that survive their
-        loss.
-      profiler: of the last steps of the warm-up.
-      turns: turns of this process, where several processes step in turn.
-      activity: what the loop is doing, for the watchdog.
-    """
-
-    plan: RunPlan
     console: Console
     messages: Messages
     progress: Progress
+    files: ResultFiles
+
+
+class Run:
+    """What the functions of scenarios.py and `Training` take of a run; see `BenchmarkCNN`.
+
+    Attributes:
+      plan: what to run.
+      output: what the run prints, and its result files.
+      measurements: filled during the run.
+      watch: conditions of the machine, entered before the timed loop and left after it; None while
+        nothing runs in this process.
+      membership: the other processes of the job.
+      profiler: of the last steps of the warm-up, if any.
+    """
+
+    plan: RunPlan
+    output: RunOutput
     measurements: Measurements
-    watch: Watch
-    gone: Callable[[], Mapping[str, str]] = dict
-    profiler: StepProfiler | None = None
-    turns: Turns = field(default_factory=Turns)
-    activity: Activity = field(default_factory=Activity)
+    watch: Watch | None
+    membership: Membership
+    profiler: StepProfiler | None
 
 
 # Notices about the results of a run, printed on standard error at its end.
 
 
-def steps_notice(plan: RunPlan) -> str | None:
-    """The numbers of steps of a run that has very many, most of all in its silent warm-up."""
-    warm_up, timed = plan.length.warm_up.most, plan.length.num_batches
-    evaluated = plan.length.num_eval_batches * (len(plan.length.eval_steps) + 1) * plan.work.trains
-    if warm_up <= 1000 and max(timed, evaluated) <= 1_000_000:
-        return None
-    return f"a long run: steps of the warm-up {warm_up}, timed {timed}, of evaluations {evaluated}"
+def notices(record: RunRecord) -> Iterator[tuple[str, bool]]:
+    """What to say about a run that has ended: texts, and whether each is a warning.
+
+    A run that has failed gets only the notices about its loss scale and its skipped records.
+    """
+    if record.loss_scaling is not None:
+        yield from ((line, False) for line in _loss_scaling_lines(record, record.loss_scaling))
+    if record.skipped_records is not None:
+        skipped = record.skipped_records
+        yield from ((f"skipped {line}", True) for line in skipped.first)
+        rest = skipped.count - len(skipped.first)
+        if rest > 0:
+            yield f"skipped {rest} more records, {skipped.count} in all", True
+    if record.status != "ok":
+        return
+    summary = record.summary()
+    for metric in SUMMARY.values():
+        line = None if metric.line is None else metric.line(summary)
+        if line:
+            yield line, False
+    if record.input_stages:
+        rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
+        *parts, (_, whole) = rates.items()
+        yield f"the input pipeline alone gives {number(whole)} images/s", False
+        if parts:
+            stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
+            yield f"its stages, each with those before it, in images/s: {stages}", False
+    if record.warmup_status == "limit":
+        steps = len(record.warmup_step_seconds)
+        text = f"step times were not steady after {steps} warm-up steps, the most that "
+        yield text + "--max_warmup_batches allows; timing began nevertheless", True
+    achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
+    if achieved and peak and achieved > peak:
+        source = record.measured.peak_flops_source or ""
+        advice = "--peak_flops would correct it"
+        if source.startswith("measured"):
+            advice = "it was measured while other programs used the machine; measure again on a "
+            advice += "quiet machine"
+        text = f"MFU would be {percent(achieved / peak, 0)} and is left out: the peak ({source}) "
+        yield f"{text}is too low; {advice}", True
+    steady = run_steady_state(record)
+    if steady.shape is not Shape.TOO_SHORT and record.step_seconds:
+        yield _steady_state_notice(record, steady)
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """The lines of the metrics that have one, as far as known."""
-    lines = (metric.line(summary) for metric in SUMMARY.values() if metric.line is not None)
-    return [*filter(None, lines)]
-
-
-def input_lines(record: RunRecord) -> list[str]:
-    """Throughput of the input pipeline alone, where it was measured."""
-    if not record.input_stages:
-        return []
-    rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
-    *parts, (_, whole) = rates.items()
-    lines = [f"the input pipeline alone gives {number(whole)} images/s"]
-    if parts:
-        stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
-        lines.append(f"its stages, each with those before it, in images/s: {stages}")
-    return lines
-
-
-def skipped_lines(record: RunRecord) -> list[str]:
-    """The first records that were skipped, and how many there are; empty without any."""
-    skipped = record.skipped_records
-    if skipped is None:
-        return []
-    rest = skipped.count - len(skipped.first)
-    more = [f"skipped {rest} more records, {skipped.count} in all"] if rest > 0 else []
-    return [*(f"skipped {line}" for line in skipped.first), *more]
-
-
-def loss_scaling_lines(record: RunRecord) -> list[str]:
+def _loss_scaling_lines(record: RunRecord, scaling: LossScaling) -> list[str]:
     """Skipped steps and changes of an automatic loss scale; empty without any."""
-    scaling = record.loss_scaling
-    if scaling is None:
-        return []
     warmup = len(scaling.warmup_skipped_steps)
     skipped = warmup + len(scaling.skipped_steps)
     moved = f"the loss scale went from {exact(scaling.start)} to {exact(scaling.end)}"
@@ -212,40 +218,8 @@ def loss_scaling_lines(record: RunRecord) -> list[str]:
     return [line]
 
 
-def warm_up_warning(record: RunRecord) -> str | None:
-    """A warning if --warmup=auto has reached its limit."""
-    if record.warmup_status != "limit":
-        return None
-    return (
-        f"step times were not steady after {len(record.warmup_step_seconds)} warm-up steps, the "
-        "most that --max_warmup_batches allows; timing began nevertheless"
-    )
-
-
-def peak_warning(record: RunRecord) -> str | None:
-    """A warning if the achieved FLOP rate exceeds the peak of the devices."""
-    summary = record.summary()
-    achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
-    if not achieved or not peak or achieved <= peak:
-        return None
-    source = record.measured.peak_flops_source or ""
-    advice = (
-        "it was measured while other programs used the machine; measure again on a quiet machine"
-        if source.startswith("measured")
-        else "--peak_flops would correct it"
-    )
-    share = percent(achieved / peak, 0)
-    return f"MFU would be {share} and is left out: the peak ({source}) is too low; {advice}"
-
-
-def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
-    """Text about the start of the steady state, and whether it is a warning.
-
-    None where the series is too short to tell.
-    """
-    found = run_steady_state(record)
-    if found.shape is Shape.TOO_SHORT or not record.step_seconds:
-        return None
+def _steady_state_notice(record: RunRecord, found: SteadyState) -> tuple[str, bool]:
+    """Text about the start of the steady state, and whether it is a warning."""
     if found.start is None:
         text = "step times reached no steady state"
         if len(found.levels) > 1:
@@ -257,22 +231,17 @@ def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
     if not unsteady:
         where = _place(found, found.start)
         return f"step times are steady from {where} on", False
-    return _late(record, found, unsteady), True
-
-
-def _late(record: RunRecord, found: SteadyState, unsteady: int) -> str:
-    assert found.start is not None
     text = (
         f"step times are steady only from {_place(found, found.start)} on, after "
         f"{unsteady} of {len(record.step_seconds)} timed steps"
     )
     earlier = [level for level in found.levels if level.stop <= found.start]
     if found.shape is Shape.SLOWDOWN and earlier:
-        return f"{text}, and slower than before: {_change(earlier[-1], found.levels[-1])}"
-    if record.warmup_status == "fixed":
+        text += f", and slower than before: {_change(earlier[-1], found.levels[-1])}"
+    elif record.warmup_status == "fixed":
         needed = found.warmup_steps + unsteady
         text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
-    return text
+    return text, True
 
 
 def _place(found: SteadyState, index: int) -> str:

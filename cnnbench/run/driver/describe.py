@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cnnbench.base.text import count
 from cnnbench.machine.checks import RunFlags
@@ -17,6 +17,7 @@ from cnnbench.variable_mgr.modes import Processes, Reduction
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
+    from cnnbench.run.step.train_step import TrainStep
 
 
 def describe(measurements: Measurements, *, plan: RunPlan, devices: runtime.Devices) -> None:
@@ -64,26 +65,28 @@ def _all_reduce(plan: RunPlan, *, on_gpu: bool) -> tuple[str, ...]:
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
     """Records numbers of variables and operations, and what a step sends."""
+    from cnnbench.run.observe.graphs import communication, traffic  # late: they load TensorFlow
+
+    if built.manager is None:
+        return
     assert measurements.placement is not None
-    variables = built.manager.savable_variables().values()
+    variables, job = built.manager.savable_variables().values(), built.devices.job
+    step = cast("TrainStep | None", built.step)  # of a run with a network
     measurements.placement = dataclasses.replace(
         measurements.placement,
         variables=len(variables),
         variable_copies=sum(len(variable.copies) for variable in variables),
-        reduction_operations=None if built.step is None else built.step.reduction_operations,
+        reduction_operations=None if step is None else step.reduction_operations,
     )
-    if built.step is None:
+    if step is None:
         return
-    from cnnbench.run.observe.graphs import communication, traffic  # late: it loads TensorFlow
-
-    job = built.devices.job
     if measurements.placement.all_reduce:
-        by = communication(built.step.graph, job.own_tower_devices)
+        by = communication(step.graph, job.own_tower_devices)
         measurements.placement = dataclasses.replace(
             measurements.placement, communication=by or None
         )
     if job.in_cluster:
-        sent = traffic(built.step.graph, job.num_workers)
+        sent = traffic(step.graph, job.num_workers)
         measurements.messages_per_step, measurements.bytes_per_step = sent
 
 

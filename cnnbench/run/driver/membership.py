@@ -22,6 +22,7 @@ from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
 from cnnbench.run.runtime.loading import without_info_lines
+from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.base import WorkerGroup
@@ -45,6 +46,10 @@ class Membership:
       lost: see `Watchdog`.
       facts: facts that must be equal in all processes.
       look: returns the progress of this process; None without supervision of progress.
+
+    Attributes:
+      activity: what the loop of this process is doing, which the watchdog reads.
+      turns: turns of this process, where several processes step in turn.
     """
 
     def __init__(
@@ -55,6 +60,8 @@ class Membership:
         facts: Mapping[str, str],
         look: Callable[[], Standing] | None = None,
     ) -> None:
+        self.activity = Doing.START
+        self.turns = Turns()
         self._job = job = setup.place.job
         self._setup = setup
         self._facts = facts
@@ -64,10 +71,8 @@ class Membership:
         stalls = look is not None and setup.params.stall_timeout > 0 and supervisor.state.program
 
         def spares(task: Task, state: str) -> bool:
-            evaluates = look is not None and look().doing is Doing.EVALUATION
-            return setup.place.tolerates_loss_of(task, state) and not (
-                evaluates and task == job.workers[0]
-            )
+            evaluates = self.activity is Doing.EVALUATION and task == job.workers[0]
+            return setup.place.tolerates_loss_of(task, state) and not evaluates
 
         self._watchdog = (
             Watchdog(
@@ -86,6 +91,15 @@ class Membership:
         self._met: Met | None = None
         self._joined = False
         self._culprits: dict[Task, str] = {}
+
+    @contextmanager
+    def doing(self, activity: Doing) -> Iterator[None]:
+        """Sets the activity within the block."""
+        before, self.activity = self.activity, activity
+        try:
+            yield
+        finally:
+            self.activity = before
 
     def meet(self) -> Collection[int]:
         """Waits for all processes, then starts the watchdog; comes before TensorFlow is loaded.

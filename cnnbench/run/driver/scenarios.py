@@ -11,7 +11,6 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,22 +20,14 @@ from cnnbench.base.interrupts import obey, uninterrupted
 from cnnbench.base.text import number
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, ReplicaDivergenceError
-from cnnbench.plan.run_plan import RunPlan
 from cnnbench.records import files
 from cnnbench.records.files import check_written, writing_output
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import InputStage
 from cnnbench.run.driver import checkpoints
-from cnnbench.run.driver.build import (
-    DEVICE_STAGE,
-    BuiltRun,
-    InputStep,
-    Trainable,
-    time_stage,
-    time_whole,
-)
-from cnnbench.run.driver.checkpoints import Restored
-from cnnbench.run.driver.console import ScenarioContext
+from cnnbench.run.driver.build import DEVICE_STAGE, BuiltRun, InputStep, time_stage, time_whole
+from cnnbench.run.driver.checkpoints import Exporter, Restored
+from cnnbench.run.driver.console import Run
 from cnnbench.run.driver.describe import log_parameters
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
@@ -48,15 +39,15 @@ from cnnbench.run.driver.observers import (
     Observer,
     TrainingSummaries,
 )
-from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.step_loop import LoopTimer
 from cnnbench.run.driver.training import Training
 from cnnbench.run.observe.graphs import write_graph
+from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import TracedFunction
 from cnnbench.variable_mgr import towers as tower_variable
-from cnnbench.variable_mgr.base import WorkerGroup
+from cnnbench.variable_mgr.base import VariableMgr, WorkerGroup
 from cnnbench.variable_mgr.towers import TowerVariable
 
 # --check_replica_consistency: whether the copies of every variable are still equal.
@@ -66,24 +57,12 @@ _DIGEST_BYTES = 16
 _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 
 
-def replica_checks(plan: RunPlan, built: BuiltRun, measurements: Measurements) -> list[Observer]:
-    """The check as an observer, if it is requested and there are copies to compare.
+class ReplicaCheck(Observer):
+    """Compares copies before the first step and after every `every` global steps.
 
     It compares variables in creation order, then slots. Moving averages of batch norm are not among
     them: a step updates copy 0 alone, and the others take it over before anything reads them, see
     `cnnbench.run.step.tower`.
-    """
-    manager, every = built.manager, plan.params.check_replica_consistency
-    if not (every and plan.work.trains and manager.replicas_in_sync):
-        return []
-    fewest = 1 if manager.workers is not None else 2
-    trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
-    compared = tuple(v for v in (*trained, *built.slots.values()) if len(v.copies) >= fewest)
-    return [ReplicaCheck(compared, every, measurements, manager.workers)] if compared else []
-
-
-class ReplicaCheck(Observer):
-    """Compares copies before the first step and after every `every` global steps.
 
     Each copy is compared on its own device with that of tower 0, and one bit per copy goes to the
     host; a variable is only read there when its copies differ. Where every worker of a job has
@@ -205,94 +184,137 @@ def _integers(array: Any) -> Any:
 # Scenarios of a run: training, evaluation, measurement of the input alone.
 
 
-def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
+def measure_input(run: Run, built: BuiltRun) -> float | None:
     """Times the input pipeline, which it closes, without a network: as a whole and by stages.
 
     Returns:
       Images/sec of the whole pipeline.
     """
-    plan, measurements = run.plan, run.measurements
-    training = Training(replace(run, turns=Turns()), Trainable(InputStep(inputs), inputs))
-    total = training.run(plan.length.num_batches)
+    length, measurements, inputs = run.plan.length, run.measurements, built.inputs
+    assert inputs is not None
+    turns, run.membership.turns = run.membership.turns, Turns()  # keeps its turn to the end
+    total = Training(run, built).run(length.num_batches)
+    run.membership.turns = turns
     measurements.note(input_wait_seconds=None)  # the whole loop waits
     inputs.close()
-    examples = plan.length.num_batches * plan.length.global_batch
+    examples = length.num_batches * length.global_batch
     seconds = measurements.measured.loop_seconds
     assert seconds is not None
     whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     stages = [time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
     measurements.input_stages = [*stages, whole]
-    if plan.length.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
-        run.messages.notice(
+    if length.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+        run.output.messages.notice(
             "the whole set fits into the shuffle buffer, so its files are read once per "
             "epoch: --num_epochs=1 or more measures that too"
         )
     return total
 
 
-def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
-    """Measures the throughput of a run's input pipeline alone; takes seconds."""
-    if run.plan.params.data_dir is None or built.inputs is None:
+def measure_limits(run: Run, built: BuiltRun) -> None:
+    """Measures what a record compares a run with, after it; takes seconds on a CPU.
+
+    These are the throughput of its input pipeline alone, and the peak FLOP rate of its devices.
+    """
+    plan, job, kind = run.plan, built.devices.job, built.devices.kind
+    if plan.params.data_dir is not None and built.inputs is not None:
+        try:
+            run.measurements.input_stages = [time_whole(built.inputs)]
+        except DataError as error:  # in records that the run itself did not reach
+            run.output.messages.warning(f"the input pipeline alone was not measured: {error}")
+    built.close()
+    if run.measurements.lost_workers:
+        return  # TensorFlow takes no new function once a process is gone
+    if plan.params.precision == "int8" and plan.machine.flags.peak_flops is None:
+        return  # there is no product of 8-bit integers to measure it by
+    peak = runtime.peak(
+        kind, built.devices.towers, plan.numerics.dtype, plan.machine.flags.peak_flops
+    )
+    if peak is None:
         return
-    try:
-        run.measurements.input_stages = [time_whole(built.inputs)]
-    except DataError as error:  # in records that the run itself did not reach
-        run.messages.warning(f"the input pipeline alone was not measured: {error}")
+    rate, source = peak
+    if kind == "cpu":
+        parts = job.machines
+    else:
+        parts = job.num_workers if job.client_per_worker else 1
+        # Logical GPUs share the rate of their card.
+        rate *= len(plan.machine.cards) / plan.machine.flags.num_gpus
+    run.measurements.note(peak_flops_per_sec=rate * parts, peak_flops_source=source)
 
 
 @contextmanager
 def _observing(
-    run: ScenarioContext, built: BuiltRun
-) -> Iterator[tuple[list[Observer], EvaluationResults]]:
+    run: Run, built: BuiltRun
+) -> Iterator[tuple[list[Observer], EvaluationResults | None]]:
     """Observers and evaluation results of the run, closed at its end."""
-    plan = run.plan
-    observers = replica_checks(plan, built, run.measurements)
-    summarized = plan.outputs.summary_verbosity and plan.outputs.save_summaries_steps
-    if summarized and plan.work.trains and plan.outputs.train_dir:
+    plan, manager, outputs = run.plan, built.manager, run.plan.outputs
+    assert manager is not None
+    observers: list[Observer] = []
+    every = plan.params.check_replica_consistency
+    if every and plan.work.trains and manager.replicas_in_sync:
+        fewest = 1 if manager.workers is not None else 2
+        trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
+        compared = tuple(v for v in (*trained, *built.slots.values()) if len(v.copies) >= fewest)
+        if compared:
+            check = ReplicaCheck(compared, every, run.measurements, manager.workers)
+            observers.append(check)
+    summarized = outputs.summary_verbosity and outputs.save_summaries_steps
+    if summarized and plan.work.trains and outputs.train_dir:
         assert built.step is not None
-        observers.append(TrainingSummaries(plan, built.step, built.manager))
+        assert not isinstance(built.step, InputStep)
+        observers.append(TrainingSummaries(plan, built.step, manager))
     if plan.summarizes_evaluations:
-        one = not plan.work.trains and files.is_prefix(plan.outputs.train_dir or "")
-        observers.append(EvaluationSummaries(plan.outputs.eval_dir, newest=not one))
-    if plan.outputs.benchmark_log_dir:
+        one = not plan.work.trains and files.is_prefix(outputs.train_dir or "")
+        observers.append(EvaluationSummaries(outputs.eval_dir, newest=not one))
+    if outputs.benchmark_log_dir:
         config, facts = run.measurements.config, run.measurements.environment
         parameters = log_parameters(plan, built.devices)
-        folder, test_id = plan.outputs.benchmark_log_dir, plan.outputs.benchmark_test_id
+        folder, test_id = outputs.benchmark_log_dir, outputs.benchmark_test_id
         observers.append(BenchmarkLog(folder, config, parameters, facts, test_id))
-    if plan.outputs.ml_perf_compliance_logging and plan.work.trains:
-        observers.append(MLPerfLog(plan, run.messages.plain))
+    if outputs.ml_perf_compliance_logging and plan.work.trains:
+        observers.append(MLPerfLog(plan, run.output.messages.plain))
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
-        host = None if built.evaluator is None else built.evaluator.host
-        outputs_of = run.console, run.measurements, observers, run.messages.warning
-        yield observers, stack.enter_context(closing(EvaluationResults(host, *outputs_of)))
+        results = None
+        if built.evaluator is not None:
+            uses = run.output.console, run.measurements, observers, run.output.messages.warning
+            results = EvaluationResults(built.evaluator.host, *uses)
+            stack.enter_context(closing(results))
+        yield observers, results
 
 
-def train(run: ScenarioContext, built: BuiltRun) -> float | None:
+def train(run: Run, built: BuiltRun) -> float | None:
     """Runs the training (or forward-only run) that was built.
 
     Returns:
       Images/sec of the last lines; None for runs that end without them.
     """
-    plan = run.plan
-    assert built.step is not None
+    plan, step, manager, outputs = run.plan, built.step, built.manager, run.plan.outputs
+    assert step is not None
+    assert not isinstance(step, InputStep)
+    assert manager is not None
     assert built.inputs is not None
     with _observing(run, built) as (observers, results):
-        if plan.outputs.graph_file:
-            write_graph("graph_file", plan.outputs.graph_file, built.step.graph.as_graph_def())
-        restored, steps = _initialize(run, built)
+        if outputs.graph_file:
+            write_graph("graph_file", outputs.graph_file, step.graph.as_graph_def())
+        restored, steps = _initialize(run, built, manager)
         # All that follows from the checkpoint: the others see none, and would wait for the chief.
         global_step, examples, steps, *passed_over = built.share_restored(
             restored.global_step, restored.examples, steps, *restored.passed_over
         )
-        for step in (built.step, *built.workers.values()):
-            step.resume(global_step)
+        for one in (step, *built.workers.values()):
+            one.resume(global_step)
         if plan.work.trains and examples and not built.inputs.synthetic:
             _resume_input(run, built.inputs, examples, passed_over)
-        built.manager.settle(built.inputs.devices)
-        probes = [] if run.profiler is None else [*run.profiler.probes(built.step.graph)]
-        probes += make_probes(plan, built.step.graph, run.messages)
+        manager.settle(built.inputs.devices)
+        probes = [] if run.profiler is None else [*run.profiler.probes(step.graph)]
+        files_of_probes = outputs.trace_file, outputs.tfprof_file, outputs.profile_layers
+        if any((*files_of_probes, outputs.partitioned_graph_file_prefix)):
+            # Late: it loads readers of profiles, which few runs need.
+            from cnnbench.run.driver.probes import make_probes
+
+            probes += make_probes(plan, step.graph, run.output.messages)
         training = Training(
             run,
             built,
@@ -301,16 +323,17 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
             probes=probes,
             observers=observers,
         )
-        run.measurements.loss_scale_start = built.step.loss_scale.value
+        run.measurements.loss_scale_start = step.loss_scale.value
         try:
             total = training.run(steps)
         finally:
-            run.measurements.loss_scale_end = built.step.loss_scale.value
-        _export(run, built)
+            run.measurements.loss_scale_end = step.loss_scale.value
+        if built.exporter is not None:
+            _export(run, built.exporter)
         return total
 
 
-def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
+def evaluate(run: Run, built: BuiltRun) -> float | None:
     """Runs the evaluation that was built, of every new checkpoint where that was asked for.
 
     Returns:
@@ -318,14 +341,15 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
     """
     evaluating = _evaluate if run.plan.place.job.is_chief else _evaluate_with_the_chief
     with _observing(run, built) as (_, results):
+        assert results is not None
         return evaluating(run, built, results)
 
 
-def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
+def _initialize(run: Run, built: BuiltRun, manager: VariableMgr) -> tuple[Restored, int]:
     """Restores a checkpoint if there is one; returns its state and the number of steps to run."""
     plan = run.plan
-    run.console.lines("Initializing graph")
-    built.manager.after_initialization()
+    run.output.console.lines("Initializing graph")
+    manager.after_initialization()
     if plan.outputs.train_dir is not None and plan.work.trains:
         files.clean(plan.outputs.train_dir)
     path = None if plan.outputs.train_dir is None else files.latest(plan.outputs.train_dir)
@@ -335,15 +359,15 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
             path = files.latest(backbone)
             if path is None:
                 raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
-            count = checkpoints.restore_backbone(built.manager, plan.network.model.backbone, path)
-            run.messages.notice(f"backbone of {count} variables restored from {path}")
+            count = checkpoints.restore_backbone(manager, plan.network.model.backbone, path)
+            run.output.messages.notice(f"backbone of {count} variables restored from {path}")
         return Restored(0, 0, ()), plan.length.num_batches
     restored = built.checkpoints.restore(path)
-    run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
+    run.output.messages.notice(f"resuming from {path} at global step {restored.global_step}")
     for notice in restored.notices:
-        run.messages.notice(notice)
+        run.output.messages.notice(notice)
     if restored.warning:
-        run.messages.warning(restored.warning)
+        run.output.messages.warning(restored.warning)
     if not plan.work.trains:
         return restored, plan.length.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
@@ -351,16 +375,14 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     assert plan.outputs.train_dir is not None
     plan.length.check_steps_left(plan.outputs.train_dir, restored.global_step)
     if steps < 1:
-        run.messages.notice(
+        run.output.messages.notice(
             "no step is left to train; only what comes at the end is done. For more steps, ask "
             "for more --num_batches"
         )
     return restored, max(0, steps)
 
 
-def _resume_input(
-    run: ScenarioContext, inputs: InputSource, examples: int, passed_over: Sequence[int]
-) -> None:
+def _resume_input(run: Run, inputs: InputSource, examples: int, passed_over: Sequence[int]) -> None:
     """Lets the input continue after the examples that earlier runs trained on."""
     plan = run.plan
     # Asynchronous workers have had approximately equal shares of them.
@@ -372,22 +394,23 @@ def _resume_input(
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
-    run.messages.notice(notice)
+    run.output.messages.notice(notice)
 
 
-def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults) -> float | None:
+def _evaluate(run: Run, built: BuiltRun, results: EvaluationResults) -> float | None:
     assert built.evaluator is not None
     assert built.checkpoints is not None
     train_dir = run.plan.outputs.train_dir
     assert train_dir is not None  # validated
+    assert run.watch is not None
     pause = run.plan.params.eval_interval_secs
-    interrupts = Interrupts(built.manager.workers)
+    interrupts = Interrupts(built.group)
     done: str | None = None
     while True:
         obey()
         path = files.latest(train_dir)
         if path is None:
-            run.console.lines(f"Checkpoint not found in {train_dir}")
+            run.output.console.lines(f"Checkpoint not found in {train_dir}")
             if not pause:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
         elif path != done:
@@ -398,48 +421,49 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
                     continue  # the running training has replaced it by a newer one
                 raise
             built.share_restored(restored.global_step)
-            run.console.lines(f"Successfully loaded model from {path}.")
+            run.output.console.lines(f"Successfully loaded model from {path}.")
             if restored.warning:
-                run.messages.warning(restored.warning)
+                run.output.messages.warning(restored.warning)
             timer = LoopTimer()
-            with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
-                found = built.evaluator.run(restored.global_step, run.console, interrupts)
+            with run.watch, run.membership.doing(Doing.EVALUATION), interrupts.shared():
+                found = built.evaluator.run(restored.global_step, run.output.console, interrupts)
             results.add(found)
             run.measurements.set_loop_time(*timer.loop())
             run.measurements.note(loop_images=found.evaluation.examples)
-            _export(run, built)
+            if built.exporter is not None:
+                _export(run, built.exporter)
             if not pause:
                 return found.evaluation.images_per_sec
             # Endless evaluations print a total each, and what could not be written.
-            check_written(run.messages.warning)
-            run.console.footer(found.evaluation.images_per_sec)
+            check_written(run.output.messages.warning)
+            run.output.console.footer(found.evaluation.images_per_sec)
             done = path
         end = time.monotonic() + pause
-        with run.activity.during(Doing.OTHERS):
+        with run.membership.doing(Doing.OTHERS):
             results.finish(pause)
             time.sleep(max(0.0, end - time.monotonic()))
 
 
-def _evaluate_with_the_chief(
-    run: ScenarioContext, built: BuiltRun, results: EvaluationResults
-) -> float:
+def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: EvaluationResults) -> float:
     """Takes part in the evaluations of the chief."""
     assert built.evaluator is not None
-    interrupts = Interrupts(built.manager.workers)
+    interrupts = Interrupts(built.group)
     while True:
-        with run.activity.during(Doing.OTHERS):  # waits for the chief, which waits for a checkpoint
+        # Waits for the chief, which waits for a checkpoint.
+        with run.membership.doing(Doing.OTHERS):
             (global_step,) = built.share_restored(0)
         with interrupts.shared():
-            found = built.evaluator.run(global_step, run.console, interrupts)
+            found = built.evaluator.run(global_step, run.output.console, interrupts)
         results.add(found)
         if not run.plan.params.eval_interval_secs:
             return found.evaluation.images_per_sec
         results.finish(0.0)
 
 
-def _export(run: ScenarioContext, built: BuiltRun) -> None:
-    if built.exporter is not None and run.plan.outputs.export_dir is not None:
-        with writing_output("export_dir", run.plan.outputs.export_dir):
-            with uninterrupted():
-                built.exporter.write(run.plan.outputs.export_dir)
-            run.messages.notice(f"SavedModel written to {run.plan.outputs.export_dir}")
+def _export(run: Run, exporter: Exporter) -> None:
+    folder = run.plan.outputs.export_dir
+    assert folder is not None
+    with writing_output("export_dir", folder):
+        with uninterrupted():
+            exporter.write(folder)
+        run.output.messages.notice(f"SavedModel written to {folder}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
@@ -24,12 +24,11 @@ from cnnbench.machine.facts import with_loaded_libraries
 from cnnbench.plan.place import Work
 from cnnbench.records.files import writing_output
 from cnnbench.records.run import Target
-from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import DisplayInterval, ScenarioContext
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.console import DisplayInterval, Run
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observers import Moment, Observer
-from cnnbench.run.driver.probes import Probe
 from cnnbench.run.driver.step_loop import (
     AsyncLoop,
     CoordinatedLoop,
@@ -40,6 +39,9 @@ from cnnbench.run.driver.step_loop import (
 )
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.step.train_step import StepResult, TrainStep
+
+if TYPE_CHECKING:
+    from cnnbench.run.driver.probes import Probe
 
 _SILENT = 60.0  # seconds of a warm-up without a terminal
 
@@ -66,7 +68,8 @@ class Training:
     """Runs one training (or forward-only) job and fills its measurements.
 
     Args:
-      parts: parts with a step and its input.
+      run: the driver of the run, whose measurements are filled.
+      built: parts with a step and its input.
       results: None unless the plan has evaluations.
       global_step: number of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
@@ -74,46 +77,31 @@ class Training:
 
     def __init__(
         self,
-        run: ScenarioContext,
-        parts: Trainable,
+        run: Run,
+        built: BuiltRun,
         *,
         results: EvaluationResults | None = None,
         global_step: int = 0,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
-        assert parts.step is not None
-        assert parts.inputs is not None
-        self._context = run
-        plan = run.plan
-        self._plan = plan
-        self._console = run.console
-        self._progress = run.progress
-        self._measurements = run.measurements
-        self._turns = run.turns
-        self._activity = run.activity
-        self._step = parts.step
-        self._inputs = parts.inputs
-        self._evaluator = parts.evaluator
-        self._checkpoints = parts.checkpoints
-        self._lag = parts.lag
-        self._group = parts.group
-        self._workers = parts.workers
-        self._learning_rate = plan.rates.schedule
+        assert built.step is not None
+        assert built.inputs is not None
+        self._run, self._built = run, built
+        self._step, self._inputs = built.step, built.inputs
         self._results = results
-        self.global_step = global_step
         self._probes = probes
         self._observers = observers
-        self._steps = 0
-        self._interrupts = Interrupts(parts.group)
-        self._speed = RunningSpeed(plan.length.global_batch, plan.outputs.display_perf_ewma)
-        self._save_directory = plan.outputs.train_dir if plan.work.trains else None
-        self._start = self._before_loop = global_step
+        self._interrupts = Interrupts(built.group)
+        self._speed = RunningSpeed(run.plan.length.global_batch, run.plan.outputs.display_perf_ewma)
+        self._display: DisplayInterval | None = None  # in the timed loop
         self._timer = LoopTimer()
+        self.global_step = self._start = self._before_loop = global_step
+        self._steps = 0
+        self._last = StepValues(0.0, (), False)
         self._last_save = self._silent_since = time.monotonic()
         self._unjudged: Evaluated | None = None
         self._stopped_early = False
-        self._last = StepValues(0.0, (), False)
 
     def run(self, steps: int) -> float | None:
         """Warms up, runs `steps` timed steps, prints, saves and evaluates.
@@ -122,6 +110,8 @@ class Training:
           Images/sec of the whole timed loop; None without steps, and when evaluations interrupted
           it, since no total is printed then.
         """
+        run, membership = self._run, self._run.membership
+        assert run.watch is not None
         with self._interrupts.shared():
             if not steps:  # resumed after the last step
                 return self._finish(0.0, steps)
@@ -131,92 +121,98 @@ class Training:
             self._warm_up(loop)
             if self._stopped_early:
                 return self._finish(0.0, 0)
-            plan = self._plan
+            plan = run.plan
             shown = plan.params.print_training_accuracy or plan.work is Work.FORWARD
-            self._console.table_header(
+            run.output.console.table_header(
                 plan.params.loss_type_to_report,
-                self._plan.network.model.metric_names if shown else (),
+                plan.network.model.metric_names if shown else (),
             )
-            self._progress.start("training", steps, self._plan.length.global_batch)
+            run.output.progress.start("training", steps, plan.length.global_batch)
             waited = self._waited()
             self._steps = steps
-            with self._activity.during(Doing.OTHERS):
-                self._turns.wait()  # until the others have warmed up
-            if self._turns.taken:
-                self._measurements.begin_turn(self._turns.seconds)
-            with self._context.watch:
+            with membership.doing(Doing.OTHERS):
+                membership.turns.wait()  # until the others have warmed up
+            if membership.turns.taken:
+                run.measurements.begin_turn(membership.turns.seconds)
+            with run.watch:
                 self._before_loop = self.global_step
                 self._timer = LoopTimer()
                 self._display = DisplayInterval(plan.outputs.display_every)
                 try:
                     loop.run(steps, self._step_done, self._pause_due, self._pause)
                     # With several processes this would contact a master, or lost processes.
-                    if self._group is None and not self._workers:
+                    if self._built.group is None and not self._built.workers:
                         tf.test.experimental.sync_devices()
                 finally:
                     spent = self._timer.loop()
-                    self._measurements.set_loop_time(*spent)
-                    self._measurements.note(input_wait_seconds=self._waited() - waited)
-                    self._progress.finish()
-            self._measure_latency()
-            self._activity.doing = Doing.END
-            with self._activity.during(Doing.OTHERS):
-                self._turns.wait(steps_left=False)
+                    run.measurements.set_loop_time(*spent)
+                    run.measurements.note(input_wait_seconds=self._waited() - waited)
+                    run.output.progress.finish()
+            if self._built.lag and not plan.work.trains:
+                self._measure_latency()
+            membership.activity = Doing.END
+            with membership.doing(Doing.OTHERS):
+                membership.turns.wait(steps_left=False)
             return self._finish(spent.wall, steps)
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, where steps were launched ahead."""
-        if self._plan.work.trains or not self._lag:
-            return
-        batches = min(len(self._measurements.step_seconds), FEWEST_FOR_P99)
+        latencies, progress = self._run.measurements.latency_seconds, self._run.output.progress
+        batches = min(len(self._run.measurements.step_seconds), FEWEST_FOR_P99)
 
         def done(step: int, spent: StepTime, values: StepValues) -> None:
             self._check_stop(values)
-            self._measurements.latency_seconds.append(spent.seconds)
-            self._progress.update(step)
+            latencies.append(spent.seconds)
+            progress.update(step)
 
-        self._progress.start("latency", batches)
+        progress.start("latency", batches)
         try:
             StepLoop(self._launch, self._read, 0).run(batches, done)
         finally:
-            self._progress.finish()
+            progress.finish()
 
     def _waited(self) -> float:
         """Seconds spent waiting for input; the mean over workers that wait independently."""
-        if not self._workers:
+        if not self._built.workers:
             return self._inputs.wait_seconds
-        return fmean(step.input_wait_seconds for step in self._workers.values())
+        return fmean(step.input_wait_seconds for step in self._built.workers.values())
 
     def _make_loop(self) -> StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]:
-        if not self._workers:
-            return StepLoop(self._launch, self._read, self._lag)
-        works = {name: partial(self._update, name, step) for name, step in self._workers.items()}
-        names = [str(worker) for worker in self._plan.place.job.workers]
-        gone = self._context.gone
+        steps, place = self._built.workers, self._run.plan.place
+        if not steps:
+            return StepLoop(self._launch, self._read, self._built.lag)
+        works = {name: partial(self._update, name, step) for name, step in steps.items()}
+        names = [str(worker) for worker in place.job.workers]
+        gone = self._run.membership.gone
 
         def waits() -> dict[str, float]:
             return {names[shard]: seconds for shard, seconds in self._inputs.waiting().items()}
 
-        stuck = Stuck(self._plan.params.stall_timeout, waits)
-        if self._plan.place.coordinated:
+        stuck = Stuck(self._run.plan.params.stall_timeout, waits)
+        if place.coordinated:
             return CoordinatedLoop(works, names, self._lost, gone, stuck)
         return AsyncLoop(works, self._lost, gone, stuck, begin=use_own_executor)
 
     def _update(self, worker: str, step: TrainStep, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""
-        values = self._values(step(self._learning_rate(self._before_loop + number - 1)))
+        rate = self._run.plan.rates.schedule(self._before_loop + number - 1)
+        values = self._values(step(rate))
         return values if values.worker else values._replace(worker=worker)
 
     def _lost(self, worker: str, error: Exception) -> None:
-        self._measurements.lost_workers.append(worker)
-        self._context.messages.warning(
+        self._run.measurements.lost_workers.append(worker)
+        self._run.output.messages.warning(
             f"{worker} is lost, the others continue: {first_line(error)}"
         )
 
     def _warm_up(self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues]) -> None:
-        warm_up, measurements = self._plan.length.warm_up, self._measurements
-        self._console.lines("Running warm up")
-        self._progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
+        run, warm_up, measurements = (
+            self._run,
+            self._run.plan.length.warm_up,
+            self._run.measurements,
+        )
+        run.output.console.lines("Running warm up")
+        run.output.progress.start("warm-up, at most" if warm_up.auto else "warm-up", warm_up.most)
         steady = False
 
         # A probe is entered in the pause before its step and left in the pause after it.
@@ -232,14 +228,14 @@ class Training:
                     looking.enter_context(look)
             if step in warm_up.checks:
                 steady = steady_state(measurements.warmup_step_seconds).reached
-                if self._group is not None:
-                    steady = self._group.decided(steady)
+                if self._built.group is not None:
+                    steady = self._built.group.decided(steady)
             return steady
 
         def due(step: int) -> bool:
             return step in warm_up.checks or step in edges or self._pause_due(step)
 
-        self._activity.doing = Doing.OTHERS if self._workers else Doing.STEP
+        run.membership.activity = Doing.OTHERS if self._built.workers else Doing.STEP
         with ExitStack() as looking:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, due, pause)
@@ -248,137 +244,125 @@ class Training:
         )
         measurements.environment = with_loaded_libraries(measurements.environment)
         measurements.publish()
-        self._progress.finish()
-        self._console.lines("Done warm up")
+        run.output.progress.finish()
+        run.output.console.lines("Done warm up")
 
     def _launch(self) -> StepResult:
         if self._interrupts.pending:
             assert isinstance(self._step, TrainStep)  # with a group of workers
             self._step.request_stop()
-        result = self._step(self._learning_rate(self.global_step))
+        result = self._step(self._run.plan.rates.schedule(self.global_step))
         self.global_step += 1
         return result
 
     def _warmup_done(self, step: int, spent: StepTime, values: StepValues) -> None:
-        self._count(values)
+        measurements, most = self._run.measurements, self._run.plan.length.warm_up.most
         if step == 1:
-            self._measurements.first_step_seconds = spent.seconds
-        self._measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
-        self._last = values
-        self._check_stop(values)
+            measurements.first_step_seconds = spent.seconds
+        measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
         # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
         # with --warmup=auto.
-        most = self._plan.length.warm_up.most
-        self._check_loss(step - 1 - most, values.loss)
-        if not self._progress.update(step) and time.monotonic() >= self._silent_since + _SILENT:
+        self._ended(step - 1 - most, values)
+        shown = self._run.output.progress.update(step)
+        if not shown and time.monotonic() >= self._silent_since + _SILENT:
             left = duration((most - step) * spent.seconds)
-            self._context.messages.notice(f"warm-up step {step} of {most}, {left} left")
+            self._run.output.messages.notice(f"warm-up step {step} of {most}, {left} left")
             self._silent_since = time.monotonic()
 
     def _step_done(self, step: int, spent: StepTime, values: StepValues) -> None:
-        self._count(values)
+        measurements = self._run.measurements
         if values.worker:
-            self._measurements.updates.append((values.worker, values.staleness or 0))
-        if self._measurements.first_step_seconds is None:
-            self._measurements.first_step_seconds = spent.seconds
-        self._measurements.add_step(
+            measurements.updates.append((values.worker, values.staleness or 0))
+        if measurements.first_step_seconds is None:
+            measurements.first_step_seconds = spent.seconds
+        measurements.add_step(
             spent.seconds, values.loss, skipped=values.skipped, cpu_seconds=spent.cpu_seconds
         )
         self._speed.add(spent.seconds)
-        self._last = values
-        self._check_stop(values)
-        self._check_loss(step, values.loss)
+        self._ended(step, values)
+        assert self._display is not None
         if self._display.is_over(step) or step == 1:
             speed = self._speed.current()
-            self._console.row(step, speed, values.loss, values.metrics)
+            self._run.output.console.row(step, speed, values.loss, values.metrics)
             for observer in self._observers:
-                names = self._plan.network.model.metric_names
+                names = self._run.plan.network.model.metric_names
                 metrics = dict(zip(names, values.metrics, strict=False))  # none without the flag
                 observer.displayed(step, speed.mean, metrics)
-        self._progress.update(step)
+        self._run.output.progress.update(step)
+
+    def _ended(self, step: int, values: StepValues) -> None:
+        """Ends the run after an interrupt, or a step whose loss is not finite."""
+        if values.worker:  # synchronous steps are counted when launched
+            self.global_step += 1
+        self._last = values
+        self._check_stop(values)
+        if not math.isfinite(values.loss) and not self._run.plan.params.allow_nonfinite:
+            raise NonFiniteLossError(step, values.loss)
 
     def _check_stop(self, values: StepValues) -> None:
         if values.stop:
             raise KeyboardInterrupt
         obey()
 
-    def _count(self, values: StepValues) -> None:
-        if values.worker:  # synchronous steps are counted when launched
-            self.global_step += 1
-
-    def _check_loss(self, step: int, loss: float) -> None:
-        if not math.isfinite(loss) and not self._plan.params.allow_nonfinite:
-            raise NonFiniteLossError(step, loss)
-
     def _pause_due(self, step: int) -> bool:
         """Whether anything is due after this step of the warm-up or of the timed loop."""
+        global_step = self._before_loop + step
         return (
-            self._evaluation_due(step)
-            or self._save_due(step)
+            global_step in self._run.plan.length.eval_steps
+            or self._save_due(global_step)
             or (self._results is not None and self._results.ready)
-            or self._turn_is_over(step)
-            or any(self._due_observers(step))
+            or (step < self._steps and self._run.membership.turns.due())
+            or any(observer.due(global_step) for observer in self._observers)
         )
 
-    def _due_observers(self, step: int) -> list[Observer]:
-        return [one for one in self._observers if one.due(self._before_loop + step)]
-
-    def _evaluation_due(self, step: int) -> bool:
-        return self._before_loop + step in self._plan.length.eval_steps
-
-    def _turn_is_over(self, step: int) -> bool:
-        return step < self._steps and self._turns.due()
-
-    def _let_others(self) -> None:
-        """Passes the turn to other processes; excluded from step times and loop time."""
-        with (
-            self._timer.away(),
-            self._context.watch.suspended(),
-            self._activity.during(Doing.OTHERS),
-        ):
-            waited = self._turns.wait()
-        self._measurements.begin_turn(self._turns.seconds, *waited)
-
-    def _save_due(self, step: int) -> bool:
-        if self._save_directory is None:
+    def _save_due(self, global_step: int) -> bool:
+        if self._run.plan.saves_into is None:
             return False
-        if self._plan.outputs.save_model_steps:
-            return (self._before_loop + step) % self._plan.outputs.save_model_steps == 0
-        if self._plan.outputs.save_model_secs:
-            return time.monotonic() - self._last_save >= self._plan.outputs.save_model_secs
+        outputs = self._run.plan.outputs
+        if outputs.save_model_steps:
+            return global_step % outputs.save_model_steps == 0
+        if outputs.save_model_secs:
+            return time.monotonic() - self._last_save >= outputs.save_model_secs
         return False
 
     def _pause(self, step: int) -> bool:
-        with self._activity.during(Doing.PAUSE):
-            if self._save_due(step):
+        global_step = self._before_loop + step
+        with self._run.membership.doing(Doing.PAUSE):
+            if self._save_due(global_step):
                 self._save()
             if self._results is not None:
                 self._results.publish()
-            for observer in self._due_observers(step):
-                observer.paused(self._moment())
-            if self._turn_is_over(step):
+            for observer in self._observers:
+                if observer.due(global_step):
+                    observer.paused(self._moment())
+            if step < self._steps and self._run.membership.turns.due():
                 self._let_others()
-            return self._reaches_target(step)
+            if global_step not in self._run.plan.length.eval_steps:
+                return False
+            loop_seconds = self._timer.loop().wall if self._steps else None
+            with self._timer.away():
+                self._stopped_early = self._target_reached(loop_seconds)
+                if not self._stopped_early:
+                    self._run.output.console.lines("Resuming training")
+                    for observer in self._observers:
+                        observer.resuming(self.global_step)
+            return self._stopped_early
 
-    def _reaches_target(self, step: int) -> bool:
-        """Evaluates if that is due after this step of the warm-up or of the timed loop."""
-        if not self._evaluation_due(step):
-            return False
-        loop_seconds = self._timer.loop().wall if self._steps else None
-        with self._timer.away():
-            self._stopped_early = self._target_reached(loop_seconds)
-            if not self._stopped_early:
-                self._console.lines("Resuming training")
-                for observer in self._observers:
-                    observer.resuming(self.global_step)
-        return self._stopped_early
+    def _let_others(self) -> None:
+        """Passes the turn to other processes; excluded from step times and loop time."""
+        turns, watch = self._run.membership.turns, self._run.watch
+        assert watch is not None
+        with self._timer.away(), watch.suspended(), self._run.membership.doing(Doing.OTHERS):
+            waited = turns.wait()
+        self._run.measurements.begin_turn(turns.seconds, *waited)
 
     def _moment(self) -> Moment:
+        names = self._run.plan.network.model.metric_names
         return Moment(
             self.global_step,
-            self._learning_rate(self.global_step - 1),
+            self._run.plan.rates.schedule(self.global_step - 1),
             self._last.loss,
-            dict(zip(self._plan.network.model.metric_names, self._last.metrics, strict=False)),
+            dict(zip(names, self._last.metrics, strict=False)),
             self._speed.current().mean if self._steps else None,
         )
 
@@ -388,16 +372,17 @@ class Training:
         Metrics from a child process are judged at the next evaluation, which waits for them, so
         that the number of steps does not depend on how long that process takes.
         """
-        model, target = self._plan.network.model, self._plan.length.target
+        plan, console = self._run.plan, self._run.output.console
+        model, target = plan.network.model, plan.length.target
         before, self._unjudged = self._unjudged, None
         if before is None or target is None or not self._reaches(target, before.metrics):
-            self._console.lines(f"Running evaluation at global_step {self.global_step}")
+            console.lines(f"Running evaluation at global_step {self.global_step}")
             found = self._evaluate(loop_seconds)
             if target is None:
                 return False
             metrics: Mapping[str, float | None] = {"loss": found.evaluation.loss, **found.means}
             if target.metric not in metrics:
-                if self._plan.input.metrics_in_process:
+                if plan.input.metrics_in_process:
                     self._unjudged = found
                     return False
                 metrics = found.metrics
@@ -405,65 +390,67 @@ class Training:
                 return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
         bound = "at most" if target.lower_is_better else "at least"
-        self._console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
+        console.lines(f"Stopping, as eval {called} {bound} {target.value} was reached")
         return True
 
     def _reaches(self, target: Target, metrics: Mapping[str, float | None]) -> bool:
         """Whether the chief's metrics reach the target: those of another worker may differ."""
-        reached = target.reached(metrics.get(target.metric))
-        return reached if self._group is None else self._group.decided(reached)
+        reached, group = target.reached(metrics.get(target.metric)), self._built.group
+        return reached if group is None else group.decided(reached)
 
     def _evaluate(self, loop_seconds: float | None) -> Evaluated:
         """Evaluates after this many seconds of the timed loop; None in the warm-up."""
-        assert self._evaluator is not None
+        run, job, evaluator = self._run, self._run.plan.place.job, self._built.evaluator
+        assert evaluator is not None
         assert self._results is not None
         for observer in self._observers:
             observer.evaluating(self.global_step)
-        with self._activity.during(Doing.EVALUATION):
-            first = self._plan.place.job.workers[0]
-            if str(first) in (*self._measurements.lost_workers, *self._context.gone()):
+        with run.membership.doing(Doing.EVALUATION):
+            first = job.workers[0]
+            if str(first) in (*run.measurements.lost_workers, *run.membership.gone()):
                 # TensorFlow would wait without end for a stopped process.
-                lost = named(self._plan.place.job, first)
-                raise BenchmarkError(f"lost {lost}, on which evaluations run")
-            found = self._evaluator.run(self.global_step, self._console, self._interrupts)
+                raise BenchmarkError(f"lost {named(job, first)}, on which evaluations run")
+            found = evaluator.run(self.global_step, run.output.console, self._interrupts)
         wall_seconds = None if loop_seconds is None else self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found
 
     def _save(self) -> None:
-        assert self._checkpoints is not None
-        assert self._save_directory is not None
-        with self._activity.during(Doing.CHECKPOINT), uninterrupted():
-            self._checkpoints.save(self._save_directory, self.global_step)
+        checkpoints, folder = self._built.checkpoints, self._run.plan.saves_into
+        assert checkpoints is not None
+        assert folder is not None
+        with self._run.membership.doing(Doing.CHECKPOINT), uninterrupted():
+            checkpoints.save(folder, self.global_step)
         self._last_save = time.monotonic()
 
     def _finish(self, elapsed: float, steps: int) -> float | None:
-        if self._evaluator is not None:
-            self._console.lines("Done with training")
+        plan, console = self._run.plan, self._run.output.console
+        if self._built.evaluator is not None:
+            console.lines("Done with training")
             if not self._stopped_early:
-                self._console.lines(f"Running final evaluation at global_step {self.global_step}")
+                console.lines(f"Running final evaluation at global_step {self.global_step}")
                 self._evaluate(elapsed)
-        if self._save_directory is not None and self.global_step > self._start:
+        if plan.saves_into is not None and self.global_step > self._start:
             with ExitStack() as stack:
-                if not self._plan.place.job.in_cluster:  # else a lost process may be the cause
-                    stack.enter_context(writing_output("train_dir", self._save_directory))
+                if not plan.place.job.in_cluster:  # else a lost process may be the cause
+                    stack.enter_context(writing_output("train_dir", plan.saves_into))
                 self._save()
         if self._results is not None:
             self._results.finish()
         if not steps:
             return None
-        images = len(self._measurements.step_seconds) * self._plan.length.global_batch
+        images = len(self._run.measurements.step_seconds) * plan.length.global_batch
         total = images / elapsed
         for observer in self._observers:
             observer.ended(self.global_step, steps, total)
-        return None if self._evaluator is not None else total
+        return None if self._built.evaluator is not None else total
 
     def _read(self, result: StepResult, events: ReadEvents) -> StepValues:
         """Waits for the end of a step."""
         return self._values(self._step.on_host(result, events))
 
     def _values(self, result: StepResult) -> StepValues:
-        plan, loss = self._plan, float(result.loss)
+        plan, loss = self._run.plan, float(result.loss)
         if not plan.work.trains and math.isfinite(loss):
             loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
         names = plan.network.model.metric_names if result.metrics else ()

@@ -1,15 +1,15 @@
 """Progress of the training loop, read by the watchdog from another thread.
 
 The loop writes nothing for it within a step: completed steps are counted anyway, and inputs keep
-the times of their waiting callers. Only activities between steps are marked, by `Activity`.
+the times of their waiting callers. Only activities between steps are marked, by
+`cnnbench.run.driver.membership.Membership.doing`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cnnbench.base.job import Task
@@ -33,22 +33,6 @@ class Doing(str, enum.Enum):
     END = "what follows the last step"
     OTHERS = "others"
     """Has no time limit: the turn of another run, a future checkpoint, or loops with own limits."""
-
-
-class Activity:
-    """The current activity of the training loop."""
-
-    def __init__(self) -> None:
-        self.doing = Doing.START
-
-    @contextlib.contextmanager
-    def during(self, doing: Doing) -> Iterator[None]:
-        """Sets the activity within the block."""
-        before, self.doing = self.doing, doing
-        try:
-            yield
-        finally:
-            self.doing = before
 
 
 def time_limit(limit: float, longest: float, is_step: bool) -> float:

@@ -185,7 +185,7 @@ def quick_import() -> Iterator[None]:
 
 
 def _version(tf: Any) -> tuple[int, ...]:
-    return tuple(int(part) for part in tf.__version__.split(".")[:2])
+    return tuple(map(int, tf.__version__.split(".")[:2]))
 
 
 def untested_notices(tf: Any) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from cnnbench.base.job import Job, Task
 from cnnbench.base.rendezvous import OK, REFUSED, SILENT
 from cnnbench.run import cluster as watchdog
 from cnnbench.run.cluster import Ending, Watchdog
-from cnnbench.run.runtime.activity import LONG, Activity, Doing, StallDetector, Standing
+from cnnbench.run.runtime.activity import LONG, Doing, StallDetector, Standing
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -479,15 +479,6 @@ def test_the_first_step_takes_longer_and_any_three_times_the_longest_one():
     unlimited = StallDetector(loop, 0.0)
     unlimited.at(0)
     assert not unlimited.at(1e9).stalled
-
-
-def test_an_activity_lasts_as_long_as_its_block():
-    activity = Activity()
-    with activity.during(Doing.PAUSE):
-        with contextlib.suppress(OSError), activity.during(Doing.CHECKPOINT):
-            raise OSError
-        assert activity.doing is Doing.PAUSE
-    assert activity.doing is Doing.START
 
 
 # With threads; test_stuck.py has real processes.

@@ -199,7 +199,7 @@ def test_a_loss_after_the_record_is_no_failed_run(tmp_path, monkeypatch):
     end = Membership.end
 
     def loses(membership, code, reason=""):
-        bench._lost_another("lost worker:1")
+        bench._lost_another("lost worker:1", print)
         end(membership, code, reason)
 
     monkeypatch.setattr(Membership, "end", loses)

@@ -21,6 +21,7 @@ from cnnbench.run import cluster
 from cnnbench.run.cluster import Met
 from cnnbench.run.driver import membership
 from cnnbench.run.driver.membership import Interrupts, Membership
+from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.tensorflow import Devices
 
 
@@ -107,6 +108,15 @@ def membership_in(job, kind=Membership):
     setup = make_plan(Params(), data=False)
     place = dataclasses.replace(setup.place, job=job)
     return kind(dataclasses.replace(setup, place=place), print, print, {})
+
+
+def test_an_activity_lasts_as_long_as_its_block():
+    alone = membership_in(Job())
+    with alone.doing(Doing.PAUSE):
+        with contextlib.suppress(OSError), alone.doing(Doing.CHECKPOINT):
+            raise OSError
+        assert alone.activity is Doing.PAUSE
+    assert alone.activity is Doing.START
 
 
 @pytest.mark.parametrize("answers", [True, False])

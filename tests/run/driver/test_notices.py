@@ -1,5 +1,6 @@
 """What is said about step times when a run is over."""
 
+import dataclasses
 import re
 
 import pytest
@@ -9,13 +10,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.metric import SUMMARY, Summary
 from cnnbench.records.run import Batch, ModelInfo
 from cnnbench.run.driver import training
-from cnnbench.run.driver.console import (
-    loss_scaling_lines,
-    peak_warning,
-    steady_state_notice,
-    summary_lines,
-    warm_up_warning,
-)
+from cnnbench.run.driver.console import notices
 
 
 def test_a_long_warm_up_is_said_before_it_and_shows_its_progress(monkeypatch, capsys):
@@ -33,6 +28,11 @@ def test_a_short_run_has_no_notice_of_its_length(capsys):
     err = capsys.readouterr().err
     assert "a long run" not in err
     assert "warm-up step" not in err.replace("from warm-up step", "")
+
+
+def notices_with(record, word):
+    """The notices of a run that contain a word: texts, and whether each is a warning."""
+    return [(text, warns) for text, warns in notices(record) if word in text]
 
 
 def record(warmup, timed, status="fixed"):
@@ -75,18 +75,20 @@ FAST, SLOW = [0.02], [0.03]
     ],
 )
 def test_steady_state(run, words, warns):
-    notice = steady_state_notice(run)
-    assert (notice is not None) == bool(words)
-    if notice is not None:
-        assert notice[1] is warns
-        assert all(part in notice[0] for part in words)
-        assert ("--num_warmup_batches" in notice[0]) == any("--num_warmup" in w for w in words)
+    found = notices_with(run, "stead")
+    found = [notice for notice in found if "not steady after" not in notice[0]]
+    assert len(found) == bool(words)
+    for text, is_warning in found:
+        assert is_warning is warns
+        assert all(part in text for part in words)
+        assert ("--num_warmup_batches" in text) == any("--num_warmup" in w for w in words)
 
 
 def test_warm_up_at_its_limit():
-    assert warm_up_warning(record([0.02] * 40, [0.02], "steady")) is None
-    warning = warm_up_warning(record([0.02] * 40, [0.02], "limit"))
-    assert "not steady after 40 warm-up steps, the most that --max_warmup_batches" in warning
+    assert notices_with(record([0.02] * 40, [0.02], "steady"), "not steady") == []
+    ((text, warns),) = notices_with(record([0.02] * 40, [0.02], "limit"), "not steady")
+    assert "not steady after 40 warm-up steps, the most that --max_warmup_batches" in text
+    assert warns
 
 
 @pytest.mark.parametrize(
@@ -111,9 +113,9 @@ def test_more_than_the_peak(peak, source, words):
     )
     run.add_step(0.02)
     run.note(peak_flops_per_sec=peak, peak_flops_source=source)
-    warning = peak_warning(run.record())
-    assert (warning is None) == (words is None)
-    assert words is None or words in warning
+    found = notices_with(run.record(), "MFU would be")
+    assert len(found) == (words is not None)
+    assert all(words in text and warns for text, warns in found)
     assert (run.record().summary().mfu is None) == (peak != 6000.0)
 
 
@@ -144,13 +146,22 @@ def _scaled_record(start, end, warmup=(), timed=()):
     ],
 )
 def test_what_an_automatic_loss_scale_did(record, words):
-    lines = loss_scaling_lines(record)
-    assert len(lines) == (words is not None)
-    assert all(part in lines[0] for part in words or ())
+    found = notices_with(record, "loss scale")
+    assert len(found) == (words is not None)
+    assert all(part in text and not warns for text, warns in found for part in words)
+    interrupted = dataclasses.replace(record, status="interrupted")
+    assert list(notices(interrupted)) == found
+
+
+def lines_of(summary):
+    """The notices of a run with these figures and nothing else."""
+    ended = dataclasses.replace(record([], []), status="ok")
+    vars(ended)["_summary"] = summary
+    return [text for text, _ in notices(ended)]
 
 
 def test_summary_in_words():
-    assert summary_lines(
+    assert lines_of(
         summary(
             achieved_flops_per_sec=45.25e9,
             peak_flops_per_sec=90.5e9,
@@ -170,5 +181,5 @@ def test_summary_in_words():
 
 
 def test_summary_says_nothing_about_what_is_unknown():
-    assert summary_lines(summary()) == []
-    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2,000 GFLOP/s achieved"]
+    assert lines_of(summary()) == []
+    assert lines_of(summary(achieved_flops_per_sec=2e12)) == ["2,000 GFLOP/s achieved"]

@@ -24,7 +24,9 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(asynchronous, exam
     asked: list[object] = []
     inputs = SimpleNamespace(resume=lambda *given: asked.append(given) or True)
     told: list[str] = []
-    run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
+    run = SimpleNamespace(
+        plan=plan, output=SimpleNamespace(messages=SimpleNamespace(notice=told.append))
+    )
     _resume_input(run, inputs, examples, (3,))
     assert asked == [(steps, (3,))]
     assert told == [f"the input continues after the {examples} examples trained on"]
@@ -36,10 +38,10 @@ def test_every_worker_gets_the_numbers_that_the_chief_has_restored():
     def built():
         workers = SimpleNamespace(gather=lambda own: sent.append(own) or sent)
         manager = SimpleNamespace(workers=workers, savable_variables=dict, share=list)
-        return BuiltRun(None, None, devices=None, manager=manager, slots={})
+        return BuiltRun(None, None, devices=None, manager=manager)
 
     of_chief = [4, 32, 0, 3, 1]  # with the skipped records of two shards
     assert built().share_restored(*of_chief) == of_chief
     assert built().share_restored(0, 0, 5) == of_chief
     alone = SimpleNamespace(workers=None)
-    assert BuiltRun(None, None, devices=None, manager=alone, slots={}).share_restored(4) == [4]
+    assert BuiltRun(None, None, devices=None, manager=alone).share_restored(4) == [4]

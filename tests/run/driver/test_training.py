@@ -4,6 +4,7 @@ import dataclasses
 import io
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,13 +15,13 @@ from cnnbench.plan import make_plan
 from cnnbench.plan.training import LearningRates
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Evaluation, RunRecord, TurnTaking
-from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Console, ScenarioContext
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.console import Console, RunOutput
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.membership import Membership
 from cnnbench.run.driver.observers import Observer
 from cnnbench.run.driver.step_loop import LoopTime, StepTime
 from cnnbench.run.driver.training import Training
-from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult
 
 FAST, SLOW = 0.02, 0.03
@@ -112,21 +113,22 @@ def trained(script, global_step=0, lag=0, steps=40, turns=None, observers=(), **
     console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
-    context = ScenarioContext(
-        plan,
-        console,
-        Messages.silent(),
-        Progress.silent(),
-        measurements,
+    context = SimpleNamespace(
+        plan=plan,
+        output=RunOutput(console, Messages.silent(), Progress.silent(), files=None),
+        measurements=measurements,
         watch=script,
-        turns=turns or Turns(),
+        membership=Membership(plan, print, print, {}),
     )
+    if turns is not None:
+        context.membership.turns = turns
     evaluated = bool(plan.length.eval_steps)
     training = Training(
         context,
-        Trainable(
+        BuiltRun(
             script,
             script,
+            devices=None,
             evaluator=script if evaluated else None,
             checkpoints=script if params.train_dir else None,
             lag=lag,
