@@ -31,6 +31,7 @@ for small kernels and in 16 bits the plain product is faster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
@@ -91,15 +92,18 @@ def _eigen_avx2(shape: Convolution) -> Forms:
 
     float32 (docs/evidence.md has the table): turned 0.9 to 3.9, and 0.5 to 0.7 for images of 3
     channels, whose gradient no network needs; exchanged 1.0 to 2.5 from 24 channels on, 0.8 to 1.0
-    for 16 channels, 0.9 to 1.0 for kernels of one column; product 1.0 to 1.6. bfloat16: turned 4
-    to 25, exchanged 9 to 19, with a tenth of the rounding error.
+    for 16 channels, 0.9 to 1.0 for kernels of one column, 0.9 to 1.1 for images of 800,000 numbers
+    and more (with them a step of VGG-16, batch 4, took 1.06 times as long); product 1.0 to 1.6.
+    bfloat16: turned 4 to 25, exchanged 9 to 19, with a tenth of the rounding error.
     """
     if not (shape.is_centred or shape.padding == "VALID"):
         return LIBRARY
     if shape.is_pointwise:
         return Forms(to_images="turned", to_kernel="product")
     small = shape.channels < 24 and shape.channels * max(shape.image) > 128
-    exchanged = shape.bits == 16 or not (small or shape.size[1] == 1)
+    # The transposed copies of large images cost what the form saves.
+    large = math.prod(shape.image) * max(shape.channels, shape.filters) >= 800_000
+    exchanged = shape.bits == 16 or not (small or large or shape.size[1] == 1)
     return Forms(to_images="turned", to_kernel="exchanged" if exchanged else "library")
 
 

@@ -157,6 +157,8 @@ LIBRARY = {"Conv2DBackpropInput", "Conv2DBackpropFilter"}
         ("eigen-avx2", tf.bfloat16, (128, 32, 32, 16), (3, 3, 16, 16), set()),
         # VGG-16 and Inception v3.
         ("eigen-avx2", tf.float32, (8, 224, 224, 3), (3, 3, 3, 64), {"Conv2DBackpropFilter"}),
+        ("eigen-avx2", tf.float32, (8, 112, 112, 64), (3, 3, 64, 128), {"Conv2DBackpropFilter"}),
+        ("eigen-avx2", tf.float32, (8, 149, 149, 32), (3, 3, 32, 32), set()),
         ("eigen-avx2", tf.float32, (8, 17, 17, 192), (7, 1, 192, 192), {"Conv2DBackpropFilter"}),
         ("eigen-avx2", tf.float32, (8, 17, 17, 192), (1, 7, 192, 192), set()),
         # An even side has more zeros on one side.
