@@ -1,1 +1,1 @@
-"""Shared foundations: text, statistics, charts, files, plug-ins, jobs."""
+"""Foundations that all packages use: text, statistics, files, plug-ins and jobs."""

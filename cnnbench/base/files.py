@@ -1,9 +1,10 @@
-"""Files: reading them with limits, locks, and files behind URLs.
+"""Files: limited reading, locks, temporary folders, and paths that are URLs.
 
-TensorFlow is imported when a method of `UrlPath` accesses a file, and never for local paths.
+TensorFlow is imported only when a method of `UrlPath` accesses a file. Local paths do not need it.
 
-The system releases a lock when its process ends. So the temporary folder of a killed process is
-recognised by its own kind of lock file, unlocked, and removed by the next process that makes one.
+The operating system releases the locks of a process when the process ends. A temporary folder
+contains a lock file of a separate kind. If this file is not locked, the process that created the
+folder was killed, and the next process that creates a temporary folder removes it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from cnnbench.errors import FlagError, PathError, first_line
 
-# URLs in place of paths: ``file://`` is a local path, other schemes are TensorFlow's file systems.
+# URLs as paths. ``file://`` means a local path. TensorFlow's file systems handle other schemes.
 
 _URL = re.compile(r"[A-Za-z][\w.+-]*:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?=/(?!/))")
@@ -37,17 +38,20 @@ _P = TypeVar("_P", bound="UrlPath")
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL, as ``gs:/folder`` is too; ``./gs:/folder`` is a local path."""
+    """Whether a path is a URL. ``gs:/folder`` is a URL, too; ``./gs:/folder`` is a local path."""
     return _URL.match(os.fspath(path)) is not None
 
 
 def without_file_scheme(text: str) -> str:
-    """Comma-separated paths with ``/folder`` for ``file:///folder``; ``%`` is no escape."""
+    """Replaces ``file:///folder`` by ``/folder`` in comma-separated paths. ``%`` is no escape."""
     return ",".join(_FILE.sub("", path, count=1) for path in text.split(","))
 
 
 def fault(text: str, allowed: bool) -> str:
-    """The reason why one of comma-separated paths is refused, or ""; `allowed`: URLs may be."""
+    """Why comma-separated paths are invalid.
+
+    "" if all are valid. `allowed`: whether URLs are valid.
+    """
     if text == "-":
         return "must be a path, not standard input or output; ./- is a file of that name"
     urls = filter(is_url, text.split(","))
@@ -59,7 +63,10 @@ def fault(text: str, allowed: bool) -> str:
 
 
 def local(text: str, flag: str = "") -> str:
-    """A path, possibly given as a ``file://`` URL; PathError, or FlagError, for another URL."""
+    """The local path for a path or a ``file://`` URL.
+
+    Other URLs raise FlagError, or PathError without `flag`.
+    """
     path = without_file_scheme(text)
     if reason := fault(path, allowed=False):
         raise FlagError(flag, path, reason) if flag else PathError(path, reason)
@@ -67,26 +74,27 @@ def local(text: str, flag: str = "") -> str:
 
 
 def place(path: str | os.PathLike[str]) -> Path:
-    """A path of the local file system or, for a URL, of one of TensorFlow's."""
+    """A local path, or a `UrlPath` for URLs."""
     return UrlPath(path) if is_url(path) else Path(path)
 
 
 class UrlPath(PosixPath):
-    """A URL such as ``gs://bucket/folder``; its methods raise OSError, as those of local paths.
+    """A URL such as ``gs://bucket/folder``. Its methods raise OSError, as those of local paths do.
 
-    Only the methods below access its file system, and inherited ones that call them, such as
-    `exists`, `is_dir` and `read_bytes`.
+    Use only the methods below, and inherited methods that call them: `exists`, `is_dir`,
+    `read_bytes` and the like. Other inherited methods would access the local file system.
     """
 
-    # Files in listings. An object store would take a request for each of a data set.
+    # Files and folders that a listing contained. Without this cache, an object store would need one
+    # request for each file of a data set.
     _listed: ClassVar[set[str]] = set()
 
     def __str__(self) -> str:
-        """The URL, of whose two slashes a path drops one."""
+        """The URL. (`PosixPath` reduces its two slashes to one, so one is added.)"""
         return super().__str__().replace(":/", "://", 1)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Kind, size and time of change."""
+        """Kind, size and modification time."""
         with self._file_system() as gfile:
             found = gfile.stat(str(self))
         kind = stat.S_IFDIR if found.is_directory else stat.S_IFREG
@@ -94,30 +102,31 @@ class UrlPath(PosixPath):
         return os.stat_result(facts, {"st_mtime_ns": found.mtime_nsec})
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether there is a file; also True for a folder that a listing had."""
+        """Whether there is a file. Also True for a folder if `iterdir` has returned it."""
         return str(self) in self._listed or super().is_file()
 
     def iterdir(self: _P) -> Generator[_P, None, None]:
         """The entries of a folder."""
-        self.stat()  # after a failed request `listdir` would tell of no folder
+        # Raises the real error; `listdir` would say that there is no folder.
+        self.stat()
         with self._file_system() as gfile:
             entries = [self / name for name in gfile.listdir(str(self))]
         self._listed.update(map(str, entries))
         yield from entries
 
     def mkdir(self, mode: int = 0o777, parents: bool = True, exist_ok: bool = True) -> None:
-        """Makes a folder and those above it."""
+        """Creates a folder and its parents."""
         with self._file_system() as gfile:
             gfile.makedirs(str(self))
 
     @contextlib.contextmanager
     def open(self, *_: object, **__: object) -> Iterator[Any]:  # type: ignore[override]
-        """A block that reads a file of bytes."""
+        """Opens a file for reading bytes, as a context manager."""
         with self._file_system() as gfile, gfile.GFile(str(self), "rb") as file:
             yield file
 
     def write_bytes(self, data: Any) -> int:
-        """Replaces a file; an object store then has all of it or the old one."""
+        """Replaces a file. If writing fails, an object store keeps the old file."""
         with self._file_system() as gfile, gfile.GFile(str(self), "wb") as file:
             file.write(data)
         return len(data)
@@ -130,7 +139,7 @@ class UrlPath(PosixPath):
 
     @contextlib.contextmanager
     def _file_system(self) -> Iterator[Any]:
-        """``tf.io.gfile``, for a block whose errors become OSError."""
+        """Yields ``tf.io.gfile``, and converts TensorFlow's errors in the block to OSError."""
         import tensorflow as tf
 
         try:
@@ -141,20 +150,20 @@ class UrlPath(PosixPath):
             raise OSError(errno.EIO, first_line(error), str(self)) from error
 
 
-# Reading of files and JSON documents that users name, with limits of size and time.
+# Reading of files and JSON documents that users name. Size and time are limited.
 
 _MIB = 1 << 20
 
 
 def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") -> bytes:
-    """The content of a file, of at most `most` MiB, or of a pipe with a writer, as ``<(command)``.
+    """The content of a file of at most `most` MiB, or of a pipe such as ``<(command)``.
 
     Raises:
-      PathError: it cannot be read, is a device, a pipe without a writer, or too large; FlagError if
-        `flag` is given, whose value the path is.
+      PathError: the file cannot be read, is a device or a pipe without a writer, or is too large.
+        If `flag` is given, a FlagError for this flag is raised instead.
     """
     try:
-        # Opening a pipe would wait for a writer otherwise.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb", buffering=0) as file:
             mode = os.fstat(descriptor).st_mode
@@ -176,7 +185,7 @@ def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") ->
 
 
 def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
-    """The text of a file in UTF-8, with or without a byte order mark; see `read_file`."""
+    """The text of a UTF-8 file, without a byte order mark; see `read_file`."""
     try:
         return read_file(path, 16, flag).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -184,7 +193,7 @@ def read_text(path: str | os.PathLike[str], flag: str = "") -> str:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON value in a file; PathError if there is none. See `parse_json`."""
+    """The JSON value in a file; PathError if the file contains no valid JSON. See `parse_json`."""
     return json_of(path, read_file(path))
 
 
@@ -198,9 +207,9 @@ def json_of(path: str | os.PathLike[str], data: bytes) -> Any:
 
 @contextlib.contextmanager
 def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """Turns a ValueError, or too deep nesting, of a document read in the block into PathError.
+    """Context manager that turns a ValueError or RecursionError from parsing into a PathError.
 
-    `kind` names the document, with its article.
+    `kind` names the document in the message, with an article.
     """
     try:
         yield
@@ -215,8 +224,8 @@ def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 def parse_json(text: str | bytes) -> Any:
     """The JSON value in a text.
 
-    ValueError if it is not JSON, is nested too deeply or has what only Python accepts: repeated
-    keys, NaN and Infinity, numbers beyond all doubles.
+    ValueError if the text is not JSON, is nested too deeply, or contains what only Python accepts:
+    duplicate keys, NaN, Infinity, or numbers outside the range of doubles.
     """
     try:
         return json.loads(
@@ -261,48 +270,55 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Locks that give a folder one writer, and temporary folders.
+# Locks that limit a folder to one writer, and temporary folders.
 
 FILE = ".cnnbench-lock"
-"""The file in a folder that its writer locks."""
+"""Name of the lock file in a folder. The process that writes to the folder locks it."""
 
 LOGS = ".cnnbench-lock-of-logs"
-"""The same for logs, which may be beside the files of another writer, such as checkpoints."""
+"""Name of the lock file for logs.
+
+A folder of logs may also contain the checkpoints of another writer.
+"""
 
 SCRATCH = ".cnnbench-scratch"
-"""The same for temporary folders. Only these have it: a folder without it is never removed."""
+"""Name of the lock file in temporary folders. A folder without it is never removed."""
 
 SCRATCH_OF_PARENT = "CNNBENCH_SCRATCH"
-"""Variable with the temporary folder in which a process writes for its parent, which lives."""
+"""Environment variable with the temporary folder in which a child writes for its parent."""
 
 SCRATCH_NAME = re.compile(r"(cnnbench-[a-z]+|unfinished)-[a-z0-9_]{8}")
-"""Names of temporary folders."""
+"""Pattern of the names of temporary folders."""
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of file systems that have no locks."""
+"""Error numbers of file systems that do not support locks."""
 
 _POLL_SECONDS = 0.05
 
 
 class FolderLock:
-    """Excludes other writers of cnnbench from a folder; readers are not affected.
+    """Keeps other cnnbench processes from writing to a folder. Readers are not affected.
 
-    An flock on a file that names the folder and the holder: process number, host and time. The file
-    is removed on release. A killed process leaves it unlocked, and the next writer takes it over;
-    a temporary folder becomes an ordinary one by its first writer, see `claim`. NFS passes such
-    locks between machines, and drops those of a lost machine when its lease ends; other network
-    file systems may keep them to one machine or have none.
+    The lock is an flock on a file that contains the folder's name and the holder: PID, host and
+    time. Releasing the lock removes the file. If the holder is killed, the file remains without a
+    lock, and the next writer locks it. The first other process that writes to an abandoned
+    temporary folder turns it into an ordinary folder, see `claim`.
+
+    On NFS, locks apply to all machines; the locks of a crashed machine are dropped when its lease
+    ends. On other network file systems, locks may apply to one machine only, or may not be
+    supported.
 
     Attributes:
-      left_by: holder on another machine that the file names: it was killed there, or still writes
-        because locks do not reach it; "" for none.
+      left_by: the earlier holder, if the lock file names a process on another machine; otherwise
+        "". This process was killed, or it still writes because locks do not apply to both machines.
 
     Args:
       patience: seconds to wait for a holder that may be about to end.
 
     Raises:
-      BlockingIOError: another process holds it; the message names that one.
-      OSError: it cannot be locked; `errno` is one of `NO_LOCKS` where no file there can.
+      BlockingIOError: another process holds the lock; the message names this process.
+      OSError: the lock file cannot be locked. If the file system does not support locks, `errno` is
+        one of `NO_LOCKS`.
     """
 
     def __init__(self, folder: str | Path, patience: float = 0.0, file: str = FILE) -> None:
@@ -318,7 +334,8 @@ class FolderLock:
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
         about["folder"] = self._path.parent.name
-        with contextlib.suppress(OSError):  # such as a full disk; the lock holds anyway
+        # The lock is effective even if, for example, the disk is full.
+        with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
 
@@ -330,22 +347,24 @@ class FolderLock:
 
     def release(self) -> None:
         """Releases the lock."""
-        with contextlib.suppress(OSError):  # another folder may have taken the path
+        # The folder may have been moved and another one created in its place.
+        with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), os.stat(self._path)):
-                self._path.unlink()  # still locked; the next writer creates a new file
+                self._path.unlink()  # Removed while locked, so the next writer creates a new file.
         os.close(self._descriptor)
 
     def _locked(self, deadline: float) -> int:
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
-                with contextlib.suppress(OSError):  # for all who can write to the folder
+                # Lets everyone lock the file who can write to the folder.
+                with contextlib.suppress(OSError):
                     os.fchmod(descriptor, stat.S_IMODE(self._path.parent.stat().st_mode) & 0o666)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
                     return descriptor
             except FileNotFoundError:
-                pass  # removed by its holder between the opening and the lock
+                pass  # Its holder removed the file after it was opened here.
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
                     reason = self._refusal(descriptor)
@@ -374,10 +393,11 @@ def hold(
     patience: float = 0.0,
     file: str = FILE,
 ) -> contextlib.AbstractContextManager[object]:
-    """Locks the folder of a flag for this process, as far as its file system supports locks.
+    """Locks the folder that a flag names, if its file system supports locks.
 
-    `warn` gets a line about locks that may not reach all writers; `patience` and `file` are those
-    of `FolderLock`. FlagError if another process holds the lock or the folder cannot be used.
+    `warn` is called with a line of text if the lock may not exclude all writers. `patience` and
+    `file` are passed to `FolderLock`. FlagError if another process holds the lock or the folder
+    cannot be used.
     """
     try:
         lock = FolderLock(folder, patience, file)
@@ -394,9 +414,10 @@ def hold(
 
 
 def claim(path: str | Path) -> None:
-    """Makes temporary folders of killed processes that contain a path ordinary ones, which stay.
+    """Turns abandoned temporary folders above a path into ordinary folders, which are not removed.
 
-    BlockingIOError if the process of one lives and will remove it; see `SCRATCH_OF_PARENT`.
+    BlockingIOError if the process that created the folder is still running, because it will remove
+    the folder. The folder in `SCRATCH_OF_PARENT` is left unchanged.
     """
     ours = os.environ.get(SCRATCH_OF_PARENT)
     real = Path(os.path.realpath(path))
@@ -406,7 +427,7 @@ def claim(path: str | Path) -> None:
 
 
 def _holder(descriptor: int) -> tuple[str, str, str]:
-    """Description and host of the process that a lock file names, and its folder; empty if none."""
+    """Description and host of the process in a lock file, and the folder; "" if unknown."""
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
         holder = f"pid {about['pid']} on {about['host']} since {about['since']}"
@@ -416,13 +437,15 @@ def _holder(descriptor: int) -> tuple[str, str, str]:
 
 
 class Scratch:
-    """A new temporary folder, `path`, removed when its context is left unless `kept` is set.
+    """Context manager of a new temporary folder, `path`.
 
-    OSError if it cannot be made. The folder also contains the file of its lock.
+    On exit it is removed unless `kept` is set.
+
+    OSError if the folder cannot be created. The folder also contains a lock file.
 
     Args:
-      prefix: the beginning of its name, see `SCRATCH_NAME`.
-      parent: the folder for it; by default that of temporary files.
+      prefix: the beginning of the folder's name, see `SCRATCH_NAME`.
+      parent: where to create the folder; by default, the system's folder for temporary files.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
@@ -430,7 +453,7 @@ class Scratch:
         remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self._lock: FolderLock | None = None
-        with contextlib.suppress(OSError):  # no locks on this file system
+        with contextlib.suppress(OSError):  # This file system may not support locks.
             self._lock = FolderLock(self.path, file=SCRATCH)
         self.kept = False
 
@@ -445,10 +468,11 @@ class Scratch:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Removes temporary folders of this user whose processes were killed on this machine.
+    """Removes this user's temporary folders that were left by killed processes on this machine.
 
-    Such a folder has a name that `Scratch` gives, and a file `SCRATCH` that names it and this
-    machine and is not locked; a copy, a link, or a folder that was kept or claimed has not.
+    Such a folder has a name as `Scratch` gives it, and contains an unlocked file `SCRATCH` with the
+    names of the folder and of this machine. Copies, links, and folders that were kept or claimed do
+    not fulfil these conditions.
     """
     for folder in parent.iterdir():
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -456,7 +480,7 @@ def remove_abandoned(parent: Path) -> None:
             own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
             if not (own and SCRATCH_NAME.fullmatch(folder.name)):
                 continue
-            # Not made here, unlike that of a FolderLock; empty if it was made and not yet locked.
+            # Not FolderLock, which would create a missing file. An empty file is not locked yet.
             file = os.open(folder / SCRATCH, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

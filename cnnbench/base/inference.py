@@ -1,4 +1,4 @@
-"""Rank tests, their intervals, and additive models.
+"""Rank tests with their confidence intervals, and additive models.
 
 A sample holds one value per process, so it is small, and ties are common (memory, accuracies). Both
 tests are therefore permutation tests of midranks: they enumerate the rank sums that are possible
@@ -11,18 +11,20 @@ its import takes longer than a comparison.
 
 Samples of more than `EXACT` values use the normal approximation.
 
-A value is the effect of its candidate plus that of its round plus noise. Disturbances of a whole
-round don't change differences between candidates, candidates may be missing in rounds, and the
-noise is estimated from all candidates together, so that few rounds of many candidates determine it
-as well as many rounds of two (two-way layout without interaction; Scheffe, The Analysis of
-Variance, 1959, chapter 4).
+In the additive model, a value is the sum of an effect of its candidate, an effect of its round, and
+noise. Disturbances of a whole round don't change differences between candidates, candidates may be
+missing in rounds, and the noise is estimated from all candidates together, so that few rounds of
+many candidates determine it as well as many rounds of two (two-way layout without interaction;
+Scheffe, The Analysis of Variance, 1959, chapter 4).
 
-One candidate may be noisier than the others. The distribution of a difference is therefore a mean
-over hypotheses, weighted by their posterior probabilities: both candidates have the noise of the
-others, or that of one of them is larger by a factor (`_FACTORS`). With the variance integrated out,
-the likelihood of a hypothesis is a power of the weighted sum of squares, which follows from the sum
-of all candidates and that without the candidate (exactly, where none is missing in a round). Two
-candidates have one noise, that of their differences: all hypotheses give the paired t test.
+One candidate may be noisier than the other candidates. The distribution of a difference is
+therefore a mean over hypotheses, weighted by their posterior probabilities. Under the first
+hypothesis, all candidates have the same noise. Under each other hypothesis, one of the two
+candidates has noise that is larger by a factor (`_FACTORS`). With the variance integrated out, the
+likelihood of a hypothesis is a power of the weighted sum of squares, which follows from the sum of
+all candidates and that without the candidate (exactly, where none is missing in a round). With two
+candidates, only the noise of their differences can be observed, so every hypothesis gives the
+paired t test.
 """
 
 from __future__ import annotations
@@ -41,12 +43,15 @@ from numpy.typing import NDArray
 
 Values: TypeAlias = Sequence[float]
 _Floats: TypeAlias = NDArray[np.float64]
-_Tails: TypeAlias = tuple[_Floats, _Floats]  # P(S <= s) and P(S >= s) of a rank sum by s
+_Tails: TypeAlias = tuple[_Floats, _Floats]  # P(S <= s) and P(S >= s) of a rank sum S, indexed by s
 
 EXACT = 40
-"""Largest sample whose null distribution is enumerated (some 50 ms for two of them)."""
+"""Size of the largest sample whose null distribution is enumerated.
 
-# Sums of probabilities that are equal on paper differ in the last digits.
+Two such samples take about 50 ms.
+"""
+
+# Tolerance: sums of probabilities that are mathematically equal differ by rounding errors.
 _SLACK = 1e-12
 
 
@@ -54,7 +59,7 @@ _SLACK = 1e-12
 class Interval:
     """A Hodges-Lehmann estimate with its confidence interval, in the unit of the values.
 
-    The ends are None where the samples are too small for an interval of this confidence.
+    The ends are None if the samples are too small for an interval of this confidence.
     """
 
     estimate: float
@@ -63,7 +68,7 @@ class Interval:
 
 
 def mann_whitney_p(first: Values, second: Values) -> float:
-    """Two-sided p of "both samples come from one distribution", exact also with ties."""
+    """Two-sided p-value of "both samples have the same distribution"; exact, even with ties."""
     ranks = _doubled_midranks([*first, *second])
     observed = int(ranks[: len(first)].sum())
     if max(len(first), len(second)) <= EXACT:
@@ -76,7 +81,10 @@ def mann_whitney_p(first: Values, second: Values) -> float:
 
 
 def signed_rank_p(differences: Values) -> float:
-    """Two-sided p of "differences are symmetric about 0", exact also with ties, without zeros."""
+    """Two-sided p-value of "differences are symmetric about 0"; exact, even with ties.
+
+    Differences of 0 are dropped.
+    """
     kept = np.asarray([d for d in differences if d != 0.0])
     if not len(kept):
         return 1.0
@@ -88,24 +96,28 @@ def signed_rank_p(differences: Values) -> float:
 
 
 def shift(base: Values, new: Values, confidence: float) -> Interval:
-    """Hodges-Lehmann shift of ``new`` against ``base``: median of all differences.
+    """Hodges-Lehmann shift from ``base`` to ``new``: the median of all pairwise differences.
 
-    The samples have at least one finite value each; `confidence`, such as 0.95, is a lower bound.
+    Each sample has at least one finite value. The actual confidence is at least `confidence`, such
+    as 0.95.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
     return _interval(differences, outside((len(base), len(new)), confidence))
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
-    """Centre of paired differences (new - base): median of the means of all pairs of them."""
+    """Hodges-Lehmann centre of paired differences (new - base), with its interval.
+
+    The centre is the median of the means of all pairs of differences.
+    """
     means = np.sort(_pair_means(np.asarray(differences)))
     return _interval(means, outside([len(differences)], confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Low and high ends, [samples], of the intervals of `paired_shift` for [samples, pairs].
+    """Ends of `paired_shift` intervals: two arrays [samples] for differences [samples, pairs].
 
-    They are infinite where there are too few pairs.
+    The ends are infinite if there are too few pairs.
     """
     left_out = outside([differences.shape[1]], confidence)
     if left_out < 1:
@@ -117,10 +129,10 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 
 
 def outside(sizes: Sequence[int], confidence: float) -> int:
-    """Number of ordered values that an interval leaves out at each end; 0 for no interval.
+    """How many ordered values lie outside an interval at each end; 0 if there is no interval.
 
-    The values are the means of pairs, for the size of one sample of differences, or the differences
-    of two samples, for the sizes of both.
+    With one size (of a sample of paired differences), the ordered values are the means of all
+    pairs. With two sizes, they are the differences between all values of two samples.
     """
     if len(sizes) == 1:
         (count,) = sizes
@@ -137,10 +149,10 @@ def outside(sizes: Sequence[int], confidence: float) -> int:
 
 
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
-    """The p of samples that do not overlap, the smallest possible for these sizes.
+    """The smallest possible p-value for samples of these sizes.
 
-    Two of all binomial(base + new, base) groupings, or (if paired, for the signed-rank test) two of
-    all 2 ** pairs choices of signs.
+    Samples that do not overlap have it. It is 2 / binomial(base + new, base), or 2 / 2 ** pairs for
+    the signed-rank test (`paired`).
     """
     if paired:
         return min(1.0, 2.0 ** (1 - min(base, new)))
@@ -148,10 +160,10 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
 
 
 def holm(p_values: Values) -> list[float]:
-    """Holm's step-down adjustment (1979): an adjusted p below alpha is a rejection.
+    """Holm's step-down adjustment (1979) of p-values. Reject if an adjusted p is below alpha.
 
-    Sorted ascending, the i-th of n (from 0) is multiplied by n - i, and none may be below its
-    predecessor.
+    In ascending order, p-value i of n (from 0) is multiplied by n - i. An adjusted value is never
+    below its predecessor.
     """
     adjusted = [0.0] * len(p_values)
     highest = 0.0
@@ -168,7 +180,10 @@ def standard_deviation(values: Values) -> float:
 
 
 def _doubled_midranks(values: Values) -> NDArray[np.int64]:
-    """Twice the midranks, which are whole numbers: equal values share first + last rank."""
+    """Twice the midranks.
+
+    They are whole numbers: equal values get their first plus their last rank.
+    """
     _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: NDArray[np.int64] = (2 * last - counts + 1)[place.ravel()]
@@ -177,7 +192,7 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
-    """Distribution of the sum of ``size`` of these ranks, all choices equally likely."""
+    """Distribution of the sum of ``size`` ranks that are chosen at random."""
     top = sum(sorted(ranks)[len(ranks) - size :])
     counts = np.zeros((size + 1, top + 1))
     counts[0, 0] = 1.0
@@ -188,7 +203,7 @@ def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
 
 @lru_cache(maxsize=256)
 def _signed_sums(ranks: tuple[int, ...]) -> _Tails:
-    """Distribution of the sum of the ranks with a plus, all choices of signs equally likely."""
+    """Distribution of the sum of the ranks with positive sign, if all signs are equally likely."""
     top = sum(ranks)
     counts = np.zeros(top + 1)
     counts[0] = 1.0
@@ -207,7 +222,7 @@ def _two_sided(tails: _Tails, observed: int) -> float:
 
 
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
-    """Number of the sums from ``first`` on with P(S <= s) <= chance."""
+    """Number of sums s, starting at ``first``, with P(S <= s) <= chance."""
     return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
 
 
@@ -219,7 +234,7 @@ def _pair_means(differences: _Floats) -> _Floats:
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:
-    """Number of ordered values left out at each end in the normal approximation."""
+    """How many ordered values lie outside an interval at each end, by the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 
@@ -234,7 +249,7 @@ def _interval(ordered: _Floats, left_out: int) -> Interval:
 def _normal_p(deviation: float, variance: float) -> float:
     if variance == 0:
         return 1.0
-    # Doubled ranks: a step of the statistic is 2, hence 1 as the continuity correction.
+    # Ranks are doubled, so the statistic changes in steps of 2 and the continuity correction is 1.
     z = max(0.0, abs(deviation) - 1.0) / math.sqrt(variance)
     return min(1.0, 2 * NormalDist().cdf(-z))
 
@@ -242,25 +257,26 @@ def _normal_p(deviation: float, variance: float) -> float:
 # Effects of candidates measured in rounds: an additive model fitted by least squares.
 
 _FACTORS = {1: 0.8, 2: 0.05, 4: 0.05, 8: 0.05, 16: 0.05}
-"""Prior probabilities that the noise of a candidate is so many times that of the others."""
+"""Prior probability of each ratio of a candidate's noise to the noise of the other candidates."""
 
-_LEAST = 1e-12  # of a share: keeps its logarithm finite
+_LEAST = 1e-12  # Lower bound of a share, which keeps its logarithm finite.
 
 
 @dataclass(frozen=True)
 class Additive:
-    """A fitted model.
+    """A fitted additive model.
 
     Attributes:
-      effects: effect of each candidate, relative to the mean of all.
+      effects: effect of each candidate, relative to the mean of all candidates.
       covariance: covariance of the effects in units of the noise's variance, [candidates,
         candidates].
       scatter: standard deviation of the noise; None without degrees of freedom.
       freedom: degrees of freedom of `scatter`.
-      own: for each candidate, the share of the residual sum of squares and the degrees of freedom
-        by which they are smaller without it; empty without degrees of freedom.
-      is_connected: whether the rounds determine all differences; not where two groups of candidates
-        never ran in one round.
+      own: two numbers for each candidate, which say how much a fit without the candidate changes:
+        the decrease of the residual sum of squares, as a share of it, and the decrease of the
+        degrees of freedom. Empty without degrees of freedom.
+      is_connected: whether the rounds determine all differences. False if two groups of candidates
+        never ran in the same round.
     """
 
     names: tuple[str, ...]
@@ -276,11 +292,11 @@ class Additive:
         return float(self.effects[self.names.index(name)])
 
     def difference(self, name: str, other: str) -> float:
-        """The effect of a candidate minus that of another one."""
+        """The effect of a candidate minus the effect of another candidate."""
         return self.effect(name) - self.effect(other)
 
     def deviation(self, name: str, other: str) -> float | None:
-        """Standard error of `difference` if all have one noise; None where it is not known."""
+        """Standard error of `difference` if all candidates have the same noise; None if unknown."""
         if self.scatter is None:
             return None
         a, b = self.names.index(name), self.names.index(other)
@@ -288,22 +304,22 @@ class Additive:
         return self.scatter * math.sqrt(max(0.0, float(square)))
 
     def p_above(self, name: str, other: str, below: float = 0.0) -> float:
-        """One-sided p of "the candidate is not above the other one less `below`"; 1 if unknown."""
+        """One-sided p-value of "effect of `name` <= effect of `other` - `below`"; 1 if unknown."""
         error, difference = self.deviation(name, other), self.difference(name, other) + below
         if error is None or difference <= 0:
             return 1.0
         return self._tail(difference / error, name, other) if error else 0.0
 
     def reach(self, name: str, other: str, tail: float) -> float | None:
-        """Length that the error of `difference` exceeds with probability `tail`, in (0, 0.5].
+        """Value that the error of `difference` exceeds with probability `tail`, in (0, 0.5].
 
-        None where the noise is not known.
+        None if the noise is unknown.
         """
         error = self.deviation(name, other)
         return error and error * _quantile(lambda t: self._tail(t, name, other), tail)
 
     def _tail(self, t: float, name: str, other: str) -> float:
-        """The probability that the error of a difference exceeds `t` of its `deviation`."""
+        """The probability that the error of a difference exceeds `t` times its `deviation`."""
         count, chances, logs = len(self.names), [], []
         for place in (self.names.index(name), self.names.index(other)):
             share, freedom = self.own[place]
@@ -323,14 +339,14 @@ class Additive:
 
 
 def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
-    """Fits the model to the values of each round by candidate; at least one value in all."""
+    """Fits the model to rounds; each round maps candidates to values. Needs at least one value."""
     names = tuple(dict.fromkeys(name for one in rounds for name in one))
     observed = [(names.index(name), at) for at, one in enumerate(rounds) for name in one]
     values = np.asarray([value for one in rounds for value in one.values()])
     design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
     for row, (name, at) in enumerate(observed):
         design[row, name] = design[row, len(names) + at] = 1.0
-    # The mean of all effects is free: the solution of least norm, which differences do not show.
+    # The mean of all effects is arbitrary; differences do not depend on it.
     solved, squares, freedom = _solve(design, values)
     inverse = np.linalg.pinv(design.T @ design, hermitian=True)
     effects = solved[: len(names)]
@@ -351,16 +367,16 @@ def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
 
 
 def _solve(design: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], float, int]:
-    """The least-squares solution, its residual sum of squares and their degrees of freedom."""
+    """The least-squares solution, its residual sum of squares and its degrees of freedom."""
     solved, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
     squares = float(np.sum((values - design @ solved) ** 2))
     return solved, squares, len(values) - int(rank)
 
 
 def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
-    """Fits the model to rounds of several blocks that may be disturbed independently.
+    """Fits the model to rounds that consist of blocks. Each block may have its own disturbance.
 
-    Where blocks don't determine all differences, rounds are treated as wholes.
+    If the blocks do not determine all differences, a round is treated as one block.
     """
     fitted = fit([block for one in blocks for block in one])
     if fitted.is_connected:
@@ -369,9 +385,9 @@ def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T >= t) of Student's distribution, for t >= 0 and a whole `freedom` of at least 1.
+    """P(T >= t) of Student's t distribution, for t >= 0 and an integer `freedom` of at least 1.
 
-    The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    Uses the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun.
     """
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
@@ -385,12 +401,12 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def student_quantile(tail: float, freedom: int) -> float:
-    """The t that is exceeded with probability `tail`, in (0, 0.5]; `freedom` is at least 1."""
+    """The t that Student's distribution exceeds with probability `tail`, in (0, 0.5]."""
     return _quantile(lambda t: student_tail(t, freedom), tail)
 
 
 def _quantile(tail_of: Callable[[float], float], tail: float) -> float:
-    """Where a falling function of t >= 0 has a value, by bisection."""
+    """The t >= 0 at which a decreasing function has the value `tail`, found by bisection."""
     low, high = 0.0, 1.0
     while tail_of(high) > tail and high < 1e9:
         high *= 2

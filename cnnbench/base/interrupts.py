@@ -1,10 +1,10 @@
-"""Interrupts of a command by signals, and what Python and native code make of them.
+"""Interruption of a command by signals, in Python and in native code.
 
-The handler raises KeyboardInterrupt wherever Python is. In a destructor or a callback of a weak
-reference, Python drops the exception. In a call from native code, TensorFlow may continue with the
-exception set and finally raise another one, such as SystemError without any context. Therefore the
-handler also notes the interrupt. `obey` raises it again, `restored` recognises what became of it,
-and `conclude` reports it at the end of the command.
+The signal handler raises KeyboardInterrupt in whatever code is running. In a destructor or a
+callback of a weak reference, Python drops the exception. In Python code that native code calls,
+TensorFlow may ignore the exception and later raise a different one, such as SystemError without any
+context. Therefore the handler also counts the interrupt: `obey` raises it again, `restored`
+converts errors that it has caused, and `conclude` reports it at the end of the command.
 """
 
 from __future__ import annotations
@@ -31,66 +31,69 @@ SIGNALS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
-"""Signals that interrupt a command, which keeps its measurements; the last two for Slurm."""
+"""Signals that interrupt a command. It keeps its measurements. Slurm may send the last two."""
 
 SHORTEST_GRACE = 10.0
-"""Seconds between an interrupt and the kill of a process that has made no step."""
+"""Seconds between the interrupt and the kill of a process that has not finished a step."""
 
 AT_ONCE = 2.0
-"""Seconds for the end of a process that was interrupted twice, or whose announced time is over."""
+"""Seconds until a process is killed after a second interrupt, or after its announced time."""
 
 SAME_SECONDS = 1.0
-"""Two signals within this time are one: a signal to a group reaches a forked process twice."""
+"""Signals within this time count as one, because a process may receive a signal twice.
+
+A signal to a process group reaches a forked process directly and through its parent.
+"""
 
 writing: bytearray | mmap.mmap = bytearray(1)
-"""Not 0 in a block of `uninterrupted`; replaced by memory that this process shares with a fork."""
+"""Its byte is not 0 during `uninterrupted`. For a fork, it is replaced by shared memory."""
 
 WRITING_SECONDS = 60.0
-"""Seconds for a record or a checkpoint, whose file system may be slow."""
+"""Seconds allowed for writing a record or a checkpoint; the file system may be slow."""
 
-_STEPS, _MARGIN_SECONDS = 2, 2.0  # workers of a job agree in one more step to stop
+_STEPS, _MARGIN_SECONDS = 2, 2.0  # The workers of a job need one more step to agree on stopping.
 _ANNOUNCED = re.compile(r"interrupted; waiting up to (\d+) s for .*")
 
 LONGEST_WAIT_SECONDS = 1.0
-"""Limit of a single wait: a signal that arrives just before it is handled only after it."""
+"""Maximum length of a single wait. A signal that arrives just before a wait is handled after it."""
 
-_noted = 0  # interrupts of the command
+_noted = 0  # number of interrupts of the command
 _last = -SAME_SECONDS
-_concluded = True  # no command is running, or the answer of the command is complete
+_concluded = True  # No command is running, or its output is complete.
 
 
 def name_of(number: int) -> str:
-    """Name of a signal, such as SIGTERM; of one without a name, such as "signal 40"."""
+    """Name of a signal, such as "SIGTERM", or "signal 40" for a signal without a name."""
     names: dict[int, str] = {one: one.name for one in signal.Signals}
     return names.get(number, f"signal {number}")
 
 
 def grace(longest: float = 0.0) -> float:
-    """Seconds between an interrupt of a process and its kill; `longest` is its longest step so far.
+    """Seconds from interrupt to kill of a process whose longest step took `longest` seconds.
 
-    More while it, a fork of this process, is in a block of `uninterrupted`.
+    The time is longer while the process, a fork of this one, runs a block of `uninterrupted`.
     """
     seconds = max(SHORTEST_GRACE, _STEPS * longest + _MARGIN_SECONDS)
     return seconds + (WRITING_SECONDS if writing[0] else 0.0)
 
 
 def announcement(seconds: float) -> str:
-    """Notice of how long a forked process, which was interrupted, may still run."""
+    """Notice that says how long an interrupted fork may still run."""
     what = "record or the checkpoint to be written" if writing[0] else "running step to end"
     notice = f"interrupted; waiting up to {math.ceil(seconds)} s for the {what}"
     return f"{notice} (a second signal ends the run at once)"
 
 
 def announced(log: str) -> re.Match[str] | None:
-    """The last `announcement` in the log of a process; group 1 is its number of seconds."""
+    """The last `announcement` in the log of a process; group 1 of the match is the seconds."""
     return next(iter([*_ANNOUNCED.finditer(log)][-1:]), None)
 
 
 def begin() -> None:
-    """Makes `SIGNALS` interrupt a command, which begins here and ends with `conclude`.
+    """Marks the beginning of a command: from now until `conclude`, `SIGNALS` interrupt it.
 
-    Signals that the caller ignores, as nohup does, stay ignored. Does nothing outside of the main
-    thread, which signals interrupt.
+    Signals that the caller ignores, as nohup does, stay ignored. Python runs signal handlers in the
+    main thread, so the call does nothing in other threads.
     """
     global _noted, _last, _concluded
     if threading.current_thread() is threading.main_thread():
@@ -100,9 +103,9 @@ def begin() -> None:
 
 
 def conclude() -> bool:
-    """Ends the time in which signals interrupt the command; the first call returns whether one did.
+    """Marks the end of a command. The first call returns whether a signal interrupted the command.
 
-    Later signals change nothing, so that the exit code is that of the complete answer.
+    Later signals have no effect, so the exit code agrees with the complete output.
     """
     global _concluded
     is_first, _concluded = not _concluded, True
@@ -110,14 +113,15 @@ def conclude() -> bool:
 
 
 def received() -> bool:
-    """Whether the command was interrupted, however it has ended."""
+    """Whether a signal interrupted the command, even if the command finished normally."""
     return _noted > 0
 
 
 def obey() -> None:
     """Raises KeyboardInterrupt if the running command was interrupted.
 
-    For loops, and before results are written: the exception of the handler may have been dropped.
+    Call it in loops and before results are written, because Python may have dropped the exception
+    that the handler raised.
     """
     if _noted and not _concluded:
         raise KeyboardInterrupt
@@ -136,24 +140,26 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _report_dropped(
     report: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
 ) -> None:
-    """Reports an exception that Python drops, unless it is an interrupt, which is noted."""
+    """Reports an exception that Python drops, unless it is an interrupt (already counted)."""
     if not issubclass(dropped.exc_type, KeyboardInterrupt):
         report(dropped)
 
 
 def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Sets the handler of `SIGNALS` that are not ignored and that native code does not handle."""
+    """Sets the handler of `SIGNALS`, except signals that are ignored or handled by native code."""
     for number in SIGNALS:
-        if signal.getsignal(number) not in (None, signal.SIG_IGN):  # None: native code's
+        # None: native code handles the signal.
+        if signal.getsignal(number) not in (None, signal.SIG_IGN):
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def handling(handler: Callable[[int, FrameType | None], object] | None = None) -> Iterator[None]:
-    """Restores the handlers of `SIGNALS` at the end of the block, which begins with `handler`.
+    """Context manager that sets `handler` for `SIGNALS` and restores the old handlers at the end.
 
-    None leaves the handlers as they are. Ignored signals, and those handled by native code, are not
-    changed. Does nothing outside of the main thread, which signals interrupt.
+    If `handler` is None, no handler is set. Signals that are ignored or handled by native code are
+    not changed. Python runs signal handlers in the main thread, so the context manager does nothing
+    in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -172,10 +178,10 @@ def handling(handler: Callable[[int, FrameType | None], object] | None = None) -
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defers interrupting signals to the end of the block, which writes a record or a checkpoint.
+    """Delays interrupts until the end of the block, which writes a record or a checkpoint.
 
-    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it to
-    the main thread.
+    It uses handlers instead of a signal mask: TensorFlow's threads would receive a masked signal
+    and pass it to the main thread.
     """
     held: list[int] = []
     before, writing[0] = writing[0], 1
@@ -190,10 +196,10 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Raises KeyboardInterrupt for an error in the block that results from an interrupt.
+    """Converts errors in the block that result from an interrupt to KeyboardInterrupt.
 
-    That is every error after an interrupt, except cnnbench's own, and any SystemError that an
-    interrupt caused.
+    These are all errors after an interrupt, except cnnbench's own exceptions, and a SystemError
+    whose cause is KeyboardInterrupt.
     """
     before = _noted
     try:

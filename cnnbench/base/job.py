@@ -1,7 +1,7 @@
-"""The processes of a job: their tasks, devices and free ports.
+"""Description of a job of several processes: tasks, devices and free ports.
 
-A run in one process is a job of one task. In a cluster each process is one task with the same
-description but for `task`.
+A run in one process is a job with one task. In a cluster, each process is one task; the
+descriptions of all processes differ only in `task`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from typing import TypeAlias
 
 from cnnbench.errors import BenchmarkError, FlagError
 
-# Device names, and strategies that choose among devices; does not load TensorFlow.
+# Device names, and strategies that choose a device. This part does not import TensorFlow.
 
 
 def cpu_of(device: str) -> str:
-    """The first CPU of a device's process; for a short name such as "GPU:1" one without process."""
+    """The first CPU in the process of a device.
+
+    The result for "GPU:1", a short name, is short, too.
+    """
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a device, by its full or short name, is a (logical) CPU."""
+    """Whether a full or short device name is the name of a (logical) CPU."""
     return "CPU:" in device.upper()
 
 
 Chooser: TypeAlias = Callable[[int], str]
-"""Returns the device for the next variable, given its bytes; remembers earlier choices."""
+"""Function from a variable's bytes to the variable's device. It keeps track of earlier choices."""
 
 
 def round_robin(devices: Sequence[str]) -> Chooser:
-    """Chooses the devices, at least one, in turn, beginning with the first."""
+    """A strategy that chooses the devices in turn, starting with the first."""
     turns = itertools.cycle(devices)
     return lambda num_bytes: next(turns)
 
 
 def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
-    """Chooses the device with the fewest bytes so far, the first of equals."""
+    """A strategy that chooses the device with the fewest bytes so far; with ties, the first one."""
     loads = dict.fromkeys(devices, 0)
 
     def choose(num_bytes: int) -> str:
@@ -57,20 +60,20 @@ def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
     return choose
 
 
-# Description of a job: its tasks, towers and devices; no TensorFlow.
+# Description of a job: tasks, towers and devices. This part does not import TensorFlow.
 
 LOCAL = "localhost"
 WORKER = "worker"
 PS = "ps"
 CONTROLLER = "controller"
 
-# ParameterServerStrategy takes no other name for the process that coordinates.
+# ParameterServerStrategy requires this name for the coordinating process.
 _NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
 
 DEVICE_KINDS = ("cpu", "gpu")
 
 HOST = r"[^\s:,/\[\]]+"
-"""Pattern of the name of a host."""
+"""Pattern of host names."""
 
 LARGEST_PORT = 65535
 
@@ -79,7 +82,7 @@ _ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.%]+\]|{HOST}):[0-9]{{1,5}}")
 
 @dataclass(frozen=True, order=True)
 class Task:
-    """One process of a job; its text is "worker:1"."""
+    """One process of a job; as text, such as "worker:1"."""
 
     job: str
     index: int = 0
@@ -88,40 +91,40 @@ class Task:
         return f"{self.job}:{self.index}"
 
     def device(self, kind: str, index: int = 0) -> str:
-        """Full name of a device of its own, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
+        """Full name of a device of this task, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
         process = f"/job:{self.tensorflow_job}/replica:0/task:{self.index}"
         return f"{process}/device:{kind.upper()}:{index}"
 
     @property
     def tensorflow_job(self) -> str:
-        """TensorFlow's name of the job of a task."""
+        """The name that TensorFlow uses for the job of this task."""
         return _NAME_IN_TENSORFLOW.get(self.job, self.job)
 
     @classmethod
     def of_tensorflow(cls, job: str, index: int) -> Task:
-        """The task of a TensorFlow job name and index."""
+        """The task for TensorFlow's job name and task index."""
         names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
         return cls(names.get(job, job), index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All tasks, towers and devices of a run, in one value as in TF-slim's model_deploy.
+    """All tasks, towers and devices of a run. It corresponds to model_deploy in TF-slim.
 
-    Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the next.
-    FlagError for addresses that are malformed or given twice, a task outside the job, and values
-    out of range.
+    Tower numbers are unique in the job: worker 0 has the first `towers_per_worker` towers, worker 1
+    the next ones. FlagError for addresses that are malformed or duplicate, a task that is not in
+    the job, and values out of range.
 
     Attributes:
       task: this process.
-      worker_hosts, ps_hosts: host:port of each task; empty for a run of one process.
-      controller_host: host:port of a process without towers that drives the workers; None where
-        worker 0 does that.
-      client_per_worker: whether every worker builds and runs the step of its own towers
-        (collectives join them). Otherwise one process, the chief, builds the step of all towers and
-        runs it on the others, which serve.
+      worker_hosts, ps_hosts: host:port of each task; empty for a run in one process.
+      controller_host: host:port of a separate process without towers that drives the workers; None
+        if worker 0 drives them.
+      client_per_worker: whether every worker builds and runs the step of its own towers (connected
+        by collectives). Otherwise one process, the chief, builds the step of all towers and runs it
+        on the other processes, which act as servers.
       device: "cpu" or "gpu", the kind of the towers' devices.
-      device_order: number of the device of each tower of a worker; 0, 1, 2, ... if empty.
+      device_order: device index for each tower of a worker; 0, 1, 2, ... if empty.
     """
 
     task: Task = Task(LOCAL)
@@ -178,12 +181,12 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the job has addresses, even of a single worker only."""
+        """Whether the job has addresses, even if it has only one worker."""
         return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
 
     @property
     def workers(self) -> tuple[Task, ...]:
-        """The tasks with towers; the process itself where there is no cluster."""
+        """The tasks with towers. Without a cluster, this process."""
         if not self.in_cluster:
             return (self.task,)
         return tuple(Task(WORKER, index) for index in range(len(self.worker_hosts)))
@@ -195,23 +198,23 @@ class Job:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks: the controller if there is one, workers, ps tasks."""
+        """All tasks, in this order: the controller (if any), the workers, the ps tasks."""
         controller = (Task(CONTROLLER),) if self.controller_host else ()
         return (*controller, *self.workers, *self.ps)
 
     @property
     def chief(self) -> Task:
-        """The task that prints, saves and decides: the controller, or worker 0."""
+        """The task that prints, saves and decides for the job: the controller, or worker 0."""
         return self.tasks[0]
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the chief; true of a run in one process."""
+        """Whether this process is the chief. True for a run in one process."""
         return self.task == self.chief
 
     @property
     def serves(self) -> bool:
-        """Whether this process runs no step of its own and serves the chief."""
+        """Whether this process is a server for the chief and runs no step itself."""
         if self.client_per_worker and self.in_cluster:
             return self.task.job != WORKER
         return not self.is_chief
@@ -222,7 +225,7 @@ class Job:
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
-        """host:port of every task of a job, by index; empty for a job without tasks."""
+        """host:port of every task in a TensorFlow job, by task index; empty without tasks."""
         controller = (self.controller_host,) if self.controller_host else ()
         return {WORKER: self.worker_hosts, PS: self.ps_hosts, CONTROLLER: controller}.get(job, ())
 
@@ -232,18 +235,18 @@ class Job:
 
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:
-        """Argument of `tf.train.ClusterSpec`."""
+        """The argument for `tf.train.ClusterSpec`: the addresses by job name."""
         tasks = self.tasks if self.in_cluster else ()
         return {task.tensorflow_job: list(self.addresses_of(task.job)) for task in tasks}
 
     @property
     def machines(self) -> int:
-        """Number of machines with towers, by the host names of their addresses."""
+        """Number of machines with towers: different host names count as different machines."""
         return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
 
     @property
     def addresses_by_task(self) -> dict[str, str]:
-        """host:port by the name of the task, the chief first; empty without a cluster."""
+        """host:port by task name, starting with the chief; empty without a cluster."""
         return {str(task): self.address(task) for task in self.tasks} if self.in_cluster else {}
 
     # Towers.
@@ -255,12 +258,12 @@ class Job:
 
     @property
     def num_towers(self) -> int:
-        """Number of towers of the whole job."""
+        """Number of towers in the whole job."""
         return self.num_workers * self.towers_per_worker
 
     @property
     def own_towers(self) -> range:
-        """Numbers of the towers whose step this process builds; none for one that serves."""
+        """Numbers of the towers whose step this process builds; none if it `serves`."""
         if self.serves:
             return range(0)
         if not self.client_per_worker:
@@ -270,19 +273,19 @@ class Job:
 
     @property
     def own_workers(self) -> tuple[Task, ...]:
-        """The tasks whose towers are `own_towers`."""
+        """The tasks that have the `own_towers`."""
         if self.serves:
             return ()
         return (self.task,) if self.client_per_worker else self.workers
 
     def devices_of(self, *workers: Task) -> tuple[str, ...]:
-        """Full names of the devices of the towers of some workers, in order."""
+        """Full device names for the towers of the given workers, in order."""
         order = self.device_order or range(self.towers_per_worker)
         return tuple(worker.device(self.device, number) for worker in workers for number in order)
 
     @property
     def tower_devices(self) -> tuple[str, ...]:
-        """The devices of all towers of the job."""
+        """The devices of all towers in the job."""
         return self.devices_of(*self.workers)
 
     @property
@@ -291,7 +294,7 @@ class Job:
         return self.devices_of(*self.own_workers)
 
     def on(self, device: str, order: Sequence[int] = ()) -> Job:
-        """The same job with its towers on other devices; `order` as `device_order`."""
+        """A copy of the job with towers on other devices; `order` replaces `device_order`."""
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.
@@ -308,22 +311,22 @@ class Job:
 
     @property
     def ps_devices(self) -> tuple[str, ...]:
-        """The first CPU of every ps task, which hold the variables."""
+        """The first CPU of every ps task. The variables are placed there."""
         return tuple(task.device("cpu") for task in self.ps)
 
 
 def split_hosts(text: str | None) -> tuple[str, ...]:
-    """The addresses of a flag such as --worker_hosts: comma-separated, spaces ignored."""
+    """Splits the comma-separated addresses of a flag such as --worker_hosts. Spaces are ignored."""
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is host:port."""
+    """Whether a text is a valid host:port."""
     return bool(_ADDRESS.fullmatch(text)) and 1 <= host_and_port(text)[1] <= LARGEST_PORT
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of an address; an IPv6 host loses its brackets."""
+    """Host and port of an address, without the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -332,7 +335,7 @@ def _flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
 
 
-# Ports reserved for the servers of a job.
+# Reservation of ports for the servers of a job.
 
 LOWEST = 10000
 
@@ -341,19 +344,19 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Ports, `numbers`, that no other program gets until closed; own servers can listen on them.
+    """Reserves free ports for the servers of this job until it is closed; see `numbers`.
 
-    Each is held by a socket that does not listen and that, once bound, allows other sockets with
-    SO_REUSEADDR, as servers have, on its port. They are outside the range of outgoing connections,
-    so they also stay free between two runs of a process.
+    A socket that does not listen is bound to each port. It allows other sockets with SO_REUSEADDR,
+    which servers set, on the same port. The ports are outside the range of ports for outgoing
+    connections, so they also stay free between two runs of a process.
     """
 
     def __init__(self, count: int) -> None:
-        """Reserves ports; BenchmarkError if there are too few."""
+        """Reserves `count` ports; BenchmarkError if too few are free."""
         super().__init__()
         self.numbers: list[int] = []
         outgoing = "32768 60999"
-        with contextlib.suppress(OSError):  # not on every platform
+        with contextlib.suppress(OSError):  # The file does not exist on every platform.
             outgoing = _RANGE_FILE.read_text(encoding="ascii")
         low, high = map(int, outgoing.split())
         free = [*range(LOWEST, low), *range(high + 1, LARGEST_PORT + 1)] or range(low, high + 1)
@@ -378,11 +381,14 @@ class ReservedPorts(contextlib.ExitStack):
 
 
 def claim(port: int) -> socket.socket:
-    """Claims a port among cnnbench processes until closed or dead; OSError EADDRINUSE if taken.
+    """Reserves a port among cnnbench processes; OSError EADDRINUSE if it is already reserved.
 
-    A socket on the port itself that admits the server would also admit another process of cnnbench.
-    So the claim is a socket of another family. On Linux its name needs no file and belongs to the
-    network namespace, as the port does; elsewhere nothing is claimed.
+    The reservation ends when the returned socket is closed or the process exits.
+
+    A socket on the port itself would not help: if it lets the server listen, it lets another
+    cnnbench process listen, too. So the reservation is a Unix domain socket. On Linux, its name
+    needs no file and belongs to the network namespace, as the port does. On other systems nothing
+    is reserved.
     """
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -393,7 +399,7 @@ def claim(port: int) -> socket.socket:
 
 
 def unbound() -> socket.socket:
-    """A socket for any address of this machine, of both families where it has both."""
+    """A socket that can be bound to all addresses of this machine: IPv4 and, if supported, IPv6."""
     both = socket.has_dualstack_ipv6()
     one = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
     if both:

@@ -1,17 +1,19 @@
-"""How the processes of a job find each other: the environment, probes, the exchange of addresses.
+"""How the processes of a job find each other: environment variables, probes, address exchange.
 
-`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
-process that was stopped still accepts connections, because the kernel does, but answers nothing.
+`probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer.
+Connecting alone is not enough: for a process that is stopped, the kernel still accepts connections,
+but nothing answers.
 
-``tf_config``: TF_CONFIG, as TensorFlow's strategies read it. ``slurm``: the variables that srun
-sets for its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
-scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged when the run begins
-(`cnnbench.base.rendezvous`).
+The values of --cluster select the source. ``tf_config``: TF_CONFIG, which TensorFlow's strategies
+also read. ``slurm``: the variables that srun sets for its tasks. ``kubernetes``: a StatefulSet or
+an Indexed Job behind a headless service, as in scripts/kubernetes.yaml. ``mpi``: only the rank is
+known at first, and the processes exchange their addresses when the run begins.
 
-Uses MPI where mpi4py is installed. Otherwise rank 0 listens on an address that all know, confirms
-each call, and sends the list to all when all have called. Until then a connection that closes is a
-process that has ended; rank 0 tells the others, also those that start later. As in the handshake,
-nothing is authenticated, and lines are bounded.
+The exchange uses MPI if mpi4py is installed. Otherwise rank 0 listens on an address that all
+processes know. It confirms each connection, and sends the list of addresses when all processes have
+connected. If a connection closes earlier, its process has ended; rank 0 reports this to the other
+processes, including processes that connect later. Nothing is authenticated; the length of lines is
+limited.
 """
 
 from __future__ import annotations
@@ -49,30 +51,29 @@ from cnnbench.base.job import (
 from cnnbench.base.text import one_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 
-# Waiting for other processes of a job: intervals, reports and event loops.
+# Waiting for other processes of a job: intervals, progress reports and the event loop.
 
 T = TypeVar("T")
 
 RETRY_SECONDS = 0.1
-"""Interval between two attempts to reach another process."""
+"""Interval between two attempts to connect to another process."""
 
 REPORT_SECONDS = 5.0
-"""Interval between two lines about missing processes."""
+"""Interval between two reports of missing processes."""
 
 
 async def report_missing(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
-    """Prints every few seconds which tasks are `missing`, until cancelled."""
+    """Reports the `missing` tasks every few seconds, until cancelled."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         tell(f"waiting for {missing()}")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine as `asyncio.run` does, and returns as soon as it has ended.
+    """Runs a coroutine like `asyncio.run`, but does not wait for pending host-name look-ups.
 
-    It does not wait for pending look-ups of host names, blocking calls that take minutes if no name
-    server answers: asyncio joins the threads of its own executor when the loop ends, and Python at
-    its exit.
+    A look-up blocks a thread for minutes if no name server answers. With asyncio's default
+    executor, asyncio would join this thread when the loop ends, and Python at its exit.
     """
 
     async def with_daemon_threads() -> T:
@@ -83,10 +84,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _DaemonThreads(ThreadPoolExecutor):
-    """An executor with a daemon thread per call; asyncio accepts only such subclasses."""
+    """Executor with one daemon thread per call. (asyncio requires a ThreadPoolExecutor.)"""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Starts a call; its thread is not joined."""
+        """Starts a call in a thread that is not joined."""
         future: Future[T] = Future()
 
         def call() -> None:
@@ -100,7 +101,7 @@ class _DaemonThreads(ThreadPoolExecutor):
         return future
 
 
-# Probes of the gRPC servers of other tasks; no TensorFlow.
+# Probes of the gRPC servers of other tasks. This part does not import TensorFlow.
 
 OK = "ok"
 REFUSED = "nobody listens there"
@@ -110,8 +111,9 @@ UNREACHABLE = "cannot be reached"
 NOT_GRPC = "another program answers there"
 NAMED = "named by TensorFlow"
 
-# RFC 9113, sections 3.4 and 6.5: the preface of a client and an empty SETTINGS frame. A server
-# answers with a SETTINGS frame of its own, whose header has the type at its fourth byte.
+# What a client sends first: the connection preface and an empty SETTINGS frame (RFC 9113, sections
+# 3.4 and 6.5). The server answers with its own SETTINGS frame. The fourth byte of the frame's
+# header is the type.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _FRAME_HEADER = 9
 _SETTINGS = 4
@@ -121,7 +123,7 @@ _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
 def probe(address: str, timeout: float = 3.0) -> str:
-    """Returns `OK` if a gRPC server answers, otherwise a description of the failure."""
+    """Returns `OK` if a gRPC server answers at an address, otherwise the kind of failure."""
     try:
         connection = socket.create_connection(host_and_port(address), timeout)
     except socket.gaierror:
@@ -146,7 +148,7 @@ def probe(address: str, timeout: float = 3.0) -> str:
         except TimeoutError:
             return SILENT
         except OSError:
-            # Reset: the process ended between connection and answer.
+            # The connection was reset: the process ended before it answered.
             return REFUSED
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 
@@ -154,7 +156,7 @@ def probe(address: str, timeout: float = 3.0) -> str:
 def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
     """Waits until the servers of all other tasks answer; BenchmarkError after `timeout` seconds.
 
-    To be called before connecting; `tell` prints a line about missing tasks every few seconds.
+    Call it before connecting. Every few seconds, `tell` is called with a line about missing tasks.
     """
     started = last = time.monotonic()
     missing = dict.fromkeys(job.peers, "")
@@ -171,9 +173,10 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
 
 
 def culprits(job: Job, error: BaseException) -> dict[Task, str]:
-    """Tasks that do not answer now, with their states, as the cause of an error of TensorFlow.
+    """Tasks that probably caused a TensorFlow error because they do not answer, with states.
 
-    Tasks named in its message come first; if all tasks answer, only these are returned.
+    Tasks that are named in the error message come first. If all tasks answer, only the named tasks
+    are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     found = {Task.of_tensorflow(name, int(index)) for name, index in names}
@@ -188,7 +191,7 @@ def culprits(job: Job, error: BaseException) -> dict[Task, str]:
 def not_ok(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """States of the given tasks that do not answer; all are probed at once."""
+    """States of the tasks that do not answer. All tasks are probed concurrently."""
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:
@@ -197,16 +200,16 @@ def not_ok(
 
 
 def named(job: Job, task: Task) -> str:
-    """A task with its address, for messages."""
+    """Text for messages: a task and its address."""
     return f"{task} ({job.address(task)})" if job.in_cluster else "the run"
 
 
 def listed(job: Job, states: Mapping[Task, object]) -> str:
-    """Tasks with their addresses and states, for messages."""
+    """Text for messages: tasks with their addresses and states."""
     return "; ".join(f"{named(job, task)}: {state}" for task, state in states.items())
 
 
-# Identity of this process in its job, from the environment; standard library only.
+# Identity of this process in its job, from environment variables. Uses only the standard library.
 
 EVALUATOR = "evaluator"
 
@@ -216,15 +219,15 @@ _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
 Environment = Mapping[str, str]
-_Place: TypeAlias = "tuple[Job, int | None]"  # see `resolve`
+_Place: TypeAlias = "tuple[Job, int | None]"  # the result of `resolve`
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank of this process and number of processes, as set by a launcher.
+    """Rank of this process and number of processes, from the variables of a launcher.
 
-    `local_rank` and `local_size` are those on this machine, None if unknown; `job` distinguishes
-    jobs.
+    `local_rank` and `local_size` are rank and number of processes on this machine; None if unknown.
+    `job` is an identifier of the job.
     """
 
     launcher: str
@@ -236,24 +239,29 @@ class Ranks:
 
     @property
     def port(self) -> int:
-        """A port that differs between most jobs, below the ports of outgoing connections."""
+        """A port derived from `job`, below the range of ports for outgoing connections."""
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
 def resolve(cluster: str, ps: int, environ: Environment) -> tuple[Job, int | None]:
-    """The job as this process sees it, and the number of the process on its machine, if known.
+    """The job of this process, and the rank of the process on its machine (None if unknown).
 
-    UsageError names a missing or malformed variable. The last `ps` processes are parameter servers
-    (TF_CONFIG names them itself). With `cluster` "mpi" the addresses are placeholders for ranks.
+    The last `ps` processes are parameter servers (except for TF_CONFIG, which lists them). If
+    `cluster` is "mpi", the addresses are placeholders that contain the ranks.
+
+    Raises:
+      UsageError: a variable is missing or malformed.
     """
     return _RESOLVERS[cluster](ps, environ)
 
 
 def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] | None:
-    """What a variable says of a job of several processes, if there is one, and its --cluster.
+    """Whether a launcher started several processes: a description and the value for --cluster.
 
-    Not all that a launcher starts is one job: it may start independent runs. A malformed variable,
-    which --cluster refuses, may be one of a job; an evaluator that `evaluates` has its part in it.
+    None if a launcher did not. The description names the variable that shows it. The processes need
+    not form one job, because a launcher may also start independent runs. A malformed variable may
+    also belong to a job; then the description is the error message. For an evaluator that
+    `evaluates`, the result is None: it is started as intended.
     """
     names = [name for name in (*_SIZES, "TF_CONFIG") if environ.get(name)]
     if not names:
@@ -271,12 +279,12 @@ def started_together(environ: Environment, evaluates: bool) -> tuple[str, str] |
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """Ranks as set by horovodrun, mpirun of Open MPI, MPICH or MVAPICH, or by srun, if any.
+    """Ranks from horovodrun, mpirun (of Open MPI, MPICH or MVAPICH) or srun; None without them.
 
-    The local numbers may come from another row than rank and size if that has the same rank and
-    size: under ``srun --mpi=pmi2`` PMI_RANK is set, and only SLURM_LOCALID is local. A row with
-    another rank or size belongs to another process, such as the one that Hydra starts by srun on
-    every node. A malformed variable raises UsageError.
+    Local rank and local size may come from the variables of a second launcher if its rank and size
+    are the same. For example, ``srun --mpi=pmi2`` sets PMI_RANK, but the local rank is only in
+    SLURM_LOCALID. If rank or size differ, the variables belong to a different process, such as the
+    one that Hydra starts with srun on every node. UsageError for a malformed variable.
     """
     said = {
         launcher: (environ[names[0]], environ[names[1]])
@@ -296,26 +304,26 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # Without a variable of the launcher: its PID, the same in all processes of one machine.
+    # The launcher's PID identifies the job: all processes on one machine have the same parent.
     return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Variables of rank, size, local rank and local size. Those of horovodrun with Gloo come first, and
-# Slurm's last: they are also set for mpirun and horovodrun within an allocation.
+# Variables for rank, size, local rank and local size. The order is the priority. Slurm is last,
+# because in a Slurm allocation its variables are also set under mpirun and horovodrun.
 _RANK_VARIABLES = {
     "Horovod": tuple(f"HOROVOD_{name}" for name in _RANK_NAMES),
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # Not SLURM_NTASKS_PER_NODE, the requested number, which is set only if it was requested.
+    # SLURM_NTASKS_PER_NODE is not used: it is set only if the user requested a number.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = (
     *("HOROVOD_GLOO_RENDEZVOUS_PORT", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT"),
     "SLURM_JOB_ID",
 )
-# Slurm sets SLURM_NTASKS in a batch script too, which is one process.
+# SLURM_NTASKS is not used here: Slurm also sets it in a batch script, which is one process.
 _SIZES = {
     **{row[1]: "mpi" for launcher, row in _RANK_VARIABLES.items() if launcher != "Slurm"},
     **{"SLURM_STEP_NUM_TASKS": "slurm", "CNNBENCH_PROCESSES": "kubernetes"},
@@ -323,7 +331,10 @@ _SIZES = {
 
 
 def _on_node(environ: Environment, name: str) -> int | None:
-    """Number of processes on this node, also from Slurm's list for all nodes; None if unknown."""
+    """Number of processes on this node, from a number or Slurm's list for all nodes.
+
+    None if unknown.
+    """
     counts = _tasks_per_node(environ, name)
     node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
@@ -349,10 +360,11 @@ def _from_tf_config(ps: int, environ: Environment) -> _Place:
 
 
 def _tf_place(config: Any) -> dict[str, Any]:
-    """Fields of the job that TF_CONFIG describes; a ValueError says what is wrong.
+    """Fields of `Job` from the content of TF_CONFIG. ValueError says what is invalid.
 
-    A chief is the first worker, or beside parameter servers the controller. Without a cluster, the
-    job is this process. As for tf.distribute, evaluators are in no cluster, even if it lists them.
+    A chief becomes the first worker or, if there are parameter servers, the controller. Without a
+    cluster, the job consists of this process. As in tf.distribute, an evaluator is not in the
+    cluster, even if TF_CONFIG lists it there.
     """
     cluster, me = (config.get(key, {}) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
@@ -426,7 +438,7 @@ def _from_slurm(ps: int, environ: Environment) -> _Place:
 
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
-    """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1"."""
+    """Expands a node list of Slurm, such as "n[001-003,007],gpu1"."""
     text = _text(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
@@ -484,7 +496,7 @@ def _from_kubernetes(ps: int, environ: Environment) -> _Place:
 
 
 def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> _Place:
-    """The place of a rank: the first processes are workers, the last `ps` parameter servers."""
+    """The job of a rank: the last `ps` processes are parameter servers, all before them workers."""
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
@@ -515,7 +527,7 @@ def _text(environ: Environment, name: str) -> str:
 def _whole(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """The whole number in a variable, or `otherwise` where the variable is not set."""
+    """The whole number in a variable. `otherwise` is used if the variable is not set."""
     text = environ.get(name, "").strip() or otherwise or _text(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _bad(environ, name, f"must be a whole number from {least} to {most}")
@@ -528,11 +540,12 @@ def _bad(environ: Environment, name: str, reason: str) -> UsageError:
     return UsageError(f"the environment variable {name}={short}: {reason}")
 
 
-# Exchange of addresses between processes that know only their ranks; no TensorFlow.
+# Exchange of addresses between processes that know only their ranks, without TensorFlow.
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-_OF_OTHERS = (OSError, ValueError, KeyError, TypeError)  # when another program calls or answers
+# Errors if another program connects or answers.
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError)
 
 _held: list[ReservedPorts] = []
 
@@ -540,15 +553,16 @@ _held: list[ReservedPorts] = []
 def exchange(
     ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Addresses of all processes by rank; reserves a port of this process until it ends.
+    """Addresses of all processes, by rank. A port for this process is reserved until it exits.
 
-    Without `rendezvous`, the host:port on which rank 0 listens, mpi4py is used if installed, or a
-    port derived from the job if all processes are on this machine.
+    `rendezvous` is the host:port on which rank 0 listens. Without it, mpi4py is used if it is
+    installed. Otherwise all processes must be on this machine, and a port derived from the job is
+    used.
 
     Raises:
       FlagError: --rendezvous is needed.
-      BenchmarkError: a process is missing after `timeout` seconds, has ended or is there twice, or
-        the port is in use.
+      BenchmarkError: a process is missing after `timeout` seconds or has ended, a rank is
+        duplicate, or the port is in use.
     """
     _held.append(ReservedPorts(1))
     (port,) = _held[-1].numbers
@@ -613,21 +627,22 @@ class _Rendezvous:
         for writer in self._writers:
             self._answer(writer, hosts=hosts)
             writer.close()
-            with contextlib.suppress(OSError):  # the handshake names who has ended by now
+            # The handshake reports processes that have ended by now.
+            with contextlib.suppress(OSError):
                 await writer.wait_closed()
         return hosts
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled when the exchange is over, where Python 3.11 would print a traceback.
+        # The end of the exchange cancels this task; Python 3.11 would print a traceback.
         over = (asyncio.TimeoutError, asyncio.CancelledError)
         with contextlib.closing(writer), contextlib.suppress(*_OF_OTHERS, *over):
             await self._take(reader, writer)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Receives the address of a process, and waits until its connection closes."""
+        """Receives the address of a process, then waits until its connection closes."""
         card = parse_json(await asyncio.wait_for(reader.readline(), 10))
         rank, size = card["rank"], self._ranks.size
-        # The address that this call came from, because the others can reach it too.
+        # The address from which the process connected, because other processes can reach it, too.
         address = f"{self._host(writer.get_extra_info('peername')[0])}:{card['port']}"
         known = (card["size"], card[_GREETING]) == (size, self._name())
         if not (known and rank in range(1, size) and is_address(address)):
@@ -647,7 +662,10 @@ class _Rendezvous:
             self._tell(f"{self._failure}; waiting for {self._missing()} to tell it, too")
 
     def _fail(self, reason: str) -> None:
-        """Notes why the exchange fails, and tells those that have called; `_take` tells others."""
+        """Stores why the exchange fails, and sends it to connected processes.
+
+        `_take` sends it to later ones.
+        """
         self._failure = self._failure or reason
         for writer in self._writers:
             self._answer(writer, failed=self._failure)
@@ -660,7 +678,7 @@ class _Rendezvous:
         card = {"rank": self._ranks.rank, "size": self._ranks.size, "port": self._port}
         failure = ""
         while not failure:
-            with contextlib.suppress(*_OF_OTHERS):  # rank 0 may not be there yet
+            with contextlib.suppress(*_OF_OTHERS):  # Rank 0 may not have started yet.
                 reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
                 with contextlib.closing(writer):
                     self._answer(writer, **card)

@@ -1,19 +1,21 @@
-"""Steps of a process that take longer than its others.
+"""Finds the steps of a process that take longer than its other steps.
 
 `slow_steps` divides the steps of a process into ordinary and slow ones; `shared_slow_steps` gives
-the slow steps that the processes of a side have in common. They name what a median step hides:
-input stalls, checkpoints, garbage collection, slow collectives.
+the slow steps that the processes of a side have in common. A median of the step times hides such
+steps. Their causes are, for example, input stalls, checkpoints, garbage collection and slow
+collectives.
 
-`mean_step_seconds` is the time by which processes are judged: the mean of all steps, since all are
-paid for, after rare disturbances are removed. A disturbance is rare if at most a quarter of all
-processes have one as large, such as a second that one process lost to another program
-(`rare_shares`). All processes of a comparison are taken together, so what is rare does not depend
-on which side is called B, and tests remain exact.
+`mean_step_seconds` is the time by which processes are compared: the mean of all steps after rare
+disturbances are removed. It is a mean because the user waits for slow steps, too. A disturbance is
+rare if at most a quarter of all processes have one of this size; for example, one process lost a
+second to another program (`rare_shares`). The limit is computed from all processes of both sides.
+So it does not depend on which side is A and which is B, and tests remain exact.
 
-The division is the maximum of the classification likelihood of two normal distributions of equal
-variance (Symons, "Clustering criteria and multivariate normal mixtures", Biometrics 37, 1981) of
-the logarithms. Unlike least squares (Otsu) its entropy term finds also few slow steps, and none in
-a single distribution.
+To divide the steps, the logarithms of their times are modelled as two normal distributions of equal
+variance. The division maximises the classification likelihood (Symons, "Clustering criteria and
+multivariate normal mixtures", Biometrics 37, 1981). This likelihood has an entropy term, which
+least squares (Otsu) does not have. Therefore it also finds a small number of slow steps, and finds
+none if there is only one distribution.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from numpy.typing import NDArray
 from cnnbench.base.stats import median, nearest_rank
 
 FEWEST = 10
-"""Steps of the shortest series that is divided."""
+"""Minimum number of steps for a division into ordinary and slow steps."""
 
-_LEAST_NOISE = 1e-3  # of logarithms, below which times of steps do not differ
+_LEAST_NOISE = 1e-3  # Minimum standard deviation of the logarithms of step times.
 _REGULAR = 0.6
 
 
@@ -45,8 +47,8 @@ class SlowSteps:
     Attributes:
       steps: number of all steps of the process.
       indices: indices of the slow steps from 0, ascending; at least one.
-      extra: seconds that the mean slow step takes more than the mean of the others.
-      cost: share of the time of all steps that the slow ones add: indices * extra / total.
+      extra: mean time of slow steps minus mean time of ordinary steps, in seconds.
+      cost: share of the total time that slow steps add: number of slow steps * extra / total.
     """
 
     steps: int
@@ -58,12 +60,13 @@ class SlowSteps:
     def of(
         cls, seconds: Sequence[float], slow: Iterable[int], ordinary: Iterable[int]
     ) -> SlowSteps | None:
-        """The slow steps of a process, compared with its ordinary steps; None without either.
+        """Compares slow steps with ordinary steps; None if there are no steps of one kind.
 
         Args:
           seconds: times of all steps of the process.
           slow: numbers of the slow steps from 0, ascending.
-          ordinary: numbers of the ordinary steps; steps of neither kind only count in `steps`.
+          ordinary: numbers of the ordinary steps. Steps in neither list are included only in
+            `steps`.
         """
         indices = tuple(slow)
         others = [seconds[step] for step in ordinary]
@@ -79,12 +82,15 @@ class SlowSteps:
 
     @property
     def occurrences(self) -> int:
-        """Number of groups of slow steps; consecutive ones are one group."""
+        """Number of groups of consecutive slow steps."""
         return 1 + sum(after - before > 1 for before, after in pairwise(self.indices))
 
     @property
     def distance(self) -> int | None:
-        """Steps from one slow step to the next where that number is nearly constant; else None."""
+        """Interval, in steps, at which slow steps recur.
+
+        None if the interval is not nearly constant.
+        """
         distances = [after - before for before, after in pairwise(self.indices)]
         if len(distances) < 2:
             return None
@@ -94,11 +100,11 @@ class SlowSteps:
 
 
 def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
-    """The slow steps of a process from its step times in seconds, in their order.
+    """The slow steps of a process, found from the times of its steps in seconds, in order.
 
-    None for fewer than `FEWEST` steps, or where the steps are not distinctly of two kinds. Slow
-    steps are at most half of all steps, rounded up: where a few steps are faster than all others,
-    such as a first step whose input is ready, the others are divided again.
+    None for fewer than `FEWEST` steps, or if the steps do not form two distinct groups. At most
+    half of the steps, rounded up, are slow. If the slower group is larger, because a few steps are
+    very fast (such as a first step whose input is ready), the slower group is divided again.
     """
     steps = [*range(len(seconds))]
     while slower := slower_steps([seconds[step] for step in steps]):
@@ -109,7 +115,10 @@ def slow_steps(seconds: Sequence[float]) -> SlowSteps | None:
 
 
 def slower_steps(seconds: Sequence[float]) -> list[int]:
-    """Numbers of the slower steps, ascending, of steps of two kinds; empty if they are of one."""
+    """Numbers of the steps in the slower of two groups, ascending.
+
+    Empty if there is only one group.
+    """
     count = len(seconds)
     if count < FEWEST:
         return []
@@ -119,13 +128,13 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
     logs -= logs.mean()
     low, entropy = _divisions(count)
     sums = np.cumsum(logs)[:-1]
-    # Squares within both classes, of a cut after each number of steps; the mean of all is 0.
+    # Sum of squares within both groups, for a cut after each number of steps. (The mean is 0.)
     within = float((logs**2).sum()) - sums**2 * (1 / low + 1 / (count - low))
     variance = np.maximum(within / count, _LEAST_NOISE**2)
     likelihood = entropy - count / 2 * np.log(variance)
     single = -count / 2 * math.log(max(float(logs.var()), _LEAST_NOISE**2))
     best = int(np.argmax(likelihood))
-    # By the Bayesian information criterion, for the second mean and the share.
+    # Bayesian information criterion with two more parameters: second mean, share of slow steps.
     if likelihood[best] - single <= math.log(count):
         return []
     return sorted(order[best + 1 :].tolist())
@@ -133,22 +142,22 @@ def slower_steps(seconds: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _divisions(count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Numbers of ordinary steps, and minus the entropy of each division, times `count`."""
+    """All numbers of ordinary steps, and for each division minus its entropy, times `count`."""
     low = np.arange(1, count)
     return low, low * np.log(low / count) + (count - low) * np.log(1 - low / count)
 
 
 def shared_slow_steps(found: Sequence[SlowSteps | None]) -> SlowSteps | None:
-    """Those of the process of middle cost, of the `slow_steps` of some processes.
+    """The slow steps of the process with the median cost, among the `slow_steps` of processes.
 
-    None where at least half of the processes have none.
+    None if at least half of the processes have no slow steps.
     """
     ordered = sorted(found, key=lambda one: 0.0 if one is None else one.cost)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
 def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
-    """Mean seconds of a step of each process, after rare disturbances are removed.
+    """Mean step time of each process in seconds, after rare disturbances are removed.
 
     Args:
       processes: the positive times in seconds of at least one step of each process.
@@ -157,7 +166,7 @@ def mean_step_seconds(processes: Sequence[Sequence[float]]) -> list[float]:
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The mean by weights whose own mean is 1; exact where all values or all weights are equal."""
+    """Weighted mean; the mean of the weights is 1. Exact if all values or all weights are equal."""
     first = values[0]
     further = (weight * (value - first) for value, weight in zip(values, weights, strict=True))
     return first + math.fsum(further) / len(values)
@@ -166,11 +175,13 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
     """Weights of the steps of each process, with mean 1, that remove rare disturbances.
 
-    The steps of a process have equal weights, except that a disturbance that is larger than the
-    upper quartile (`rare_shares`) is reduced to that: its steps have less weight, and all others
-    have equally more. The weights depend on whole steps only, so that the means of the parts of a
-    step add up to the mean of the step. With up to three processes all weights of a process are
-    equal: so few do not show what is rare.
+    Without rare disturbances, the steps of a process have equal weights. A disturbance that is
+    larger than the upper quartile of all processes (`rare_shares`) is reduced to the quartile: its
+    steps have less weight, and all other steps have more weight, which is the same for all of them.
+
+    Weights apply to whole steps, so the means of the parts of a step add up to the mean of the
+    step. With up to three processes, weights are equal, because three processes cannot show what is
+    rare.
 
     Args:
       processes: the positive times in seconds of at least one step of each process.
@@ -190,9 +201,9 @@ def step_weights(processes: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def rare_shares(shares: Sequence[float]) -> list[float]:
-    """The part of each `disturbance_share` that exceeds the upper quartile (nearest rank) of all.
+    """The part of each `disturbance_share` that exceeds the upper quartile (nearest rank).
 
-    Of up to three processes it is 0, since the quartile is the largest share.
+    With up to three processes it is 0, because the quartile is the largest share.
     """
     limit = nearest_rank(shares, 0.75) if shares else 0.0
     return [max(0.0, share - limit) for share in shares]
@@ -201,15 +212,16 @@ def rare_shares(shares: Sequence[float]) -> list[float]:
 def disturbance_share(seconds: Sequence[float]) -> float:
     """The largest disturbance of a process, as a share of the time of its steps, from 0 to 1.
 
-    It is what the streak of consecutive steps with the largest sum of differences from the mean
-    step (Bentley, "Programming Pearls", 1984) takes beyond as many of the other steps. Where slow
-    steps recur, it is about one of them.
+    A disturbance is the streak of consecutive steps with the largest sum of differences from the
+    mean step (Bentley, "Programming Pearls", 1984). Its size is the time of these steps minus the
+    mean time of the same number of other steps. If slow steps recur, the result is approximately
+    the extra time of one slow step.
     """
     return _disturbance(seconds)[0]
 
 
 def _disturbance(seconds: Sequence[float]) -> tuple[float, range]:
-    """The `disturbance_share` of a process, and the numbers of its steps from 0."""
+    """The `disturbance_share` of a process, and the numbers of the disturbed steps from 0."""
     times = np.asarray(seconds, dtype=np.float64)
     count, total = len(times), float(times.sum())
     sums = np.concatenate(([0.0], np.cumsum(times - total / count)))

@@ -1,11 +1,11 @@
-"""Location and scatter of samples, and grouping.
+"""Mean, median and scatter of samples, and grouping of items.
 
-With ``t[i]`` the wall time of step i in seconds since the end of warm-up, ``b`` the images of one
-step and ``s[i] = b / t[i]``:
+Definitions, where ``t[i]`` is the wall time in seconds of step i after the warm-up, ``b`` is the
+number of images in one step and ``s[i] = b / t[i]``:
 
-* mean ``M = b / mean(t)``: images over time, not the mean of the speeds;
-* uncertainty ``U = population standard deviation of s / sqrt(n)``;
-* jitter ``J = 1.4826 * median|s - median(s)|``, a robust standard deviation.
+* mean ``M = b / mean(t)``: total images divided by total time, not the mean of the speeds; *
+uncertainty ``U = population standard deviation of s / sqrt(n)``; * jitter ``J = 1.4826 * median|s -
+median(s)|``, a robust standard deviation.
 
 With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1`` (the newest
 step weighs most); U and J stay unweighted.
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-# Groups of items by a key.
+# Grouping of items by a key.
 
 K = TypeVar("K")
 T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by their hashable key, keys in the order of their first items."""
+    """Groups items by a hashable key. Keys are in the order of their first items."""
     found: dict[K, list[T]] = {}
     for one in items:
         found.setdefault(key(one), []).append(one)
@@ -36,19 +36,19 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 # Speed statistics over step times, as tf_cnn_benchmarks defines them.
 
-# Makes the median absolute deviation of normal data estimate its standard deviation.
+# For normal data, this factor times the median absolute deviation estimates the standard deviation.
 MAD_TO_SIGMA = 1.4826
 
-# Inserting moves half of the array for each value; sorting costs about 100 such moves.
+# An insertion moves half of the array on average. Sorting takes as long as about 100 insertions.
 _WORTH_SORTING = 100
 
 FEWEST_FOR_P99 = 100
-"""Number of values from which the 99th percentile differs from the largest one."""
+"""Smallest number of values whose 99th percentile (nearest rank) is not the maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Images per second: mean, uncertainty of the mean, jitter of single steps."""
+    """Images per second: the mean, the uncertainty of the mean, and the jitter of single steps."""
 
     mean: float
     uncertainty: float
@@ -56,18 +56,19 @@ class Speed:
 
 
 class RunningSpeed:
-    """Speed of the steps so far, cheap enough to be read after every step.
+    """Speed of the steps so far. Reading it after every step is cheap.
 
-    Adding a step is O(1). Reading inserts the steps added since the last reading into a sorted
-    array of doubles, and is O(log n) besides.
+    Adding a step takes O(1) time. Reading inserts the new steps into a sorted array of doubles, and
+    then takes O(log n) time.
     """
 
     def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
-        """Starts with no steps; ValueError for parameters out of range.
+        """Starts without steps; ValueError for parameters out of range.
 
         Args:
-          images_per_step: over all towers whose steps are timed, at least 1.
-          ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
+          images_per_step: images per step of all towers together, at least 1.
+          ewma_alpha: weight of the newest step in the mean, 0..1. With None or 0, all weights are
+            equal.
         """
         if images_per_step < 1:
             raise ValueError(f"images_per_step={images_per_step}: must be at least 1")
@@ -93,7 +94,7 @@ class RunningSpeed:
             raise ValueError(f"step time {seconds}: must be positive")
         self._weighted_time = self._keep * self._weighted_time + seconds
         self._weight = self._keep * self._weight + 1.0
-        # Welford: no cancellation when the speeds differ little from their mean.
+        # Welford's algorithm avoids cancellation if the speeds differ little from their mean.
         speed = self._images / seconds
         self._count += 1
         delta = speed - self._speed_mean
@@ -102,7 +103,7 @@ class RunningSpeed:
         self._pending.append(speed)
 
     def current(self) -> Speed:
-        """The statistics of all steps added so far; ValueError without any."""
+        """The statistics of all steps added so far; ValueError without steps."""
         if not self._count:
             raise ValueError("no step was timed")
         if len(self._pending) < _WORTH_SORTING:
@@ -120,7 +121,7 @@ class RunningSpeed:
 
 
 def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
-    """Statistics of a finished series of step times; see `RunningSpeed`."""
+    """Statistics of a complete series of step times; see `RunningSpeed`."""
     running = RunningSpeed(images_per_step)
     for seconds in step_seconds:
         running.add(seconds)
@@ -128,7 +129,7 @@ def speed(images_per_step: int, step_seconds: Iterable[float]) -> Speed:
 
 
 def median(values: Iterable[float]) -> float:
-    """Median of at least one value, in any order; mean of the middle two if even."""
+    """Median of at least one value, in any order: the middle one, or the mean of the middle two."""
     return _middle(sorted(values))
 
 
@@ -147,8 +148,8 @@ def _middle(ordered: Sequence[float]) -> float:
 def _middle_deviation(ordered: Sequence[float]) -> float:
     """The median absolute deviation of ascending values, in O(log n).
 
-    The deviations below the median, read downwards, and those above it are two ascending sequences,
-    so the middle of their union is found by bisection.
+    The deviations of the values below the median, read downwards, are an ascending sequence, and so
+    are the deviations of the values above it. The median of both together is found by bisection.
     """
     centre = _middle(ordered)
     count = len(ordered)
@@ -159,10 +160,10 @@ def _middle_deviation(ordered: Sequence[float]) -> float:
 
 
 def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
-    """The deviation of a rank (0 = smallest), found in a window around the centre.
+    """The deviation with a given rank (0 is the smallest), found in a window around the centre.
 
-    The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence: the first window
-    whose left neighbour is not closer to the centre than its right end.
+    The rank + 1 smallest deviations belong to a window of rank + 1 neighbouring values. It is the
+    first window whose left neighbour is not closer to the centre than its right end.
     """
     low, high = 0, len(ordered) - rank - 1
     while low < high:
@@ -175,7 +176,7 @@ def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> f
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """The percentile by nearest rank of at least one value; `share` is in 0..1."""
+    """Percentile of at least one value, by nearest rank. `share` is in 0..1."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -186,10 +187,10 @@ def p99(values: Sequence[float]) -> float | None:
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Numbers, from 0, of the faster half of the steps, which the machine disturbed least.
+    """Numbers, from 0, of the faster half of the steps. The machine disturbed these steps least.
 
-    Unlike a median, the mean of whole steps is the sum of the means of their operations and of the
-    time between them.
+    The mean of whole steps equals the sum of the means of their operations and of the time between
+    operations. A median does not have this property.
     """
     order = sorted(range(len(seconds)), key=lambda step: seconds[step])
     return order[: (len(seconds) + 1) // 2]

@@ -1,8 +1,8 @@
 """Output for a terminal: streams, progress and tables.
 
-Scripts parse standard output, so everything else is here. The live line is not drawn by rich, which
-takes 0.5 ms or more for a redraw, ten times a second in the timed loop, and 40 ms for its import;
-this one takes 5 us.
+Scripts parse standard output, so notices and progress go to standard error. The progress line is
+redrawn ten times a second in the timed loop. This module takes 5 us for a redraw; rich would take
+at least 0.5 ms, and 40 ms for its import.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from cnnbench.base.text import (
 )
 from cnnbench.errors import UsageError
 
-# Output that survives closed pipes, full disks and limited encodings.
+# Output that handles closed pipes, full disks and limited encodings.
 
 
 class StandardStream:
-    """A standard stream whose write errors are kept, not raised.
+    """A standard stream that stores write errors instead of raising them.
 
-    From the first failure, `lost`, on, output goes to the null device. Text outside the stream's
-    encoding is an error as before.
+    `lost` is the first error; after it, output goes to the null device. Text that the stream cannot
+    encode still raises UnicodeError.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[Exception], None] | None = None) -> None:
-        """Writes to a stream; `tell` is called at the first failure."""
+        """Wraps a stream. `tell` is called with the first error."""
         self.lost: Exception | None = None
         self._stream = stream
         self._tell = tell
@@ -53,15 +53,15 @@ class StandardStream:
         return getattr(self._stream, name)
 
     def take_descriptor(self) -> None:
-        """Writes to a copy of the descriptor from now on, unaffected by later redirections."""
+        """From now on, writes to a copy of the descriptor, so later redirections have no effect."""
         before = self._stream
         before.flush()
-        self._stream = open(  # noqa: SIM115 - as long as the process
+        self._stream = open(  # noqa: SIM115 - stays open until the process exits
             os.dup(before.fileno()), "w", 1, encoding=before.encoding, errors=before.errors
         )
 
     def write(self, text: str) -> int:
-        """Writes text as the stream does; returns its length."""
+        """Writes text like the stream; returns the length of the text."""
         try:
             return self._stream.write(text)
         except UnicodeError:
@@ -87,10 +87,11 @@ class StandardStream:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStream | None]:
-    """Keeps lost standard streams from ending the block; yields standard output, if open.
+    """Context manager in which write errors of standard streams are not raised.
 
-    Failures of standard error are ignored: it is for people. The loss of standard output is
-    reported on standard error at once.
+    It yields standard output, or None if it is closed. Errors of standard error are ignored,
+    because only people read it. The first error of standard output is reported on standard error
+    immediately.
     """
     before = sys.stdout, sys.stderr
     out = None if sys.stdout is None else StandardStream(sys.stdout, _report)
@@ -117,12 +118,12 @@ class LineWriter:
     def __init__(
         self, stream: TextIO | None, before_line: Callable[[], None] | None = None
     ) -> None:
-        """Writes to a stream; None, which Python has for a closed one, discards everything."""
+        """Wraps a stream. None, which Python uses for a closed stream, discards all lines."""
         self._stream = stream
         self._before_line = before_line
 
     def lines(self, lines: Iterable[str]) -> None:
-        """Writes these lines in one go and flushes."""
+        """Writes the lines in one call and flushes."""
         if self._stream is None:
             return
         if self._before_line is not None:
@@ -136,9 +137,10 @@ class LineWriter:
 
 
 def print_result(text: str) -> None:
-    """Prints the result of a command, within `standard_streams`, and a missing last line end.
+    """Prints the result of a command, and adds a missing newline at the end.
 
-    BrokenPipeError if the reader of standard output has closed the pipe.
+    Call it within `standard_streams`. BrokenPipeError if the reader of standard output has closed
+    the pipe.
     """
     stream = sys.stdout
     if stream is None:
@@ -160,23 +162,23 @@ def print_warning(text: str) -> None:
 
 
 def print_error(text: str, *more: str) -> None:
-    """Prints why a command fails on standard error, and details in lines below."""
+    """Prints why a command fails, on standard error; `more` are further lines with details."""
     LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
-    except UnicodeEncodeError:  # a path that the terminal's encoding lacks
+    except UnicodeEncodeError:  # for example, a path that the terminal cannot encode
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
 
 
 def discard(stream: TextIO) -> None:
-    """Redirects a stream that cannot be written to the null device.
+    """Redirects a stream to the null device after a write error.
 
-    Otherwise the interpreter's flush at exit would fail again and turn the exit code into 120.
+    Otherwise Python's flush at exit would fail again and change the exit code to 120.
     """
     try:
         descriptor = stream.fileno()
@@ -190,14 +192,14 @@ def discard(stream: TextIO) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that understands control sequences."""
+    """Whether a stream is a terminal that supports control sequences."""
     try:
         return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
         return False
 
 
-# Standard error: notices, warnings, and a live progress line on terminals.
+# Standard error: notices, warnings and, on terminals, a progress line.
 
 _BAR_WIDTH = 20
 _SECONDS_BETWEEN_DRAWS = 0.1
@@ -205,9 +207,9 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class LiveLine:
-    """One line of a terminal, rewritten in place.
+    """One line of a terminal that is rewritten in place.
 
-    `enabled` is False once the stream has failed; `drawn` is whether the line is on the terminal.
+    `enabled` becomes False after a write error. `drawn` says whether the line is currently visible.
     """
 
     def __init__(self, stream: TextIO, enabled: bool) -> None:
@@ -216,13 +218,13 @@ class LiveLine:
         self.drawn = False
 
     def draw(self, text: str) -> None:
-        """Replaces the line, cut to the width of the terminal."""
+        """Replaces the line. Text beyond the width of the terminal is cut off."""
         if self.enabled:
             self._write(_ERASE_LINE + text[: self._columns() - 1])
             self.drawn = self.enabled
 
     def clear(self) -> None:
-        """Removes the line, so that another can be written."""
+        """Removes the line, so that other text can be written."""
         if self.drawn:
             self.drawn = False
             self._write(_ERASE_LINE)
@@ -238,14 +240,14 @@ class LiveLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # A closed terminal must not end a run.
+            # Closing the terminal must not end a run.
             self.enabled = False
 
 
 class Progress:
-    """Progress of a loop: step, share done, images/sec, time left.
+    """Progress line of a loop: step, completed share, images/sec, remaining time.
 
-    A step costs a reading of the clock, and only if there is a terminal to draw on.
+    On a terminal, each step takes one reading of the clock; otherwise it takes no time.
     """
 
     def __init__(
@@ -254,7 +256,7 @@ class Progress:
         style: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Draws nothing until `start`; `stream` is standard error if None.
+        """Draws nothing until `start`. If `stream` is None, standard error is used.
 
         `style` is "auto" (draws on terminals), "on" or "off"; `clock` returns seconds, monotonic.
         """
@@ -266,11 +268,11 @@ class Progress:
 
     @classmethod
     def silent(cls) -> Progress:
-        """Progress that is never drawn."""
+        """A progress line that is never drawn."""
         return cls(io.StringIO(), "off")
 
     def start(self, label: str, total: int, images_per_step: int | None = None) -> None:
-        """Begins a phase; without `images_per_step`, the global batch, no rate is shown."""
+        """Starts a phase. `images_per_step` is the global batch; without it, no rate is shown."""
         self.clear()
         self._label, self._total, self._images_per_step = label, total, images_per_step
         self._first: tuple[int, float] | None = None
@@ -279,13 +281,13 @@ class Progress:
     def update(self, done: int) -> bool:
         """Sets the number of steps done; redraws at most ten times a second.
 
-        Returns whether there is a terminal for it.
+        Returns whether the line is shown on a terminal.
         """
         if not self._live.enabled:
             return False
         now = self._clock()
         if self._first is None:
-            # Rates count from the end of the first step, which compiles and allocates.
+            # Rates do not include the first step, because it compiles and allocates.
             self._first = (done, now)
         if now >= self._next_draw:
             self._next_draw = now + _SECONDS_BETWEEN_DRAWS
@@ -326,7 +328,7 @@ class Messages:
 
     @classmethod
     def silent(cls) -> Messages:
-        """Messages that are dropped."""
+        """An instance that discards all messages."""
         return cls(io.StringIO())
 
     def notice(self, text: str) -> None:
@@ -342,15 +344,17 @@ class Messages:
         self._writer.lines([error_line(text)])
 
     def plain(self, text: str) -> None:
-        """Writes a line in the format of another program."""
+        """Writes a line as it is, for output in the format of another program."""
         self._writer.lines([one_line(text)])
 
 
 class Reporter(Messages):
-    """Progress of child processes: a notice per process, on terminals also the running one.
+    """Progress of child processes: one notice for each finished process.
 
-    Labels and results may hold text of any origin; it is escaped. The stream is standard error if
-    None.
+    On terminals, also the running one.
+
+    Labels and results may contain text of any origin; it is escaped. If the stream is None,
+    standard error is used.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -359,36 +363,40 @@ class Reporter(Messages):
         super().__init__(stream, self._live)
 
     def started(self, index: int, total: int, label: str, left: float | None = None) -> None:
-        """Shows a process as running; arguments as in `ended`, but `left` includes this process."""
+        """Shows a process as running.
+
+        Arguments are those of `ended`, but `left` includes this process.
+        """
         eta = f" ETA {duration(left)}" if left else ""
         self._live.draw(one_line(f"[{index}/{total}] {label} ...{eta}"))
 
     def ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
     ) -> None:
-        """Writes the line of a process that has ended; `index` counts from 1.
+        """Writes the line for a process that has ended. `index` starts at 1.
 
-        `left` is the time of the remaining processes in seconds, 0 after the last, None if unknown.
+        `left` is the expected time of the remaining processes in seconds: 0 after the last process,
+        None if unknown.
         """
         eta = f" ETA {duration(left)}" if left else ""
         self.notice(f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}")
 
 
-# Tables as plain text, CSV and Markdown, and natural sorting of names.
+# Tables as plain text, CSV and Markdown, and natural sort order of names.
 
 GAP = "  "
 _USUAL, _NARROWEST, _NARROWEST_TEXT, _FEWEST_COLUMNS = 100, 40, 12, 2
 _MORE = "  "
-# Names of layers and configurations are broken behind these marks.
+# Names of layers and configurations may be broken after these characters.
 _PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
-    """Lines with columns of equal width, two spaces apart, without trailing spaces.
+    """A table as lines: aligned columns two spaces apart, without trailing spaces.
 
-    Rows, the header among them, have equal lengths. The columns `left` (negative numbers count from
-    the end) are aligned to the left, all others to the right.
+    All rows, including the header, have the same number of cells. The columns with the numbers
+    `left` (negative numbers start at the end) are left-aligned, all other columns right-aligned.
     """
     if not rows:
         return []
@@ -398,7 +406,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
 
 
 def columns() -> int:
-    """Width of a line: COLUMNS, else that of the terminal, else 100."""
+    """Width of a line: COLUMNS if set, otherwise the width of the terminal, otherwise 100."""
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given):
         return max(int(given), _NARROWEST)
@@ -409,7 +417,7 @@ def columns() -> int:
 
 
 def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
-    """A sentence in lines of `columns`, without breaking words; `more` indents further lines."""
+    """Wraps a text to `columns`, without breaking words. `more` is the indent of further lines."""
     lines = textwrap.wrap(
         text,
         columns(),
@@ -429,17 +437,17 @@ def fitted(
     *,
     has_head: bool = True,
 ) -> list[list[str]]:
-    """The lines of each row of a table that is no wider than `columns`, as far as possible.
+    """Lays out a table in the width `columns`, if possible; returns the lines of each row.
 
-    A table that is too wide has its heads broken into several lines, then loses its spare columns,
-    then has its texts broken between words, then loses more columns from the right. A last line
-    names the lost ones. Words are broken only in a table without heads, whose columns have no
-    names, and where the first two columns alone are too wide.
+    A table that is too wide is made narrower in these steps, until it fits: heads are broken into
+    several lines, spare columns are omitted, texts are broken between words, and more columns are
+    omitted, starting at the right. A last line names the omitted columns. Words are broken only in
+    a table without heads, or if the first two columns alone are too wide.
 
     Args:
       rows, left: as for `aligned`.
-      spare: numbers of columns that are left out first, in this order.
-      indent: characters before every line, which the caller adds.
+      spare: numbers of columns that are omitted first, in this order.
+      indent: number of characters that the caller will put before every line.
     """
     if not rows:
         return []
@@ -469,7 +477,7 @@ def fitted(
             _narrow(widths, least, excess)
         texts = [index for index in shown if index in to_left]
     _narrow(widths, dict.fromkeys(texts, _NARROWEST_TEXT), excess)
-    for index in shown:  # heads get the remaining width
+    for index in shown:  # Heads use the remaining width.
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
@@ -484,7 +492,7 @@ def fitted(
 
 
 def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], int]) -> None:
-    """Takes the excess from the widest columns, each down to its least width."""
+    """Reduces the widest columns until the table fits or each column has its minimum width."""
     while excess() > 0:
         wider = [index for index in least if widths[index] > least[index]]
         if not wider:
@@ -493,7 +501,7 @@ def _narrow(widths: list[int], least: Mapping[int, int], excess: Callable[[], in
 
 
 def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Width that a column needs for its cells, without the head, to be broken between words."""
+    """Smallest width at which no cell of a column, except the head, needs a break within a word."""
     longest = 0
     for row in rows[1:]:
         for place, part in enumerate(_PART.findall(row[index])):
@@ -502,7 +510,7 @@ def _longest_word(rows: Sequence[Sequence[str]], index: int) -> int:
 
 
 def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """Splits a wide table into tables that fit, each with the first column; row 0 is the head."""
+    """Splits a wide table into tables that fit, each with the first column. Row 0 is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
@@ -528,7 +536,7 @@ def _row_lines(
 def _joined(
     cells: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int]
 ) -> str:
-    """A line with the cells of the columns `shown`."""
+    """One line, with the cells of the columns `shown`."""
     line = GAP.join(
         cell.ljust(widths[index]) if index in to_left else cell.rjust(widths[index])
         for index, cell in zip(shown, cells, strict=True)
@@ -537,7 +545,7 @@ def _joined(
 
 
 def _broken(text: str, width: int, head: bool) -> list[str]:
-    """A cell broken into lines of this width; further lines of body cells are indented."""
+    """Breaks a cell into lines of this width. In body cells, further lines are indented."""
     found, line = [], ""
     more = "" if head else _MORE
     for part in _PART.findall(text):
@@ -555,7 +563,7 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_cell(value: object) -> str:
-    """The text of a value in every CSV file: "" for None, others as in JSON, numbers unrounded."""
+    """The text of a value in CSV files: "" for None, otherwise as in JSON, without rounding."""
     if value is None:
         return ""
     if isinstance(value, (bool, float)):
@@ -566,7 +574,7 @@ def csv_cell(value: object) -> str:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV file with a line per row of `csv_cell`; texts like formulas are escaped."""
+    """A CSV file with one line for each row. Texts that look like formulas are escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
@@ -576,7 +584,7 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def csv_of(kind: type, rows: Iterable[object]) -> str:
-    """A CSV file with a line per object of a dataclass, whose fields are the columns."""
+    """A CSV file with one line for each dataclass object. The fields are the columns."""
     header = [field.name for field in dataclasses.fields(kind)]
     return csv_text(header, ([getattr(row, name) for name in header] for row in rows))
 
@@ -584,12 +592,12 @@ def csv_of(kind: type, rows: Iterable[object]) -> str:
 def markdown_table(
     header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> str:
-    """A table; `align` is "---" or "---:" for each column."""
+    """A Markdown table. `align` is "---" or "---:" for each column."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
 def with_table(text: str, name: str, table: str) -> str:
-    """Replaces a document's table between "<!-- NAME: begin -->" and "<!-- NAME: end -->"."""
+    """Replaces the text between "<!-- NAME: begin -->" and "<!-- NAME: end -->" by a table."""
     first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
     head, begin, rest = text.partition(first)
     _, end, tail = rest.partition(last)
@@ -599,13 +607,14 @@ def with_table(text: str, name: str, table: str) -> str:
 
 
 def rewrite(files: Sequence[str], name: str, table: str) -> None:
-    """Replaces a table in files; see `with_table`."""
+    """Replaces a table in files, as `with_table` does."""
     for path in map(Path, files):
         path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
 
 
 def natural_key(name: str) -> list[Any]:
-    """A sort key for names: resnet20 before resnet110, and numbers before letters."""
-    parts: list[Any] = _NUMBER.split(name)  # text and numbers in turn, so that like meets like
+    """A sort key for names: resnet20 precedes resnet110, and numbers precede letters."""
+    # Texts and numbers alternate, so that texts are only compared with texts.
+    parts: list[Any] = _NUMBER.split(name)
     parts[1::2] = map(float, parts[1::2])
     return parts

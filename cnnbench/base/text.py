@@ -1,16 +1,18 @@
-"""Text for people: escape sequences, labels, messages and numbers.
+"""Text for people: escaping, labels, messages and formats of numbers.
 
-Names of models, hosts, flags and files, commands and error messages come from records, which may
-contain anything.
+Names of models, hosts, flags and files, commands and error messages are read from records. Records
+may contain any text, so it is escaped.
 
 cnnbench: TEXT              a notice, the progress of a command included
     cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective
     cnnbench: error: TEXT       why the command fails
 
-Lines of native libraries are notices, too. docs/migrating.md lists what else is there.
+Lines of native libraries are printed as notices, too. docs/migrating.md lists the other output on
+standard error.
 
-For people: four significant digits, thousands separated by commas; shares in per cent with one
-decimal; bytes in powers of 1024. JSON and CSV get numbers unrounded.
+For people, numbers have four significant digits and commas between thousands, shares are
+percentages with one decimal, and sizes use powers of 1024. In JSON and CSV, numbers are not
+rounded.
 """
 
 from __future__ import annotations
@@ -25,44 +27,44 @@ from typing import Any
 
 # Escaping of untrusted text for each output format.
 
-# Characters with a meaning in Markdown and HTML, and what GitHub interprets within a word.
-# Intraword underscores, and colons before a space or a digit, have none.
+# Characters with a meaning in Markdown and HTML, and characters that GitHub interprets within a
+# word. Underscores within a word, and colons before a space or a digit, have no meaning.
 _SPECIAL = re.compile(r"""[\\`*{}\[\]<>#|!~$&@^]|(?<![^\W_])_|_(?![^\W_])|:(?=[^\s\d])""")
-# GitHub also searches the rendered text for these, where entities no longer protect it.
+# GitHub also searches the rendered text for these patterns. There, entities do not prevent it.
 _REFERENCE = re.compile(r"@\w|#\d|GH-\d|://|:[a-z_+-][\w+-]*:|www\.", re.IGNORECASE)
 
-# All but letters, digits, and characters without a meaning within a line, given that brackets and
-# colons are escaped.
+# All characters except letters, digits, and characters that have no meaning within a line if
+# brackets and colons are escaped.
 _UNSAFE = re.compile(r"[^\w ,;=+\-./()]|_")
-# GitHub links it wherever it stands.
+# GitHub turns "www." into a link anywhere, even within a word.
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)
 
-# Prefixes that CI services read as commands in a log: Azure Pipelines and TeamCity ("##vso[...]",
-# "##[...]") anywhere in a line, GitHub ("::error::") at its beginning.
+# Prefixes that CI services interpret as commands in a log: "##vso[...]" and "##[...]" anywhere in a
+# line (Azure Pipelines, TeamCity), and "::error::" at the beginning of a line (GitHub).
 _COMMAND = re.compile(r"#(?=#[\w.-]*\[)|^\s*:(?=:[\w-]+( .*)?::)")
 
-# What a spreadsheet takes for the beginning of a formula, full-width forms included.
+# Characters with which a formula begins in a spreadsheet, including full-width forms.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?(e[-+]?[0-9]+)?|-Infinity", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """One `inert` line without control characters, direction marks and other invisible ones."""
+    """One `inert` line without control characters, direction marks and invisible characters."""
     return inert("".join(c if c.isprintable() else " " for c in text).strip())
 
 
 def inert(line: str) -> str:
-    """A line with a space within each prefix that a CI service would read as a command."""
+    """Disables commands for CI services in a line: inserts a space into each command prefix."""
     return _COMMAND.sub(r"\g<0> ", line)
 
 
 def one_line(text: str) -> str:
-    """Text for a terminal or a build log: `plain`, with undecodable bytes as escapes."""
+    """Text for a terminal or a build log: `plain`, with escape sequences for undecodable bytes."""
     return plain(text.encode("utf-8", "backslashreplace").decode())
 
 
 def markdown(text: str) -> str:
-    """Text for Markdown: special characters as entities, links and mentions of GitHub as code."""
+    """Text for Markdown: special characters become entities, links and GitHub mentions code."""
     shown = plain(text)
     escaped = _SPECIAL.sub(_entity, shown)
     if not _REFERENCE.search(shown):
@@ -71,9 +73,9 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text for Markdown, as code: special characters as numeric entities.
+    """Code for Markdown. Special characters become numeric entities.
 
-    In CommonMark entities are never structure, not even the border of a table cell.
+    In CommonMark, an entity is always text. It never ends a table cell, for example.
     """
     return f"<code>{_LINK.sub('&#46;', _UNSAFE.sub(_entity, plain(text)))}</code>"
 
@@ -83,9 +85,9 @@ def _entity(found: re.Match[str]) -> str:
 
 
 def spreadsheet(text: str) -> str:
-    """Text for a cell of a CSV file, never a formula (OWASP, "CSV injection").
+    """Text for a cell of a CSV file. A formula is escaped (see OWASP, "CSV injection").
 
-    A number is none, negative or not.
+    A number, even a negative one, is not a formula.
     """
     shown = plain(text)
     is_formula = shown.startswith(_FORMULA) and not _NUMBER.fullmatch(shown)
@@ -99,10 +101,10 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def parse(text: str) -> dict[str, str]:
-    """The labels in ``key=value,key=value``; ValueError names the part that is not a label.
+    """Parses labels like ``key=value,key=value``; ValueError names the invalid part.
 
-    Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values contain
-    anything but commas. Undecodable bytes of earlier records become escapes.
+    Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values may
+    contain anything except commas. Undecodable bytes in earlier records become escape sequences.
     """
     text = text.encode("utf-8", "backslashreplace").decode()
     found: dict[str, str] = {}
@@ -119,7 +121,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def fault(text: str) -> str:
-    """The reason why a text for new records is refused, or ""."""
+    """Why a text is not allowed in new records; "" if it is allowed."""
     try:
         text.encode()
         parse(text)
@@ -131,7 +133,7 @@ def fault(text: str) -> str:
 
 
 def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The labels in the configuration of a record; empty if absent or invalid."""
+    """The labels in the configuration of a record; empty if missing or invalid."""
     text = config.get(FLAG)
     try:
         return parse(text) if isinstance(text, str) else {}
@@ -139,7 +141,7 @@ def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
 
 
-# Lines on standard error: the format of cnnbench's, and the last words of TensorFlow's.
+# Lines on standard error: the format of cnnbench's lines, and fatal messages of TensorFlow.
 
 _PREFIX = "cnnbench: "
 
@@ -154,28 +156,29 @@ _FATAL = re.compile(
 )
 
 _FAULTY = "Unexpected Event status"
-"""TensorFlow's message when a kernel or a copy has failed on a GPU, for any reason."""
+"""TensorFlow's message if a kernel or a copy fails on a GPU, for any reason."""
 
 
 def notice_line(text: str) -> str:
-    """A notice."""
+    """The line for a notice."""
     return _PREFIX + one_line(text)
 
 
 def warning_line(text: str) -> str:
-    """A condition that may distort results, or something defective that is left out."""
+    """The line for a warning: something may distort results, or defective data is left out."""
     return notice_line(f"warning: {text}")
 
 
 def error_line(text: str) -> str:
-    """The reason why a command fails."""
+    """The line for an error: the reason why a command fails."""
     return notice_line(f"error: {text}")
 
 
 def library_lines(log: str, *, hides_openblas: bool = False) -> str:
-    """What native libraries wrote, as notices; lines of a nested cnnbench stay as they are.
+    """Output of native libraries, as notices. Lines of a nested cnnbench are not changed.
 
-    Without the error of OpenBLAS, by which it ends the process, if `fatal_message` reports it.
+    `hides_openblas` omits the message with which OpenBLAS ends the process; use it if
+    `fatal_message` is reported anyway.
     """
     notices = ""
     for line in log.split("\n"):
@@ -186,9 +189,10 @@ def library_lines(log: str, *, hides_openblas: bool = False) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that a misspelled one probably stands for; "" if none is near.
+    """The known word that is probably meant by a misspelled word; "" if no word is similar.
 
-    It begins with the word, or three quarters of both agree (two thirds of three characters).
+    A known word is similar if it begins with the word, or if three quarters of both words agree
+    (three fifths for at most three characters).
     """
     names = sorted(known)
     longer = [name for name in names if len(word) > 2 and name.startswith(word)]
@@ -197,25 +201,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def fatal_message(log: str) -> str:
-    """The last fatal message of TensorFlow or OpenBLAS, as one line; "" without one."""
+    """The last fatal message of TensorFlow or OpenBLAS in a log, as one line; "" if none."""
     found = _FATAL.findall(log)
     message = one_line(found[-1]) if found else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message
 
 
-# Formats of numbers, except in the lines that runs print like tf_cnn_benchmarks.
+# Formats of numbers. (Lines that a run prints like tf_cnn_benchmarks have different formats.)
 
 NONE = "-"
-"""Stands for a missing value."""
+"""Text for a missing value."""
 
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number(value: float | None) -> str:
-    """A number with four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
+    """A number with four significant digits, such as 1,235 or 123.5 or 0.1235 or 1.235e-04.
 
-    From 10,000 on all digits before the point are written; from ten million on and below 0.001
-    powers of ten are used. None is `NONE`.
+    From 10,000, all digits before the decimal point are written. Below 0.001 and from ten million,
+    powers of ten are used. None becomes `NONE`.
     """
     if value is None:
         return NONE
@@ -224,44 +228,47 @@ def number(value: float | None) -> str:
         return f"{value:.3e}"
     if math.isnan(value):
         return "nan"
-    rounded = float(f"{size:.3e}")  # 0.99999 is 1.000, not 1.0000
+    rounded = float(f"{size:.3e}")  # 0.99999 becomes 1.000, not 1.0000.
     digits = max(0, 3 - math.floor(math.log10(rounded))) if size else 0
     return f"{value:,.{digits}f}"
 
 
 def exact(value: float) -> str:
-    """A number with all its digits, as in a limit that a flag may be set to: 0.5, 86400."""
+    """A number with all its digits, such as 0.5 or 86400. It can be used as the value of a flag."""
     return str(value).removesuffix(".0")
 
 
 def truth(value: bool) -> str:
-    """A truth value: true or false."""
+    """A Boolean: "true" or "false"."""
     return "true" if value else "false"
 
 
 def integer(value: float) -> str:
-    """A whole number, such as a count: 1,235."""
+    """A whole number with commas, such as 1,235."""
     return f"{value:,.0f}"
 
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`. With `signed`, +12.3 %."""
+    """A share as a percentage: 0.1235 becomes "12.3 %", or "+12.3 %" if `signed`.
+
+    None becomes `NONE`.
+    """
     return NONE if share is None else f"{hundredths(share, digits, signed=signed)} %"
 
 
 def percents(low: float, high: float, digits: int = 1) -> str:
-    """A range of shares: "1.0 to 2.5 %"."""
+    """A range of shares, such as "1.0 to 2.5 %"."""
     return f"{hundredths(low, digits)} to {percent(high, digits)}"
 
 
 def hundredths(share: float, digits: int = 1, *, signed: bool = False) -> str:
-    """The number of `percent` without its sign %."""
-    # Rounded first: -0.0004 is 0.0 %, not -0.0 %.
+    """A share as `percent` writes it, without the percent sign."""
+    # The number is rounded first, so -0.0004 becomes 0.0 %, not -0.0 %.
     return f"{round(100 * share, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 def binary(size: float | None) -> str:
-    """Bytes in the unit that keeps the number below 1024, such as "1.5 MiB"; `NONE` for None."""
+    """A size in the unit with a number below 1024, such as "1.5 MiB"; `NONE` for None."""
     if size is None:
         return NONE
     value, units = size, iter(_BINARY_UNITS)
@@ -272,24 +279,24 @@ def binary(size: float | None) -> str:
 
 
 def number_of(items: int | Sized) -> int:
-    """The number of some items, for a text; a number is one already."""
+    """The number of items in a collection. A number is returned unchanged."""
     return items if isinstance(items, int) else len(items)
 
 
 def count(items: int | Sized, one: str, many: str) -> str:
-    """A number, or that of some items, with its noun in singular or plural: "1 run", "2 runs"."""
+    """A number with its noun in singular or plural: "1 run", "2 runs". Accepts collections, too."""
     number = number_of(items)
     return f"{number} {one if number == 1 else many}"
 
 
 def selected(shown: int, of: str, total: int, one: str, many: str) -> str:
-    """A selection from some things: "2 runs" if it has all, "the 2 fastest of 3 runs"."""
+    """Describes a selection: "2 runs" if all are selected, otherwise "the 2 fastest of 3 runs"."""
     text = count(total, one, many)
     return text if shown == total else f"the {shown} {of} of {text}"
 
 
 def duration(seconds: float) -> str:
-    """A duration in whole units: "42 s", "5 min", "2 h 10 min"."""
+    """A duration in whole units, such as "42 s", "5 min" or "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -299,14 +306,14 @@ def duration(seconds: float) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """An integer in decimal ASCII digits, or hexadecimal behind 0x; raises ValueError."""
-    if "_" in text or not text.isascii():  # int() accepts both
+    """Parses an integer: decimal ASCII digits, or hexadecimal after 0x. Raises ValueError."""
+    if "_" in text or not text.isascii():  # int() would accept underscores and other digits.
         raise ValueError(text)
     return int(text, 16) if text[:2].lower() == "0x" else int(text)
 
 
 def parse_number(text: str) -> float:
-    """A finite number in ASCII digits; raises ValueError."""
+    """Parses a finite number in ASCII digits. Raises ValueError."""
     value = float(text)
     if "_" in text or not text.isascii() or not math.isfinite(value):
         raise ValueError(text)
@@ -314,7 +321,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Bytes of a size such as "4096" or "64K", in powers of 1024; None if it is malformed."""
+    """Number of bytes for a size such as "4096" or "64K" (powers of 1024); None if malformed."""
     match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
     if match is None:
         return None
@@ -327,14 +334,14 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Duration:
-    """A positive time; `source` is its text, such as "500ms", "10s", "2m" or "1.5h"."""
+    """A positive duration. `source` is its text, such as "500ms", "10s", "2m" or "1.5h"."""
 
     seconds: float
     source: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Reads a number with its unit; raises ValueError."""
+        """Parses a number with a unit; raises ValueError."""
         match = re.fullmatch("([0-9.]{1,12})(ms|s|m|h)", text.strip())
         seconds = parse_number(match[1]) * _SECONDS[match[2]] if match else 0.0
         if not seconds:
@@ -343,12 +350,12 @@ class Duration:
 
 
 def counted(names: Iterable[object]) -> str:
-    """A list of names with duplicates counted: "8 x NVIDIA H100"."""
+    """A list of names. Duplicates are combined, as in "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 
 
 def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
-    """The first names of a list, and the number of the others: "a; b and 3 more"."""
+    """The first names of a list and the number of further names, such as "a; b and 3 more"."""
     more = len(names) - most
     return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,19 +1,19 @@
-"""Levels, trends and the steady state of a sequence.
+"""Finds levels, trends and the steady state in a sequence of values.
 
-The model: the series consists of segments. A segment has one level, or a level, a straight line and
-another level (a trend). Deviations from it are noise of one standard deviation and one first-order
-autocorrelation. `segments` chooses the segments in two steps:
+The model: the series consists of segments. A segment is one level, or a trend: a level, then a
+straight line to a second level. Deviations are noise; its standard deviation and its first-order
+autocorrelation are the same for the whole series. `segments` chooses the segments in two steps:
 
 1. Candidates. Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data
    on an interval", IEEE Signal Processing Letters 12, 2005) cuts the series where the sum of the
-   absolute deviations from the segments' medians, plus a penalty for each segment, is smallest.
-   Absolute deviations instead of squares keep outliers from being taken for levels (Bardet and
-   Dion, "Robust semi-parametric multiple change-points detection", Signal Processing 156, 2019).
-   The penalty is low, so there are too many candidates rather than too few.
+   absolute deviations from the segments' medians, plus a penalty for each segment, is smallest. It
+   uses absolute deviations instead of squares, so that outliers are not mistaken for levels (Bardet
+   and Dion, "Robust semi-parametric multiple change-points detection", Signal Processing 156,
+   2019). The penalty is low: it results in too many candidates rather than too few.
 2. Choice. Neighbouring candidates are replaced by a trend, or merged, if the logarithm of the
    likelihood does not decrease by more than the penalty of the parameters that this saves. The
-   likelihood is that of Gaussian noise, with deviations that are limited to some standard
-   deviations, and is maximised over the correlation anew for each hypothesis. A series that
+   likelihood assumes Gaussian noise, and large deviations are limited to a number of standard
+   deviations. It is maximised over the correlation separately for each hypothesis. A series that
    wanders because its noise is correlated is explained best by a correlation; a series with a step
    is explained best by the step, although the step correlates neighbours, too. This follows the
    gappy Schwarz criterion (Cho and Fryzlewicz, "Multiple change point detection under serial
@@ -25,15 +25,15 @@ The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual 
 Hot and Cold" (OOPSLA 2017): cut the series where its level changes; similar levels at its end are
 the steady state, unless they are too small a part of the series. As in Traini, Cortellessa, Di
 Pompeo and Tucci, "Towards effective assessment of steady state performance in Java software: are we
-there yet?" (Empirical Software Engineering 28, 2023), levels within 5 % are similar. Levels are
-medians, and the cuts are those of `cnnbench.base.time_series`, which takes outliers and
-correlation into account.
+there yet?" (Empirical Software Engineering 28, 2023), levels that differ by at most 5 % are
+similar. In this module, levels are medians, and the cuts are found as described above, which takes
+outliers and correlation into account.
 
-Other methods: a fixed number of steps does not fit all runs (in 24 runs of one small network, load
-by others decided between step 0, step 94 and never); similar adjacent windows, as in pyperf, occur
-by chance in any noise and say nothing about the end of a series; the run-sequence, lag and
-autocorrelation plots of Kalibera and Jones ("Rigorous benchmarking in reasonable time", ISMM 2013)
-need visual inspection.
+Other methods have disadvantages. A fixed number of warm-up steps does not fit all runs: in 24 runs
+of a small network, the steady state began at step 0, at step 94 or never, depending on other load.
+Similar adjacent windows, as in pyperf, occur by chance in any noise and say nothing about the end
+of a series; the run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous
+benchmarking in reasonable time", ISMM 2013) need visual inspection.
 
 It does not detect changes of less than 5 %, nor a change in the noise alone.
 """
@@ -56,47 +56,47 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Changes of a noisy series: levels, trends between levels, and noise that may be correlated.
+# Changes in a noisy series: levels, trends between levels, and noise that may be correlated.
 
 MIN_SEGMENT = 5
-"""Values in the shortest segment: the median of five ignores two outliers."""
+"""Minimum number of values in a segment. The median of five values ignores two outliers."""
 
 MIN_TREND = 4
-"""Fewest values of a trend; a shorter one cannot be told from a step."""
+"""Minimum number of values in a trend. A shorter trend cannot be distinguished from a step."""
 
 _DIGITS = 40
-"""Binary digits of a deviation; sums of millions are exact."""
+"""Number of bits of a deviation. Sums of millions of deviations are exact."""
 
 _NEVER = 1 << 61
-"""More than all costs."""
+"""A cost that is higher than all possible costs."""
 
 _CANDIDATE = 1.2
-"""Reduction of the absolute deviations per candidate, in standard deviations times log n."""
+"""By how much a candidate must reduce the absolute deviations, in standard deviations * log n."""
 
 _CHANGE, _EXCURSION, _TREND = 1.55, 2.7, 3.1
-"""Loss of log-likelihood that justifies a change, two changes, and a trend instead of steps.
+"""Minimum gains in log-likelihood for a change, for two changes, and for a trend instead of steps.
 
-In units of log n + 2/3: 1.55 of it is 3.8 for 6 values, 6.8 for 40 and 8.5 for 120. A trend in
-place of a level has the price of two changes, its ends.
+The unit is log n + 2/3. For example, 1.55 units are 3.8 for 6 values, 6.8 for 40 and 8.5 for 120. A
+trend instead of a level costs as much as two changes, because it has two ends.
 """
 
 _SHORT = 4
-"""Levels of fewer values need more evidence, because outliers come in pairs, too."""
+"""A level with fewer values needs a higher gain, because outliers may come in pairs."""
 
 _REACH = 4.0
-"""Standard deviations to which deviations are limited."""
+"""Limit of deviations, in standard deviations."""
 
 _CORRELATIONS = 17
 _LARGEST_CORRELATION = 0.8
 
 _MOST_JOINED = 12
-"""Most candidates that are joined to a trend at a time."""
+"""Maximum number of candidates that are joined to one trend at a time."""
 
 _MOST_KNOTS = 100
-"""Most places that are tried as the first or last value of a trend."""
+"""Maximum number of positions that are tried as the first or last value of a trend."""
 
 _MOST_WITH_TRENDS, _AT_A_TIME = 100, 32
-"""Limits that only long series reach, to save time."""
+"""Limits that save time; only long series reach them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ class Segment:
     """Consecutive values with one level, or with a trend from one level to another.
 
     Attributes:
-      start, stop: indices of the first value and behind the last one.
-      trend: indices of the last value at the first level and of the first value at the second
-        level; None for one level.
+      start, stop: index of the first value, and the index after the last value.
+      trend: index of the last value at the first level, and index of the first value at the second
+        level; None if there is only one level.
     """
 
     start: int
@@ -114,12 +114,15 @@ class Segment:
     trend: tuple[int, int] | None = None
 
     def fit(self, values: NDArray[np.float64], reach: float | None = None) -> NDArray[np.float64]:
-        """The levels at each of its values: a mean, or a mean and a slope, of limited deviations.
+        """Fits one level, or a trend, to the values with limited deviations.
+
+        Returns it at each value.
 
         Args:
           values: all values of the series.
-          reach: the largest deviation that counts, from the median or from the line by least
-            squares; by default four standard deviations, by the median of the deviations.
+          reach: deviations from the median, or from the least-squares line, are limited to this
+            value. By default, it is four standard deviations, estimated from the median of the
+            deviations.
         """
         own = values[self.start : self.stop]
         centre = median(own.tolist()) if self.trend is None else _least_squares(own, self)
@@ -132,15 +135,16 @@ class Segment:
 def change_points(
     values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
 ) -> tuple[int, ...]:
-    """The indices at which a new level begins, ascending; empty if there is one level.
+    """The indices at which a new level begins, ascending; empty if there is only one level.
 
-    A trend is several levels. Takes time in proportion to the square of the number of values.
+    A trend appears as several levels. The time is proportional to the square of the number of
+    values.
 
     Args:
       values: finite.
       min_spread: lower bound of the noise's standard deviation; smaller changes are ignored.
-      min_segment: values in the shortest segment; a smaller number detects changes earlier, and
-        takes fewer consecutive outliers for a level.
+      min_segment: minimum number of values in a segment. With a smaller number, changes are
+        detected earlier, but fewer consecutive outliers are mistaken for a level.
     """
     cuts, found = _chosen(values, lambda _: min_spread, min_segment, 0.0)
     trends = [one for one in found if one.trend is not None]
@@ -156,14 +160,14 @@ def segments(
     min_segment: int,
     least_trend: float,
 ) -> list[Segment]:
-    """The segments of a series in order; see the head of this module.
+    """The segments of a series in order. The docstring of this module describes the method.
 
     Args:
       values: finite, at least one.
-      min_spread: lower bound of the noise's standard deviation, from the largest deviation that
-        counts.
-      min_segment: values in the shortest segment.
-      least_trend: trends have a larger total.
+      min_spread: function from the limit of deviations to a lower bound of the noise's standard
+        deviation.
+      min_segment: minimum number of values in a segment.
+      least_trend: the total change of a trend must be larger than this.
     """
     return _chosen(values, min_spread, min_segment, least_trend)[1]
 
@@ -174,8 +178,9 @@ def _chosen(
     min_segment: int,
     least_trend: float,
 ) -> tuple[tuple[int, ...], list[Segment]]:
-    """The cuts between the candidates, and the chosen segments."""
-    import numpy as np  # late: a refused flag loads no NumPy
+    """Cuts between the candidates, and the segments that were chosen."""
+    # Imported late, so that errors in flags are reported without importing NumPy.
+    import numpy as np
 
     count = len(values)
     if count < max(3, 2 * min_segment):
@@ -190,16 +195,17 @@ def _chosen(
     if len(found) <= _MOST_WITH_TRENDS:
         merged = choice.merged(choice.with_trends(found, least_trend))
     if len(merged) == 1 and merged[0].trend is None:
-        # A trend in place of many candidates may have hidden a step among them.
+        # A trend that replaced many candidates may have hidden a step. So merge without trends.
         merged = choice.merged(found)
     return cuts, choice.with_trends(merged, least_trend)
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Robust standard deviation of independent noise, by differences of neighbours or by values.
+    """Robust standard deviation of the noise: from differences of neighbours or from the values.
 
-    Changes of level enlarge that of the values, values that alternate between two states that of
-    the differences. The smaller one gives more candidates.
+    The result is the smaller of two estimates, which gives more candidates. Changes of level
+    enlarge the estimate from the values. If values alternate between two states, the estimate from
+    differences is too large.
     """
     differences = [b - a for a, b in pairwise(values)]
     of_differences = median_absolute_deviation(differences) / math.sqrt(2)
@@ -207,7 +213,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 class _Sums(NamedTuple):
-    """Sums over the deviations of a segment: squares, products of neighbours, and both ends."""
+    """Sums over a segment's deviations: of squares and neighbours' products; and both ends."""
 
     squares: float
     products: float
@@ -218,8 +224,8 @@ class _Sums(NamedTuple):
 class _Move(NamedTuple):
     """The replacement of the segments `start` to `stop` - 1 by one segment.
 
-    `price`: loss of log-likelihood that the saved parameters justify, in units of `_weight`.
-    `reach`: the largest deviation that counts.
+    `price`: the decrease of log-likelihood that is accepted because the new segment has fewer
+    parameters, in units of `_weight`. `reach`: the limit of deviations.
     """
 
     start: int
@@ -229,7 +235,7 @@ class _Move(NamedTuple):
     reach: float
 
     def overlaps(self, other: _Move) -> bool:
-        """Whether both replace the same segment."""
+        """Whether both replace a common segment."""
         return self.start < other.stop and other.start < self.stop
 
 
@@ -256,11 +262,11 @@ class _Choice:
         self._trends: dict[tuple[int, int], Segment | None] = {}
 
     def with_trends(self, found: list[Segment], least: float) -> list[Segment]:
-        """Replaces consecutive levels by trends where the likelihood allows it.
+        """Replaces consecutive levels by trends if the likelihood allows it.
 
         Args:
           found: segments of the whole series.
-          least: trends have a larger total.
+          least: the total change of a trend must be larger than this.
         """
         moves = []
         for start in range(len(found) - 1):
@@ -274,7 +280,7 @@ class _Choice:
     def _trend_instead(
         self, found: Sequence[Segment], start: int, stop: int, least: float
     ) -> list[_Move]:
-        """The best trend in place of levels that go one way, if there is one."""
+        """Replaces levels that rise, or fall, by the best trend; empty if that is impossible."""
         parts = found[start:stop]
         if any(part.trend is not None for part in parts):
             return []
@@ -290,14 +296,14 @@ class _Choice:
         return [_Move(start, stop, trend, price, self._reach(max(map(abs, changes))))]
 
     def merged(self, found: list[Segment]) -> list[Segment]:
-        """Merges segments, the weakest change first, while the likelihood allows it."""
+        """Merges segments as long as the likelihood allows it, starting with the weakest change."""
         while moves := self._merges(found):
             losses = self._losses(found, moves)
             strengths = [
                 loss / (move.price * self._weight) for move, loss in zip(moves, losses, strict=True)
             ]
             order = sorted(range(len(moves)), key=strengths.__getitem__)
-            # Of many segments several are merged at a time, which takes less time.
+            # If there are many segments, several are merged at a time to save time.
             weak = [i for i in order[: max(1, len(found) // _AT_A_TIME)] if strengths[i] <= 1]
             if not weak:
                 break
@@ -305,7 +311,7 @@ class _Choice:
         return found
 
     def _merges(self, found: Sequence[Segment]) -> list[_Move]:
-        """Segmentations without one trend, without one change, or without one level."""
+        """Moves that remove one trend, one change, or one level."""
         fits = [one.fit(self._values, self._least_reach) for one in found]
         gaps = [float(b[0] - a[-1]) for a, b in pairwise(fits)]
         prices = [self._price(one, 0 < i < len(found) - 1) for i, one in enumerate(found)]
@@ -321,14 +327,14 @@ class _Choice:
         return moves
 
     def _price(self, level: Segment, is_inner: bool) -> float:
-        """Price of a short level, besides that of its changes."""
+        """Additional price of a short level, besides the price of its changes."""
         shortness = max(1.0, self._short / (level.stop - level.start))
         return _EXCURSION * (shortness**2 - 1) if is_inner else _CHANGE * (shortness**0.5 - 1)
 
     def _merge(
         self, found: Sequence[Segment], start: int, stop: int, price: float, gaps: Sequence[float]
     ) -> list[_Move]:
-        """The merger of neighbouring segments, into a trend if one of them is a trend."""
+        """Merges neighbouring segments: to a trend if one of them is a trend, else to a level."""
         first, last = found[start].start, found[stop - 1].stop
         new: Segment | None = Segment(first, last)
         if any(part.trend is not None for part in found[start:stop]):
@@ -339,21 +345,21 @@ class _Choice:
         return [_Move(start, stop, new, price, reach)]
 
     def _best_trend(self, start: int, stop: int) -> Segment | None:
-        """The trend with the least squares; None if the values are too few."""
+        """The trend with the least squares; None if there are too few values."""
         if (start, stop) not in self._trends:
             self._trends[start, stop] = _best_trend(self._values, start, stop)
         return self._trends[start, stop]
 
     def _reach(self, gap: float) -> float:
-        """The largest deviation that counts: the change that is judged.
+        """The limit of deviations: the size of the change that is judged.
 
-        It is rounded up to a quarter of an octave, so sums can be used again.
+        The limit is rounded up to a power of 2 ** (1/4), so that cached sums can be used again.
         """
         quarters = 4 * math.log2(max(abs(gap) / self._least_reach, 1.0))
         return self._least_reach * math.pow(2.0, math.ceil(quarters) / 4)
 
     def _losses(self, found: Sequence[Segment], moves: Sequence[_Move]) -> list[float]:
-        """Losses of log-likelihood by moves."""
+        """How much each move decreases the log-likelihood."""
         losses = [0.0] * len(moves)
         for reach in {move.reach for move in moves}:
             chosen = [index for index, move in enumerate(moves) if move.reach == reach]
@@ -363,16 +369,16 @@ class _Choice:
         return losses
 
     def _costs(self, found: Sequence[Segment], moves: Sequence[_Move], reach: float) -> list[float]:
-        """Minus the log-likelihood, without its constant, of the segments and after each move.
+        """Negative log-likelihood of the segments, and after each move, without its constant.
 
-        The squares that a correlation r leaves are S - 2 r P + r^2 (S - a^2 - b^2), with the sum S
-        of the squares of deviations, the sum P of the products of neighbours, and the first and
-        last deviations a and b.
+        With correlation r, the residual sum of squares is S - 2 r P + r^2 (S - a^2 - b^2). S is the
+        sum of the squared deviations, P is the sum of the products of neighbours, and a and b are
+        the first and the last deviation.
         """
         import numpy as np
 
         sums = [self._sums_of(one, (one,), reach) for one in found]
-        # Neighbours across the borders of segments, and beyond both ends of the series.
+        # Products of neighbours in different segments; 0 at both ends of the series.
         crossing = [0.0, *(a.last * b.first for a, b in pairwise(sums)), 0.0]
         squares = list(accumulate((one.squares for one in sums), initial=0.0))
         inside = list(accumulate((one.products for one in sums), initial=0.0))
@@ -405,7 +411,10 @@ class _Choice:
         return best
 
     def _sums_of(self, segment: Segment, parts: Sequence[Segment], reach: float) -> _Sums:
-        """Sums over the deviations from a segment of values limited around its parts."""
+        """Statistics of the deviations from a new segment.
+
+        Values are first limited around the old parts.
+        """
         import numpy as np
 
         key = segment, *parts, reach
@@ -417,7 +426,7 @@ class _Choice:
         return self._sums[key]
 
     def _limited_values(self, segment: Segment, reach: float) -> NDArray[np.float64]:
-        """The values of a segment with deviations of at most `reach`."""
+        """The values of a segment. Deviations are limited to `reach`."""
         key = segment, reach
         if key not in self._limited:
             fit = segment.fit(self._values, reach)
@@ -427,7 +436,7 @@ class _Choice:
 
 
 def _replaced(found: Sequence[Segment], moves: Sequence[_Move]) -> list[Segment]:
-    """The segments after moves, of which the first of two that overlap counts."""
+    """The segments after moves. If two moves overlap, the first one is used."""
     taken: list[_Move] = []
     for move in moves:
         if not any(move.overlaps(other) for other in taken):
@@ -449,7 +458,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
     places = np.unique(np.rint(np.linspace(0, size - 1, min(size, _MOST_KNOTS))).astype(int))
     pairs = np.nonzero(places[None, :] - places[:, None] >= MIN_TREND)
     first, last = places[pairs[0]], places[pairs[1]]
-    # Regression on the share of the trend that is over: 0 until `first`, 1 from `last` on.
+    # Regression on the completed share of the trend: 0 up to `first`, 1 from `last`.
     sums = np.concatenate([[0.0], np.cumsum(own)])
     moments = np.concatenate([[0.0], np.cumsum(own * np.arange(size))])
     length, after = last - first, size - last
@@ -463,7 +472,7 @@ def _best_trend(values: NDArray[np.float64], start: int, stop: int) -> Segment |
 
 
 def _least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.float64]:
-    """The levels of a segment that fit its values with the least squares."""
+    """Least-squares fit of a segment to its values."""
     import numpy as np
 
     mean = float(values.mean())
@@ -476,13 +485,13 @@ def _least_squares(values: NDArray[np.float64], segment: Segment) -> NDArray[np.
 
 
 def growing_deviations(values: Iterable[float]) -> Iterator[float]:
-    """Sums of the absolute deviations from the median: of the first value, of two, and so on."""
+    """Sums of absolute deviations from the median: of the first value, the first two, and so on."""
     cost = 0.0
     ordered: list[float] = []
     for size, value in enumerate(values):
         if size:
-            # The sum of deviations grows by the distance to the median, or, of an
-            # even number of values, to the interval of all medians.
+            # A new value increases the sum by its distance to the median or, for an even number of
+            # values, to the interval between the middle two values.
             low, high = ordered[(size - 1) // 2], ordered[size // 2]
             if value < low:
                 cost += low - value
@@ -493,20 +502,22 @@ def growing_deviations(values: Iterable[float]) -> Iterator[float]:
 
 
 def partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:
-    """Starts of all segments but the first that minimise deviations and penalties.
+    """Optimal segmentation: returns the start of each segment except the first.
 
-    The sum over all segments of the absolute deviations from its median, plus the penalty, is
-    smallest; of several optima it is the one with the longest last segments. The best segments
-    before each stop are kept for every value of the series as the level of the last one, which
-    suffices, since a median is a value or lies between two of equal cost. Deviations are integers,
-    whose sums are exact in whatever order they are formed.
+    The result minimises the sum, over all segments, of the absolute deviations from the segment's
+    median plus the penalty. With ties, the last segments are as long as possible.
+
+    For each value of the series as the level of the last segment, the best segmentation up to the
+    current position is stored. Other levels are not needed: a median is a value, or lies between
+    two values with equal cost. Deviations are integers, so their sums are exact in any order.
 
     Args:
       values: finite.
-      penalty: of a segment, in units of the values.
-      min_segment: least number of values of a segment.
+      penalty: penalty for each segment, in the unit of the values.
+      min_segment: minimum number of values in a segment.
     """
-    import numpy as np  # late: a refused flag loads no NumPy
+    # Imported late, so that errors in flags are reported without importing NumPy.
+    import numpy as np
 
     given = np.asarray(values, dtype=np.float64)
     given = given - np.median(given)
@@ -515,9 +526,11 @@ def partition(values: Sequence[float], penalty: float, min_segment: int) -> tupl
     whole = np.rint(given / unit).astype(np.int64)
     price = round(min(penalty / unit, float(np.abs(whole).sum()) + 1))
     levels = np.unique(whole)
-    costs = np.full(len(levels), _NEVER)  # of the last segment at each level and those before it
+    # costs of the last segment, for each level, plus costs of the segments before it
+    costs = np.full(len(levels), _NEVER)
     starts = np.zeros(len(levels), dtype=np.int64)
-    recent = np.zeros(len(levels), dtype=np.int64)  # deviations of the shortest last segment
+    # deviations in the shortest possible last segment
+    recent = np.zeros(len(levels), dtype=np.int64)
     best, origin = [-price], [0]
     for stop, value in enumerate(whole.tolist(), start=1):
         off = np.abs(levels - value)
@@ -542,19 +555,19 @@ def partition(values: Sequence[float], penalty: float, min_segment: int) -> tupl
     return tuple(reversed(found))
 
 
-# Detects whether, and from which step on, a series of step times is steady.
+# Detects whether a series of step times becomes steady, and at which step.
 
 TOLERANCE = 0.05
-"""Relative difference below which levels are similar."""
+"""Maximum relative difference of similar levels."""
 
 MIN_SHARE = 0.25
-"""Share of the series that must be steady, as in Barrett et al. (500 of 2000)."""
+"""Minimum share of the series that must be steady, as in Barrett et al. (500 of 2000)."""
 
 MIN_STEADY = 2 * MIN_SEGMENT
-"""Least number of steady steps, however short the series is."""
+"""Minimum number of steady steps, even in a short series."""
 
 MIN_STEPS = 2 * MIN_STEADY
-"""Steps of the shortest series that is classified."""
+"""Minimum number of steps in a series that is classified."""
 
 _RESOLUTION = 150
 _LEAST_RELATIVE_NOISE = 0.002
@@ -562,7 +575,7 @@ _OUTLIER_SIGMAS = 5.0
 
 
 class Shape(enum.Enum):
-    """Classification of a series, in the terms of Barrett et al."""
+    """Classification of a series, with the terms of Barrett et al."""
 
     FLAT = "flat"
     WARM_UP = "warm-up"
@@ -573,7 +586,7 @@ class Shape(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepTimeLevel:
-    """Steps `start` to `stop` - 1 of the series and their median time in seconds."""
+    """Steps `start` to `stop` - 1 of the series, and their median time in seconds."""
 
     start: int
     stop: int
@@ -582,13 +595,14 @@ class StepTimeLevel:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of a series of `steps` steps, the first `warmup_steps` of which warm up.
+    """The steady state of a series of `steps` steps. The first `warmup_steps` are the warm-up.
 
     Attributes:
-      start: index of its first step; None if it was not reached or the series is too short.
-      shape: FLAT: steady from the first step; WARM_UP: slower before; SLOWDOWN: faster at some time
-        before; NOT_STEADY; TOO_SHORT.
-      levels: levels of the series in order; consecutive ones may be similar.
+      start: index of the first steady step; None if the state was not reached or the series is too
+        short.
+      shape: FLAT: steady from the first step; WARM_UP: all earlier levels were slower; SLOWDOWN: an
+        earlier level was faster; NOT_STEADY; TOO_SHORT.
+      levels: levels of the series in order. Consecutive levels may be similar.
     """
 
     start: int | None
@@ -604,16 +618,17 @@ class SteadyState:
 
     @property
     def unsteady_timed_steps(self) -> int | None:
-        """Steps after the warm-up and before the steady state; None if it was not reached."""
+        """Number of steps between warm-up and steady state; None if the state was not reached."""
         return None if self.start is None else max(0, self.start - self.warmup_steps)
 
 
 def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState:
-    """Finds the steady state of a series of step times, oldest first.
+    """Finds the steady state of a series of step times; the oldest is first.
 
-    Of more than 150 steps the medians of batches are searched first, and then the steps around the
-    beginning of the steady state; that bounds the time (10 ms). Values that are not positive and
-    finite are ignored and keep their index; the steady state does not begin with one.
+    With more than 150 steps, medians of batches are searched first, and then the steps around the
+    beginning of the steady state. This limits the time to about 10 ms. Values that are not positive
+    and finite are ignored, but are included in indices. The steady state does not begin at such a
+    value.
     """
     known = [i for i, value in enumerate(seconds) if math.isfinite(value) and value > 0]
     values = [seconds[i] for i in known]
@@ -625,7 +640,7 @@ def steady_state(seconds: Sequence[float], warmup_steps: int = 0) -> SteadyState
     start = _beginning(levels, last)
     if start is not None:
         start = _refine(values, start, last)
-        # A single slow first step, which compiles, is too short for a level of its own.
+        # A single slow first step, which compiles, is too short to be a separate level.
         noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
         reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
         while start < len(values) and abs(values[start] - last) > reach:
@@ -648,7 +663,7 @@ def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel
 
 
 def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
-    """Start of the similar levels at the end; None if the last one differs."""
+    """Start of the levels at the end that are similar to `last`; None if the last level is not."""
     start = None
     for level in reversed(levels):
         if not _alike(level.seconds, last):
@@ -658,7 +673,7 @@ def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
 
 
 def _refine(values: Sequence[float], start: int, last: float) -> int:
-    """The exact first step, where the series was searched in batches."""
+    """The exact first steady step, if the series was searched in batches."""
     size = math.ceil(len(values) / _RESOLUTION)
     while size > 1:
         first = max(0, start - MIN_SEGMENT * size)

@@ -1,4 +1,4 @@
-"""Charts as data; `cnnbench.base.charts.draw` draws them with matplotlib."""
+"""Charts as data. `cnnbench.base.charts.draw` draws them with matplotlib."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ LOWER = "lower is better"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """An axis.
+    """An axis of a chart.
 
     Attributes:
-      label: the quantity with its unit.
+      label: quantity and unit.
       format: format of the ticks: "number", "bytes" (binary units) or "percent" (of shares).
       base: base of the ticks of a logarithmic axis.
-      zero: a linear axis begins at 0.
-      better: `HIGHER`, `LOWER` or "".
-      ticks: values of the ticks; if empty, they are chosen.
-      tick_texts: texts of the ticks; if empty, their values.
-      limit: values above are drawn as arrows at the axis' end; None for no limit.
-      least_span: smallest length of the axis, as a share of the middle of the values.
+      zero: whether a linear axis begins at 0.
+      better: which values are better: `HIGHER`, `LOWER` or "".
+      ticks: values of the ticks; if empty, they are chosen automatically.
+      tick_texts: texts of the ticks; if empty, the values are shown.
+      limit: values above the limit are drawn as arrows at the end of the axis; None for no limit.
+      least_span: minimum range of the axis, as a share of the middle of the values.
     """
 
     label: str
@@ -41,11 +41,11 @@ class Axis:
 
     @property
     def caption(self) -> str:
-        """The label with the direction."""
+        """The label, with the direction that is better."""
         return f"{self.label} ({self.better})" if self.better else self.label
 
     def text(self, value: float | None) -> str:
-        """A value in the format of the axis."""
+        """Formats a value in the format of the axis."""
         if self.format == "bytes":
             return numbers.binary(value)
         return numbers.percent(value) if self.format == "percent" else numbers.number(value)
@@ -53,17 +53,17 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionRow:
-    """Several values of one thing: single ones as dots, or all of them as a box.
+    """A row with several values of one thing: single values as dots, or all values as a box.
 
     Attributes:
-      label: text above the row.
+      label: text for the row.
       values: value and hint of each dot.
-      centre: their median.
-      low, high: ends of its interval, or of a box's whiskers.
+      centre: median of the values.
+      low, high: ends of the median's interval, or of the whiskers of a box.
       box: first and third quartile.
       hint: shown on hover over a box.
       text: text at the end of the row.
-      style: index of colour and mark, if the row is a series of another chart too.
+      style: index of colour and mark, if the row is also a series in a different chart.
       tone: tone of a verdict, "good", "bad" or "unsure", which sets the colour; "" for none.
     """
 
@@ -84,8 +84,8 @@ class Rows:
     """Values of several things on one scale.
 
     Attributes:
-      rows: top to bottom.
-      limit: a value marked with a line, and its name.
+      rows: the rows from top to bottom.
+      limit: a value that is marked with a line, and the name of the line.
       note: legend of the marks; see `key_of`.
       bars: whether a bar reaches from 0 to each centre.
     """
@@ -104,7 +104,7 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 def key_of(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
-    """The legend of the marks in these rows, with their meanings, such as dot="a process"."""
+    """The legend for the marks in rows. Arguments are meanings, such as dot="a process"."""
     marks = (
         (f"a dot is {dot}", dot and any(row.values for row in rows)),
         (f"the stroke {centre}", centre and any(row.centre is not None for row in rows)),
@@ -119,19 +119,19 @@ def key_of(
 
 @dataclass(frozen=True, kw_only=True)
 class ChartSeries:
-    """A curve.
+    """A curve in a chart.
 
     Attributes:
-      points: (x, y), in order of x.
-      hints: one per point, shown on hover; "" for none.
-      marks: whether all points have marks; else only the last one.
-      line: whether points are joined.
-      reference: a dashed line without a colour of its own.
+      points: (x, y), sorted by x.
+      hints: one for each point, shown on hover; "" for no hint.
+      marks: whether all points have marks; otherwise, only the last point has one.
+      line: whether points are connected by a line.
+      reference: whether it is a reference, drawn as a dashed grey line.
       spans: (low, high) of each point's interval, or None.
-      style: index of colour, dashes and mark; if None its place in the chart.
-      mark: index of the mark; None for that of `style`.
-      texts: text beside each point; "" for none.
-      sizes: diameters of the marks in pixels, one per point; equal ones if empty.
+      style: index of colour, dashes and mark; if None, the index of the series in the chart.
+      mark: index of the mark; if None, `style` determines the mark.
+      texts: text next to each point; "" for no text.
+      sizes: diameters of the marks in pixels, one for each point; if empty, all are equal.
     """
 
     name: str
@@ -149,9 +149,10 @@ class ChartSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class ChartEvent:
-    """A vertical line at a place of the x axis.
+    """A vertical line at a position on the x axis.
 
-    `label` is shown on hover, `mark`, a word or two, beside the line; `gain` means an improvement.
+    `label` is shown on hover. `mark`, one or two words, is shown next to the line. `gain` means
+    that the event is an improvement.
     """
 
     x: float
@@ -162,13 +163,13 @@ class ChartEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over a common axis.
+    """Curves over a common x axis.
 
     Attributes:
-      shaded: (from, to, label) of a grey part of the x axis.
+      shaded: (from, to, label) of a part of the x axis with grey background.
       note: text below the legend.
-      labels: labels of the points of the first series along x. Pages draw a chart with labels as
-        wide as possible, and can zoom into it.
+      labels: labels on the x axis for the points of the first series. In pages, a chart with labels
+        is as wide as possible, and users can zoom into it.
     """
 
     title: str
@@ -183,7 +184,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a lane, with a hint on hover; `kind` is an index into `Lanes.kinds`."""
+    """A time span in a lane, with a hint on hover. `kind` is an index into `Lanes.kinds`."""
 
     start: float
     end: float
@@ -193,11 +194,11 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Activities of several devices over time; `x` begins at 0.
+    """Activities of several devices over time. The x axis begins at 0.
 
     Attributes:
-      lanes: label and spans of each device, top to bottom; spans may overlap, and later ones cover
-        earlier ones.
+      lanes: label and spans of each device, from top to bottom. If spans overlap, a later span
+        covers an earlier one.
     """
 
     title: str

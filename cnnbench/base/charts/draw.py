@@ -1,9 +1,9 @@
-"""Charts drawn with matplotlib: SVG for pages, and SVG, PNG or PDF files.
+"""Draws charts with matplotlib: SVG for pages, and SVG, PNG or PDF files.
 
-The layout has units of about a pixel, from the top left. The colours are those of theme.css in its
-light variant; in SVG they become its variables, so that charts follow the reader's light or dark
-setting. Equal charts give equal bytes. SVG has no style attributes, for pages with the strictest
-content security policy.
+Positions are in units of about one pixel, from the top left. Colours are the light colours in
+theme.css. In SVG, they are replaced by the variables of theme.css, so that charts adapt to light or
+dark mode. Equal charts result in equal bytes. SVG has no style attributes, because a strict content
+security policy does not allow them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from cnnbench.base.charts.sheet import (
 from cnnbench.base.text import plain
 
 FORMATS = ("svg", "png", "pdf")
-"""Formats of files."""
+"""Formats of chart files."""
 
 NARROW, HALF, WIDE = 340.0, 540.0, 1100.0
-"""Widths of charts in pages: on a phone or three side by side; two side by side; alone."""
+"""Widths of charts in pages: for phones or three per row; for two per row; for one per row."""
 
 _WIDTH = 560.0
 HEAD = 24.0
@@ -47,7 +47,7 @@ _LINE = 18.0
 NOTE_LINE = 15.0
 _ROW, _WIDE_ROW = 40.0, 28.0
 _LANE = 20.0
-_LABELLED_BESIDE = 500.0  # From this width on, labels stand on the left and not above.
+_LABELLED_BESIDE = 500.0  # From this width, labels are to the left of rows instead of above.
 _MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
 GAP = 24.0
@@ -55,7 +55,7 @@ _KEY = 30.0
 _LEGEND_COLUMN = 260.0
 
 
-# No two of the first twelve series have the same colour or the same mark.
+# Each of the first twelve series has a different colour and a different mark.
 _COLOURS = tuple(f"c{index}" for index in range(12))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
@@ -66,7 +66,7 @@ _BESIDE_GAP, _SHIFTS = 7.0, (4.0, -13.0, 18.0, -27.0)
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """The chart as an SVG element for a page of this width, which adds `theme`, title and note."""
+    """The chart as an SVG element of this width. The page adds `theme`, title and note."""
     axes = chart.x.caption
     if isinstance(chart, Lines):
         axes = f"{chart.y.caption} over {axes}"
@@ -76,7 +76,7 @@ def svg(chart: Chart, width: float = NARROW) -> str:
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
-    """At least one chart, one below the other, as a file; SVG adapts to light and dark mode."""
+    """A file with one or more charts, one below the other. SVG adapts to light and dark mode."""
     with settings(label):
         sheet = _drawn(charts, margin=_MARGIN)
         if format != "svg":
@@ -129,9 +129,9 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
 
 
 class _Labels:
-    """Places of the labels of rows: on the left if there is room, else above.
+    """Positions of row labels: to the left if there is enough space, otherwise above the row.
 
-    `middle` is the centre of a row's drawing, from the row's top.
+    `middle` is the vertical centre of a row's drawing, from the top of the row.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class _Labels:
         self.middle = self.pitch / 2 + 2 if self._beside else self.pitch - narrow_pitch / 3
 
     def write(self, sheet: Sheet, index: int, top: float) -> tuple[float, float]:
-        """Writes the label of a row that begins at `top`; returns the start of its first line."""
+        """Writes the label of the row that begins at `top`; returns the start of its first line."""
         lines = self._lines[index]
         first = self.middle + 4 - 7 * (len(lines) - 1) if self._beside else 15.0
         for place, line in enumerate(lines):
@@ -176,13 +176,13 @@ def _legend_columns(width: float) -> int:
 
 
 def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
-    """Left end and base line of an entry of a legend, and the width of an entry."""
+    """For an entry of a legend: left end, base line and width."""
     columns = _legend_columns(width)
     each = width / columns
     return each * (index % columns), top + 11 + _LINE * (index // columns), each
 
 
-# Rows: every value a dot, their median a stroke, its interval a band, quartiles a box
+# Rows: values are dots, the median is a stroke, its interval a band, quartiles a box.
 
 
 def _rows_top(chart: Rows) -> float:
@@ -206,7 +206,7 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         limit, name = chart.limit
         dashes = {"color": palette()["ink"], "linewidth": 1.5, "linestyle": (0, (5, 4))}
         axes.plot([limit] * 2, [-8, bottom - top], clip_on=False, **dashes)
-        # Ends at the line, where there is room before it.
+        # The text ends at the line, if there is enough space to the left.
         x = max(sheet.x_of(axes, limit), CHARACTER * len(name))
         sheet.text(x, top - 10, name, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
@@ -281,7 +281,7 @@ def _colour(index: int) -> str:
     return palette()[_COLOURS[index % len(_COLOURS)]]
 
 
-# Line charts, with a legend below
+# Line charts with a legend below.
 
 
 def _draw_lines(sheet: Sheet, chart: Lines) -> None:
@@ -313,10 +313,10 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
 
 
 def _write_notes(sheet: Sheet, axes: Any, notes: Iterable[tuple[float, str, float]]) -> int:
-    """Writes notes at the top of a plot, without overlaps; returns the number of lines.
+    """Writes notes at the top of a plot so that they do not overlap; returns the number of lines.
 
-    A note, (x, text, distance), is written beside its line or else below other notes; without room
-    it is omitted.
+    A note, (x, text, distance), is written next to its line, or below other notes. If there is no
+    space, it is omitted.
     """
     taken: list[tuple[float, float, float]] = []
     start, end = axes.get_xlim()
@@ -344,7 +344,7 @@ def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
 
 
 def _size(index: int) -> float:
-    """Size of the marks of a series; later ones are smaller, so that equal points stay visible."""
+    """Size of marks. Later series have smaller marks, so that equal points remain visible."""
     return max(5.5, 9.0 - 0.6 * index)
 
 
@@ -368,7 +368,7 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
     inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
     beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
     if not one.marks:
-        inside = inside[-1:]  # enough to recognise the curve
+        inside = inside[-1:]  # One mark is enough to identify the curve.
     mark = index if one.mark is None else one.mark
     for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):
         for size in dict.fromkeys(sizes[i] for i in shown):
@@ -379,7 +379,7 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
 
 
 def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None:
-    """Writes texts beside points, without overlaps; without room a text is omitted."""
+    """Writes texts next to points so that they do not overlap. Omits texts without space."""
     taken: list[tuple[float, float, float]] = []
     top = axes.get_ylim()[1]
     for one in series:
@@ -403,7 +403,7 @@ def _write_texts(sheet: Sheet, axes: Any, series: Iterable[ChartSeries]) -> None
 
 
 def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two texts, (left, right, base line), cover each other."""
+    """Whether two texts, given as (left, right, base line), overlap."""
     return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < TICK_SIZE
 
 
@@ -420,7 +420,7 @@ def _draw_key(
     sheet.text(left + _KEY + 8, base, shortened(one.name, fitting(width - _KEY - 10)))
 
 
-# Lanes: spans of time, a colour for each kind
+# Lanes: spans of time, with one colour for each kind.
 
 
 def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:

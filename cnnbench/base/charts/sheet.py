@@ -1,4 +1,4 @@
-"""Figures that charts are drawn on: text, lines, axes with their scales, and the SVG of all."""
+"""Figures on which charts are drawn: text, lines, axes with scales, and conversion to SVG."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from cnnbench.base.text import binary, plain
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 
 CHARACTER = 7.2
-"""Width of a character in a wide font: the reader's fonts are unknown."""
+"""Width of a character in a wide font, because the fonts of the reader are unknown."""
 
 Hint: TypeAlias = tuple[str, str | Sequence[str], bool]
-"""Class of an artist's group in the SVG; its title, or the titles of its marks ("" for none);
-whether it is reachable by keyboard, as marks with a title always are."""
+"""For the group of an artist in the SVG: class, title(s), and whether it can get keyboard focus.
+
+The titles are one text for the group, or one text for each of its marks ("" for none). Marks with a
+title can always get keyboard focus.
+"""
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
@@ -33,20 +36,20 @@ _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
 @functools.cache
 def theme() -> str:
-    """The style sheet that names the colours."""
+    """The style sheet that defines the colours."""
     return resources.files("cnnbench.base.charts").joinpath("theme.css").read_text("utf-8")
 
 
 @functools.cache
 def palette() -> dict[str, str]:
-    """The light colours by name."""
+    """The colours of light mode, by name."""
     light = theme().partition("}")[0]
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
 
 
 @contextmanager
 def settings(salt: str) -> Iterator[None]:
-    """Settings of matplotlib for which equal charts give equal bytes; `salt` makes ids differ."""
+    """Settings of matplotlib so that equal charts result in equal bytes. `salt` changes the ids."""
     import matplotlib
 
     settings = {
@@ -60,15 +63,16 @@ def settings(salt: str) -> Iterator[None]:
         "lines.scale_dashes": False,
     }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # characters that the measuring font lacks
+        # Warnings about characters that the font for measuring does not contain.
+        warnings.simplefilter("ignore")
         yield
 
 
 class Sheet:
-    """A figure with charts one below the other, and their hints by group id.
+    """A figure with charts one below the other, and the hints by group id.
 
-    Positions are relative to the left margin and to the beginning of the current chart, `top`.
-    `inner` and `height` are without margins.
+    Positions are relative to the left margin and to the top of the current chart, `top`. `inner`
+    (the width) and `height` do not include margins.
     """
 
     def __init__(self, inner: float, height: float, margin: float, top: float) -> None:
@@ -86,7 +90,7 @@ class Sheet:
         return (self._left + x) / self.width, 1 - (self.top + y) / self.height
 
     def x_of(self, axes: Any, value: float) -> float:
-        """Position of a value on the x axis."""
+        """The horizontal position of a value on the x axis."""
         return float(axes.transData.transform((value, axes.get_ylim()[0]))[0]) - self._left
 
     def text(
@@ -101,7 +105,7 @@ class Sheet:
         align: str = "left",
         kind: str = "",
     ) -> None:
-        """Adds a line of text with its baseline at y; `kind` as in `mark`."""
+        """Adds a line of text with its baseline at y. `kind` is the same as in `mark`."""
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
         where = self._place(x, y)
@@ -110,14 +114,14 @@ class Sheet:
             self.mark(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
-        """Draws a horizontal line, or marks, outside of the axes."""
+        """Draws a horizontal line, or marks, outside the axes."""
         from matplotlib.lines import Line2D
 
         places = [self._place(x, y) for x in xs]
         self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
 
     def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
-        """Adds frameless axes between these positions."""
+        """Adds axes without a frame between the given positions."""
         x, y = self._place(left, bottom)
         size = ((right - left) / self.width, (bottom - top) / self.height)
         axes = self.figure.add_axes((x, y, *size), facecolor="none")
@@ -130,25 +134,25 @@ class Sheet:
     def mark(
         self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
     ) -> None:
-        """Sets the class in the SVG and the hints of an artist.
+        """Sets an artist's class and hints in the SVG.
 
-        `texts` appear on hover over it, or one over each of its marks; `stop` makes it reachable by
-        keyboard, as marks with a text always are.
+        `texts` is shown on hover: one text for the artist, or one for each of its marks. With
+        `stop`, the artist can get keyboard focus. Marks with a text always can.
         """
         key = f"hint{len(self.hints)}"
         self.hints[key] = (kind, texts, stop)
         artist.set_gid(key)
 
     def svg(self, style: str = "", **attributes: str) -> str:
-        """The SVG element, without style attributes, and with colours as variables.
+        """The SVG element, without style attributes, and with variables as colours.
 
         Args:
-          style: content of a style element; "" for none.
-          attributes: attributes of the element; "_" in a name stands for "-".
+          style: content of a style element; "" for no element.
+          attributes: attributes of the element; "_" in a name is replaced by "-".
         """
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        # With the colour for pages whose policy lets no style in.
+        # The colour is also given for pages whose policy does not allow styles.
         variables = {colour: f"var(--{name},{colour})" for name, colour in palette().items()}
         root = ElementTree.fromstring(buffer.getvalue())
         for parent in root.iter():
@@ -164,7 +168,7 @@ class Sheet:
         shape = root.attrib["viewBox"]
         root.attrib.clear()
         given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
-        # Screen readers ignore the parts of an image, but not those of a group.
+        # Screen readers ignore the parts of an image, but they read the parts of a group.
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
         root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **given})
         if style:
@@ -175,12 +179,12 @@ class Sheet:
 
 
 def wrapped_note(note: str) -> list[str]:
-    """A note broken into lines."""
+    """Breaks a note into lines."""
     return textwrap.wrap(plain(note), 84)
 
 
 def wrapped(content: str, characters: int, most: int) -> list[str]:
-    """Lines of a label, at most `most`; the last one is shortened."""
+    """Breaks a label into at most `most` lines. The last line is shortened if necessary."""
     lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
@@ -188,7 +192,7 @@ def wrapped(content: str, characters: int, most: int) -> list[str]:
 
 
 def shortened(content: str, characters: int) -> str:
-    """Text that fits, with an ellipsis in its middle where needed."""
+    """Shortens a text to `most` characters, with an ellipsis in the middle."""
     if len(content) <= characters:
         return content
     head = (characters - 1) * 2 // 3
@@ -196,12 +200,12 @@ def shortened(content: str, characters: int) -> str:
 
 
 def fitting(width: float) -> int:
-    """Number of characters of normal size that fit."""
+    """Number of characters of normal size that fit into a width."""
     return max(4, int(width / CHARACTER))
 
 
 def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
-    """Draws scale, grid, ticks and caption of a horizontal axis."""
+    """Draws the scale, grid, ticks and caption of a horizontal axis."""
     low, high = limits(axis, values)
     if axis.log:
         axes.set_xscale("log", base=axis.base)
@@ -214,12 +218,12 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
     for tick, x, text in zip(ticks, places, texts, strict=True):
         half = len(text) * CHARACTER / 2
         place = min(max(x, half), sheet.width - half)
-        # Centred texts at the ends would leave the drawing, which cuts them off.
+        # Centred texts at the ends would be cut off at the border of the drawing.
         align = "center" if place == x else "left" if place > x else "right"
-        if place - half >= free:  # clear of its neighbour
+        if place - half >= free:  # does not overlap its neighbour
             shown.append((tick, text, align))
             free = place + half + 8
-        elif not axis.tick_texts:  # names of points without room get no tick
+        elif not axis.tick_texts:  # A name of a point without enough space gets no tick.
             shown.append((tick, "", "center"))
     axes.set_xticks([tick for tick, _, _ in shown], [text for _, text, _ in shown], minor=False)
     axes.set_xticks([], minor=True)
@@ -235,7 +239,7 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
 def y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Draws a vertical axis and its caption; `room` is the share of the height left for notes."""
+    """Draws a vertical axis and its caption. `room` is the share of the height for notes."""
     low, high = limits(axis, values)
     if axis.limit is None:
         free = room / (1 - room)
@@ -249,14 +253,14 @@ def y_axis(
 
 
 def caption(axis: Axis, width: float) -> str:
-    """The longest form of an axis's caption that fits into a width."""
+    """The longest form of the axis caption that fits into a width."""
     most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
     return next((one for one in texts if len(one) <= most), shortened(axis.label, most))
 
 
 def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
-    """Ends of an axis that shows all values with some room beyond."""
+    """Ends of an axis that shows all values with some space around them."""
     known = list(values) or [1.0]
     if axis.limit is not None:
         known = [min(value, axis.limit) for value in known]
@@ -274,13 +278,13 @@ def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
-    """Ticks within the limits, and their texts."""
+    """Ticks within the limits, and the texts for them."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
     found: Sequence[float] = axis.ticks
     if not found and axis.log:
-        # Powers alone would leave most of a short axis without a tick.
+        # With powers only, most of a short axis would have no ticks.
         factors = (1.0, 2.0, 5.0) if axis.base == 10 and 5 < high / low < 1000 else (1.0,)
         powers = LogLocator(axis.base, factors, numticks=about).tick_values(low, high)
         found = [float(tick) for tick in powers if low <= tick <= high]
@@ -303,8 +307,8 @@ def _tick_text(format: str, value: float) -> str:
 
 
 def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> None:
-    """Replaces styles by presentation attributes, and removes unused ids."""
-    # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is no attribute.
+    """Replaces style attributes by presentation attributes, and removes unused ids."""
+    # matplotlib 3.8 and 3.9 write "font: 700 12px 'DejaVu Sans'", which is not a valid attribute.
     short = r"font: (?:(\d+) )?([\d.]+px)[^;]*"
     style = re.sub(short, r"font-weight: \1; font-size: \2", one.attrib.pop("style", ""))
     for declaration in style.split(";"):
@@ -327,7 +331,7 @@ def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> Non
 
 
 def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
-    """Adds classes, titles and keyboard focus."""
+    """Adds classes, titles and keyboard focus to the groups of artists."""
     for group in list(root.iter(f"{_SVG}g")):
         kind, texts, stop = hints.get(group.attrib.get("id", ""), ("", "", False))
         if kind:
@@ -349,7 +353,7 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
 
 
 def _reach(group: ElementTree.Element, text: str) -> None:
-    """Makes a group focusable by keyboard and readable by screen readers."""
+    """Lets a group get keyboard focus and be read by screen readers."""
     group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
 
 

@@ -1,7 +1,7 @@
-"""Contents of outputs, independent of their format: sections of text, tables and charts.
+"""Content of outputs, independent of the format: sections with texts, tables and charts.
 
-A command makes sections of its result, which `cnnbench.base.document.writers` writes as text; a
-whole report is written by `cnnbench.base.document.writers` and `cnnbench.base.document.writers`.
+A command creates sections from its result. `cnnbench.base.document.writers` writes sections as text
+for a terminal, and whole reports as HTML or Markdown.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A cell of a table.
+    """A cell in a table.
 
     Attributes:
-      value: sort key; the text if None.
+      value: sort key; if None, the text is the sort key.
       tone: "good", "bad", "unsure" or "".
-      link: an URL that the text leads to; "" for none.
-      kinds: CSS classes of the whole column: "number" (aligned to the right), "code" (monospaced),
-        "prose" (sentences, which need room), "steady" (never wrapped, such as times), "command"
-        (one line to be copied).
+      link: target URL of the text; "" for no link.
+      kinds: CSS classes of the whole column: "number" (right-aligned), "code" (monospaced), "prose"
+        (sentences, which need space), "steady" (never wrapped, such as times), "command" (one line
+        for copying).
     """
 
     text: str
@@ -39,21 +39,24 @@ class TableCell:
 
 
 Row: TypeAlias = Mapping[str, TableCell | str]
-"""Cells of a table by the title of their column, with the unit; a text is a cell with it, "" no
-value."""
+"""Cells of a row, by the title of the column (with unit).
+
+A plain text means a cell with this text. "" means that there is no value.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first column names its rows. If folded, only the title is shown at first.
+    """A table. The first column names the rows. If folded, only the title is visible at first.
 
-    A column consists of its title, its kinds (see `TableCell`) and a hint, shown on hover.
+    A column consists of a title, its kinds (see `TableCell`), and a hint that is shown on hover.
 
     Attributes:
-      notes: a text below each row in a terminal, "" for none; or empty.
-      spare: titles of columns that a narrow terminal leaves out, in this order.
-      has_head: whether a terminal shows the titles of the columns.
-      indent: spaces before every line in a terminal.
+      notes: for terminals, one text for each row, which is shown below it ("" for no text); or
+        empty.
+      spare: titles of columns that are omitted in narrow terminals, in this order.
+      has_head: whether the titles of the columns are shown in a terminal.
+      indent: number of spaces before every line in a terminal.
     """
 
     kind: ClassVar[str] = "table"
@@ -69,11 +72,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph.
+    """A paragraph of text.
 
     Attributes:
-      indent, hanging: spaces before its first line and before the others in a terminal.
-      whole: whether it is one line that is never broken, such as a command.
+      indent, hanging: in a terminal, spaces before the first line, and before all other lines.
+      whole: whether the text is one line that must not be broken, such as a command.
     """
 
     kind: ClassVar[str] = "text"
@@ -86,7 +89,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts beside each other, which use the whole width; always two with `pairs`."""
+    """Charts side by side, which use the whole width. With `pairs`, always two per row."""
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
@@ -94,19 +97,19 @@ class Charts:
 
     @property
     def columns(self) -> int:
-        """Number of charts beside each other where there is room."""
+        """Number of charts per row, if there is enough space."""
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
 Block: TypeAlias = Table | Text | Charts
 
 Content: TypeAlias = Block | str | Sequence[Chart] | None
-"""Contents of a section."""
+"""Types of content in a section."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of an output; if folded, only the heading and `remark` are shown at first."""
+    """A part of an output. If folded, only the heading and `remark` are visible at first."""
 
     key: str = ""
     title: str = ""
@@ -115,7 +118,7 @@ class Section:
 
     @classmethod
     def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
-        """A section without empty contents; a text is a paragraph, charts are beside each other."""
+        """Creates a section. Leaves out empty content. A str becomes a paragraph."""
         blocks: list[Block] = []
         for one in contents:
             if isinstance(one, (Table, Text, Charts)):
@@ -126,15 +129,16 @@ class Section:
 
     @property
     def remark(self) -> Text | None:
-        """The first paragraph with a tone; shown also while the section is folded."""
+        """The first paragraph with a tone. It is visible even if the section is folded."""
         toned = (one for one in self.blocks if isinstance(one, Text) and one.tone)
         return next(toned, None)
 
 
 def introduced(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iterable[Content]]:
-    """Decorator that makes the docstring the first paragraph of what a function makes, if anything.
+    """Decorator that adds a function's docstring before the content that the function returns.
 
-    Texts (str) before all other contents continue the paragraph.
+    If the function returns no content, nothing is added. If the first items are of type str, they
+    continue the paragraph.
     """
 
     @functools.wraps(contents)
@@ -149,7 +153,7 @@ def introduced(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Iter
 
 @dataclass(frozen=True)
 class Answer:
-    """A first statement: question, answer, tone (see `TableCell`) and lines of evidence."""
+    """An answer at the top of a report: question, answer, tone (see `TableCell`) and evidence."""
 
     name: str
     text: str
@@ -159,7 +163,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A whole report; (name, value) pairs of highlights are shown below the answers."""
+    """A whole report. The highlights, (name, value) pairs, are shown below the answers."""
 
     title: str
     subtitle: str
@@ -169,7 +173,7 @@ class Report:
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts of all sections."""
+        """The charts in all sections."""
         blocks = (block for section in self.sections for block in section.blocks)
         return [chart for block in blocks if isinstance(block, Charts) for chart in block.charts]
 
@@ -181,7 +185,7 @@ def numeric(
     scale: float = 1.0,
     tone: str = "",
 ) -> TableCell:
-    """A cell with a number, which is also its sort key, scaled by a factor; None for no value."""
+    """A cell with a number times a factor, which is also the sort key; None without a value."""
     if value is None:
         return TableCell(numbers.NONE, kinds="number")
     value *= scale
@@ -191,7 +195,7 @@ def numeric(
 def interval(
     ends: tuple[float | None, float | None] | None, text: Callable[[float], str] = numbers.number
 ) -> TableCell:
-    """A cell with an interval, sorted by its width; None for no value."""
+    """A cell with an interval. The sort key is its width. None if there is no value."""
     low, high = ends or (None, None)
     if low is None or high is None:
         return numeric(None)
@@ -211,14 +215,14 @@ def table(
     missing: str = numbers.NONE,
     **layout: Any,
 ) -> Table | None:
-    """A table without the columns, after the first, that are empty; None without rows.
+    """Makes a table and omits empty columns, except the first; None if there are no rows.
 
     Args:
-      rows: their first gives the order of the columns.
-      hints: shown on hover, by title of the column.
-      whole: whether empty columns stay.
-      missing: stands for empty cells.
-      layout: other attributes of the table.
+      rows: rows of the table. The first one determines the order of the columns.
+      hints: hints for columns, by title.
+      whole: whether to keep empty columns.
+      missing: text for empty cells.
+      layout: further attributes of the table.
     """
     cells = [{name: _cell(content, missing) for name, content in row.items()} for row in rows]
     if not cells:

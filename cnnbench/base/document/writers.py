@@ -1,4 +1,4 @@
-"""Documents as HTML, as Markdown and as text for a terminal."""
+"""Writes documents as HTML, as Markdown and as text for a terminal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-# Documents as Markdown, without their charts.
+# Documents as Markdown, without charts.
 
 _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
 def markdown_of(report: Report) -> str:
-    """A whole report."""
+    """A whole report as Markdown."""
     lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
     for one in report.answers:
         lines.append(f"- {_MARKS.get(one.tone, '')}{markdown(one.name)}: {markdown(one.text)}")
@@ -35,7 +35,7 @@ def markdown_of(report: Report) -> str:
     lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
     for section in report.sections:
         written = list(_section(section))
-        # A section of charts only is left out.
+        # A section that contains only charts is left out.
         lines += ["", *written] if written[1:] else []
     return "\n".join(lines) + "\n"
 
@@ -59,7 +59,7 @@ def _block(block: Block) -> list[str]:
 
 
 def table_lines(block: Table, names: Callable[[str], str] = markdown) -> list[str]:
-    """The lines of a table; `names` escapes the texts of columns without numbers."""
+    """A table as Markdown lines. `names` escapes the texts in columns without numbers."""
     aligned = ["number" in kinds for _, kinds, _ in block.columns]
     return [
         markdown_row([markdown(title) for title, _, _ in block.columns]),
@@ -77,24 +77,25 @@ def _cell(cell: TableCell, escape: Callable[[str], str]) -> str:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a table, of escaped texts."""
+    """A row of a Markdown table. The texts must already be escaped."""
     return f"| {' | '.join(cells)} |"
 
 
-# Sections as text for a terminal, in lines of its width; colours only repeat the words.
+# Sections as text for a terminal. Colours add no information to the words.
 
 _COLOURS = {"good": "32", "bad": "31;1", "unsure": "33"}
 _NOTE = " " * 6
 _UNIT = re.compile(r", (?=\S+$)")
-"""The comma before the unit in a head, for which a terminal has no room."""
+"""The comma before the unit in a column head. It is removed in terminals to save space."""
 
 
 def text_of(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> str:
-    """The sections, or contents of such without a title, with an empty line between them.
+    """Sections, or items of content, as text with empty lines between them.
 
-    Charts are left out. Lines begin with `mark`, rows of tables with as many spaces.
+    Charts are left out. Lines begin with `mark`; rows of tables begin with the same number of
+    spaces.
     """
     return "\n".join(lines_of(sections, colour, mark)) + "\n"
 
@@ -102,7 +103,7 @@ def text_of(
 def lines_of(
     sections: Iterable[Section | Iterable[Content]], colour: bool = False, mark: str = ""
 ) -> list[str]:
-    """The lines of `text_of`."""
+    """The same as `text_of`, as lines."""
     lines: list[str] = []
     for one in sections:
         section = one if isinstance(one, Section) else Section.of("", "", one)
@@ -146,25 +147,26 @@ def _table(block: Table, colour: bool, mark: str) -> Iterator[str]:
 
 
 def _coloured(lines: list[str], cell: TableCell) -> list[str]:
-    """The lines of a row, whose first cell has the colour of its tone if it fits into one line."""
+    """The lines of a row. If the row is one line, its first cell has the colour of its tone."""
     code, text = _COLOURS.get(cell.tone), plain(cell.text)
     return [lines[0].replace(text, f"\x1b[{code}m{text}\x1b[0m", 1), *lines[1:]] if code else lines
 
 
-# Reports as one HTML page that loads nothing: its policy allows only its own style and script.
+# Reports as one HTML page that loads no other files. Its policy only allows its own style and
+# script.
 
 
 def render_report(report: Report, format: str, progress: Progress | None = None) -> str:
-    """The report in one of `FORMATS`; raises a KeyError for another format.
+    """The report in one of `FORMATS`; KeyError for other formats.
 
-    `progress` shows the number of charts that have been drawn.
+    `progress` shows how many charts have been drawn.
     """
     return _page(report, progress) if format == "html" else FORMATS[format](report)
 
 
 def _page(report: Report, progress: Progress | None = None) -> str:
     progress = progress or Progress.silent()
-    progress.start("drawing", 2 * len(report.charts))  # most for two widths
+    progress.start("drawing", 2 * len(report.charts))  # at most two widths for each chart
     drawn = itertools.count(1)
 
     def svg(*arguments: Any) -> str:
@@ -193,7 +195,7 @@ def _template() -> Template:
 
 
 def _finalize(value: Any) -> Any:
-    """Removes control characters and direction marks from text of records."""
+    """Removes control characters and direction marks from text that is read from records."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -207,4 +209,4 @@ def _digest(text: str) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _page, "markdown": markdown_of}
-"""Functions by name of the format; Markdown has no charts."""
+"""Functions by the name of the format. Markdown contains no charts."""
